@@ -1,0 +1,133 @@
+"""What happened: the one trajectory format, plain data.
+
+Text that came from a program is bytes at heart. It is decoded as UTF-8 with ``surrogateescape``
+and written as ASCII JSON, so that every byte survives ``Episode → JSON → Episode``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+from intercode.errors import RecordError
+
+Status = Literal["submitted", "skipped", "truncated", "error", "running"]
+
+
+def decode(data: bytes) -> str:
+    """Bytes as text, losslessly: `encode` gives them back."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def encode(text: str) -> bytes:
+    """The bytes that `decode` was given."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well: the result of a reward."""
+
+    value: float
+    """In [0, 1]; 1.0 is success. (The 2023 SQL reward can be negative under ``paper``.)"""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The value's components by name, each in [0, 1] unless its reward says otherwise."""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    """What a person needs to understand the value. May quote gold: never shown to the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One action and what came of it."""
+
+    action: str
+    observation: str
+    reward: float = 0.0
+    """What `step` returned: 0.0 before the end, unless every turn is rewarded."""
+    ok: bool = True
+    """Whether the action ran without an error (for Bash: exit code 0)."""
+    exit_code: int | None = None
+    seconds: float = 0.0
+    """Wall time that the action took."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What the interpreter adds, for instance ``timed_out``, ``restarted``, ``truncated``."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """One attempt at one task, from `reset` to its end."""
+
+    task_id: str
+    query: str
+    env: str
+    """The environment's short name, for instance ``bash``."""
+    agent: str = ""
+    seed: int | None = None
+    epoch: int = 0
+    turns: list[Turn] = field(default_factory=list)
+    status: Status = "running"
+    answer: str | None = None
+    """What followed ``submit``, where the environment takes an answer."""
+    score: Score | None = None
+    """None while it runs, and for an episode that ended by an infrastructure error."""
+    error: str | None = None
+    """Why there is no score. An error is never a reward of 0."""
+    started: float = 0.0
+    """Seconds since 1970, UTC."""
+    seconds: float = 0.0
+    """Wall time of the whole episode."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float | None:
+        """The final reward, or None if there is none."""
+        return None if self.score is None else self.score.value
+
+    @property
+    def success(self) -> bool:
+        """Whether the final reward is 1.0."""
+        return self.score is not None and self.score.value == 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """One line of ASCII JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=True, separators=(",", ":"))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Episode:
+        """The inverse of `to_dict`.
+
+        Raises:
+            RecordError: A field is missing or unknown.
+        """
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(data) - known):
+            raise RecordError(f"episode has unknown fields: {', '.join(unknown)}")
+        try:
+            values = dict(data)
+            values["turns"] = [Turn(**turn) for turn in data.get("turns", [])]
+            if values.get("score") is not None:
+                values["score"] = Score(**values["score"])
+            return cls(**values)
+        except TypeError as error:
+            raise RecordError(f"episode cannot be read: {error}") from error
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> Episode:
+        """The inverse of `to_json`.
+
+        Raises:
+            RecordError: The line is not JSON or not an episode.
+        """
+        try:
+            data = json.loads(line)
+        except ValueError as error:
+            raise RecordError(f"episode is not JSON: {error}") from error
+        if not isinstance(data, dict):
+            raise RecordError(f"episode is not a JSON object but {type(data).__name__}")
+        return cls.from_dict(data)

@@ -1,0 +1,68 @@
+"""The one error hierarchy.
+
+Every error that InterCode raises on purpose is an `InterCodeError` and also the builtin that fits
+it, so that ``except ValueError`` and ``except TimeoutError`` keep their meaning for callers who
+know nothing of us. A message says what was wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class InterCodeError(Exception):
+    """Base of all errors that InterCode raises on purpose."""
+
+
+class UsageError(InterCodeError, ValueError):
+    """A caller asked for something that cannot be: a bad option, name or value."""
+
+
+class TaskError(InterCodeError, ValueError):
+    """A task or a dataset is malformed; the message names file, row and field."""
+
+
+class TaskNotFoundError(InterCodeError, LookupError):
+    """No task has the requested id."""
+
+
+class RecordError(InterCodeError, ValueError):
+    """A recorded episode or run cannot be read, or does not belong to this run."""
+
+
+class RunLockedError(InterCodeError, RuntimeError):
+    """Another process is writing to this run folder."""
+
+
+class ActionError(InterCodeError, ValueError):
+    """An action cannot be handed to its interpreter at all, for instance a NUL in a command."""
+
+
+class EnvironmentStateError(InterCodeError, RuntimeError):
+    """`step` was called before `reset`, or after the episode had ended."""
+
+
+class ImageError(InterCodeError, RuntimeError):
+    """An image cannot be found, understood or built."""
+
+
+class SandboxError(InterCodeError, RuntimeError):
+    """The sandbox itself failed. Never a reward: the episode counts as an error."""
+
+
+class SandboxUnavailableError(SandboxError):
+    """This machine does not permit the sandbox; the message says which rule and how to mend it."""
+
+
+class SandboxClosedError(SandboxError):
+    """The sandbox was used after `close()`, or died."""
+
+
+class SandboxTimeoutError(SandboxError, TimeoutError):
+    """The sandbox did not answer in time. (A *command* that times out is no error.)"""
+
+
+class OutputLimitError(SandboxError, OverflowError):
+    """A file or a stream is larger than the caller's limit."""
+
+
+class RewardError(InterCodeError, RuntimeError):
+    """A reward could not be computed, for instance because gold itself failed to run."""

@@ -1,0 +1,265 @@
+"""The contract of a sandbox: the place where an agent's code runs.
+
+A `Provider` starts sandboxes; a `Sandbox` runs commands, reads and writes files, tells what was
+changed, and can be saved. Everything above this package knows only these names, so that the
+embedded default, Docker, and a reader's own back end are exchangeable; one conformance suite
+(``tests/sandbox/``) is the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Literal, Protocol, runtime_checkable
+
+MIB = 1024 * 1024
+
+ChangeKind = Literal["added", "modified", "deleted"]
+FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sandbox may use. Defaults suit short interactive tasks."""
+
+    timeout: float = 10.0
+    """Seconds of wall time for one action or command."""
+    memory: int = 1024 * MIB
+    """Bytes of memory for all processes together where cgroups permit, else for each."""
+    processes: int = 256
+    """Processes and threads alive at once."""
+    disk: int = 1024 * MIB
+    """Bytes that may be written to the file system (it is kept in memory)."""
+    files: int = 200_000
+    """Files and directories that may be created."""
+    output: int = 1 * MIB
+    """Bytes of output kept of one action or command: its head and its tail."""
+    open_files: int = 1024
+    """File descriptors for each process."""
+    capabilities: tuple[str, ...] = ()
+    """Capabilities kept, all of them limited to the sandbox's own files: any of ``chown``,
+    ``dac_override``, ``fowner``, ``fsetid``. The default is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a command did. Output is bytes: a sandbox never guesses an encoding."""
+
+    exit_code: int
+    """As a shell counts: 128 + N for death by signal N."""
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool = False
+    """The time limit was reached; the output so far is kept."""
+    truncated: bool = False
+    """The output limit was reached: the middle is missing, and a line in its place says so."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself with exit code 0."""
+        return self.exit_code == 0 and not self.timed_out
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Change:
+    """One path that differs from the image. Times are not compared."""
+
+    path: str
+    """Absolute, decoded with ``surrogateescape`` so that every file name survives."""
+    kind: ChangeKind
+    type: FileType
+    """Its type now; for a deleted path, the type that it had."""
+    mode: int = 0
+    """Permission bits (0 for a deleted path)."""
+    uid: int = 0
+    gid: int = 0
+    size: int = 0
+    """Bytes of a regular file's content, or of a symlink's target."""
+    digest: str = ""
+    """Hexadecimal BLAKE2b-128 of a regular file's content or of a symlink's target, else empty."""
+    content_changed: bool = True
+    """False for a modified path of which only mode or owner differ."""
+
+
+class Snapshot(Protocol):
+    """The saved file system of a sandbox, to start others from: ``provider.start(snapshot)``."""
+
+    @property
+    def name(self) -> str:
+        """A name for people."""
+
+    def delete(self) -> None:
+        """Free its storage. Idempotent."""
+
+
+class Process(Protocol):
+    """A running program with open streams, for interpreters. All streams are raw descriptors."""
+
+    @property
+    def fds(self) -> Mapping[int, int]:
+        """Our end of each channel that was asked for: the number inside → our descriptor."""
+
+    @property
+    def exit_fd(self) -> int:
+        """Readable as soon as the process has ended."""
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+
+    def close(self) -> None:
+        """Kill it, if it runs, and close our ends. Idempotent."""
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """One started sandbox. Not thread-safe, save for `close()`; use one per worker."""
+
+    limits: Limits
+
+    def exec(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        output_limit: int | None = None,
+    ) -> Completed:
+        """Run a program to its end. Returns when *it* ends, whatever its children still hold.
+
+        Args:
+            argv: The program and its arguments; looked up in the image's ``PATH``.
+            stdin: Its whole input; None is ``/dev/null``.
+            cwd: Absolute, or relative to the image's working directory (the default).
+            env: Added to the image's clean environment.
+            user: A user's name in the sandbox, or ``uid`` / ``uid:gid``; default: the image's.
+            timeout: Seconds; default: ``limits.timeout``. Then it and all that it started die.
+            output_limit: Bytes kept of each stream; default: ``limits.output``.
+
+        Raises:
+            ActionError: `argv` is empty or holds a NUL.
+            FileNotFoundError, NotADirectoryError, PermissionError: `cwd` cannot be entered.
+            LookupError: There is no such user.
+            SandboxError: The sandbox failed.
+        """
+
+    def popen(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        channels: Mapping[int, Literal["r", "w", "text"]],
+        merge_stderr: bool = True,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> Process:
+        """Start a program and keep talking to it.
+
+        Args:
+            argv: As in `exec`.
+            channels: Descriptor inside → who may do what with it there: ``"r"`` a pipe that the
+                program reads, ``"w"`` a pipe that it writes, ``"text"`` a memory file that we
+                rewrite and it opens anew each time as ``/proc/self/fd/N``. 0 defaults to
+                ``/dev/null``; 1 is always ``"w"``.
+            merge_stderr: Descriptor 2 is the same stream as 1, in order; else ask for 2 as "w".
+            cwd: As in `exec`.
+            env: As in `exec`.
+            user: As in `exec`.
+        """
+
+    def kill(self, keep: Sequence[int] = ()) -> None:
+        """Kill all processes in the sandbox except the pids (as seen inside) in `keep`."""
+
+    def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
+        """The content of a regular file.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError, PermissionError: As named.
+            OutputLimitError: It holds more than `limit` bytes.
+        """
+
+    def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
+        """Write a regular file, and the missing directories above it, as the image's user.
+
+        Raises:
+            IsADirectoryError, PermissionError: As named.
+            OSError: For instance no space left.
+        """
+
+    def changes(self) -> list[Change]:
+        """All that differs from the image, sorted by path. Exact; costs O(changes)."""
+
+    def snapshot(self) -> Snapshot:
+        """Save the file system as it is now. Processes and their state are not saved."""
+
+    def close(self) -> None:
+        """End everything in it and free it. Idempotent, safe from any thread."""
+
+
+class Provider(Protocol):
+    """Starts sandboxes of one kind."""
+
+    def start(
+        self,
+        image: str | Snapshot = "host",
+        limits: Limits | None = None,
+        network: bool = False,
+    ) -> Sandbox:
+        """A fresh sandbox.
+
+        Raises:
+            ImageError: The image cannot be found or built.
+            SandboxUnavailableError: This machine does not permit it.
+        """
+
+    def digest(self, image: str | Snapshot) -> str:
+        """What identifies the image's content, for caches and for a run's record."""
+
+    def close(self) -> None:
+        """Close all of its sandboxes. Idempotent."""
+
+
+@dataclass(slots=True)
+class OutputBuffer:
+    """Keeps the head and the tail of a stream, within a limit, and counts the rest."""
+
+    limit: int
+    total: int = 0
+    _head: bytearray = field(default_factory=bytearray)
+    _tail: bytearray = field(default_factory=bytearray)
+
+    def add(self, data: bytes) -> None:
+        """Append what was read."""
+        self.total += len(data)
+        room = self.limit // 2 + self.limit % 2 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            # Trimmed only at twice its size, so that a long stream costs O(1) a byte.
+            if len(self._tail) > 2 * (self.limit // 2) + 65536:
+                self._trim()
+
+    def _trim(self) -> None:
+        keep = self.limit // 2
+        del self._tail[: len(self._tail) - keep]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes are missing from the middle."""
+        return self.total > self.limit
+
+    def getvalue(self) -> bytes:
+        """The stream, or its head and tail around a line that says how much was cut."""
+        if not self.truncated:
+            return bytes(self._head + self._tail)
+        self._trim()
+        cut = self.total - len(self._head) - len(self._tail)
+        return bytes(self._head) + b"\n[... %d bytes cut ...]\n" % cut + bytes(self._tail)
