@@ -1,0 +1,71 @@
+"""What an image is: the read-only folders below a sandbox's own, and how a command starts there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intercode.sandbox.images.cache import ImageCache
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment of a command, where an image asks for no other. Nothing is inherited."""
+    return {
+        "PATH": SEARCH_PATH,
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        "USER": "root",
+        "TERM": "dumb",
+        "SHELL": "/bin/bash",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A file system to start sandboxes from."""
+
+    name: str
+    """For people."""
+    digest: str
+    """Hexadecimal; the same for the same inputs of the recipe."""
+    layers: tuple[Path, ...]
+    """Folders, lowest first, each in the form of an overlayfs layer."""
+    host: bool = False
+    """This machine's `host_mounts()` (``/usr`` and what is not merged into it) are bound
+    read-only over the layers."""
+    env: Mapping[str, str] = field(default_factory=clean_environment, hash=False)
+    """The whole environment of a command."""
+    cwd: str = "/root"
+    """The directory in which a command starts."""
+
+
+BuildScript = Callable[[Image, bytes, Path], None]
+"""Runs a set-up script in a sandbox of an image and leaves what it changed in a layer folder."""
+
+Progress = Callable[[str], None]
+"""Is told, line by line, how a build goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the makers of images are given."""
+
+    cache: ImageCache
+    progress: Progress
+    build_script: BuildScript
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """One digest of several values; no two different lists of values share one."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return hasher.hexdigest()

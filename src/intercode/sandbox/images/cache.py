@@ -1,0 +1,241 @@
+"""The store of built images: one folder each, complete or absent, built once by whoever is first.
+
+::
+
+    ROOT/images/DIGEST/image.json     what it is; its modification time is that of the last use
+    ROOT/images/DIGEST/layer/         its own folder; those below it belong to other images
+    ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if nobody holds DIGEST's lock
+    ROOT/locks/DIGEST                 held by who builds or removes it, and by the builder's children
+    ROOT/locks/use                    shared: taking an image into use; alone: removing images
+    ROOT/users/PID-X                  held by a process; names the images that it uses
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import ImageError
+from intercode.sandbox.images.base import Image, Progress
+from intercode.sandbox.images.files import locked, remove_tree, tree_size
+
+Fill = Callable[[Path, int], Mapping[str, object]]
+"""Fills an empty layer folder, given the lock's descriptor for its children to inherit; returns
+what is worth knowing of how it was built."""
+
+LAYER = "layer"
+RECORD = "image.json"
+TOUCH_EVERY = 86400.0
+TEMPORARY = ".tmp-"
+
+
+def cache_root() -> Path:
+    """Where InterCode keeps what it can make again."""
+    if own := os.environ.get("INTERCODE_CACHE"):
+        return Path(own).expanduser().absolute()
+    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+        return Path(xdg) / "intercode"
+    return Path.home() / ".cache" / "intercode"
+
+
+@functools.cache
+def _cache_at(root: Path) -> ImageCache:
+    return ImageCache(root)
+
+
+class ImageCache:
+    """The images below one folder. Safe among threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        self.images = root / "images"
+        self.locks = root / "locks"
+        self.users = root / "users"
+        for folder in (self.images, self.locks, self.users):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ImageError(
+                    f"cannot keep images in {folder}: {error.strerror}; "
+                    "set INTERCODE_CACHE to a folder that you may write"
+                ) from None
+        if self.images.stat().st_uid != os.geteuid():
+            raise ImageError(
+                f"the images in {self.images} belong to another user; "
+                "set INTERCODE_CACHE to a folder of your own"
+            )
+        self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
+        self._mutex = threading.Lock()
+        self._used: set[str] = set()
+        self._users_file: int | None = None
+
+    @staticmethod
+    def default() -> ImageCache:
+        """The user's cache, as the environment says now; one object for each folder."""
+        return _cache_at(cache_root())
+
+    # --- in this process ---------------------------------------------------------------------
+
+    def recall(self, key: Hashable) -> Image | None:
+        """The image remembered under a key, if all of it is still there. Costs microseconds."""
+        known = self._memory.get(key)
+        if known is None:
+            return None
+        image, records = known
+        try:
+            for record in records:
+                _touch(record)
+        except OSError:
+            self._memory.pop(key, None)
+            return None
+        return image
+
+    def remember(self, key: Hashable, image: Image) -> None:
+        """Keep an image for `recall`."""
+        records = [str(p.parent / RECORD) for p in image.layers if p.is_relative_to(self.images)]
+        self._memory[key] = (image, tuple(records))
+
+    # --- on disk -----------------------------------------------------------------------------
+
+    def lookup(self, digest: str) -> Image | None:
+        """A built image with all of its layers, now marked as in use by this process."""
+        with locked(self.locks / "use", shared=True):
+            record = self.read(digest)
+            if record is None:
+                return None
+            image = self._image(record)
+            if not all(layer.is_dir() for layer in image.layers):
+                return None
+            self._mark_used(digest)
+        _touch(str(self.images / digest / RECORD))
+        return image
+
+    def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
+        """The template with one more layer on top, made by `fill` unless it exists already."""
+        digest = template.digest
+        if found := self.lookup(digest):
+            return found
+        with locked(self.locks / digest, wait=False) as lock:
+            if lock is not None:
+                return self._build(template, spec, fill, lock, progress)
+        progress(f"waiting for another process that builds {template.name}")
+        with locked(self.locks / digest) as lock:
+            assert lock is not None  # noqa: S101 - we waited
+            return self._build(template, spec, fill, lock, progress)
+
+    def _build(
+        self, template: Image, spec: str, fill: Fill, lock: int, progress: Progress
+    ) -> Image:
+        digest = template.digest
+        if found := self.lookup(digest):
+            return found
+        progress(f"building {template.name}")
+        started = time.monotonic()
+        remove_tree(self.images / digest)  # there, but not whole
+        temporary = self.temporary(digest)
+        try:
+            layer = temporary / LAYER
+            layer.mkdir(parents=True)
+            layer.chmod(0o755)
+            details = fill(layer, lock)
+            image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
+            self._write(temporary, image, spec, {**details, "seconds": time.monotonic() - started})
+            temporary.rename(self.images / digest)
+        except OSError as error:
+            raise ImageError(f"cannot build the image {template.name}: {error}") from error
+        finally:
+            remove_tree(temporary)
+        found = self.lookup(digest)
+        if found is None:
+            raise ImageError(f"{template.name} was removed as soon as it was built")
+        progress(f"built {template.name} in {time.monotonic() - started:.1f} s")
+        return found
+
+    def temporary(self, digest: str) -> Path:
+        """A new name for a folder that a sweep removes as soon as nobody holds digest's lock."""
+        return self.images / f"{digest}{TEMPORARY}{_unique()}"
+
+    def _write(self, folder: Path, image: Image, spec: str, details: dict[str, object]) -> None:
+        record = {
+            "name": image.name,
+            "spec": spec,
+            "digest": image.digest,
+            # Relative to the folder of images where they are in it, so that the cache can move.
+            "layers": [self._relative(layer) for layer in image.layers],
+            "host": image.host,
+            "env": dict(image.env),
+            "cwd": image.cwd,
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "size": tree_size(folder / LAYER),
+            "built": details,
+        }
+        (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+    def _relative(self, layer: Path) -> str:
+        return str(layer.relative_to(self.images) if self.images in layer.parents else layer)
+
+    def read(self, digest: str) -> dict[str, Any] | None:
+        """An image's record, or None if it is absent or torn."""
+        try:
+            text = (self.images / digest / RECORD).read_text(encoding="utf-8")
+            record = json.loads(text)
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) and "layers" in record else None
+
+    def _image(self, record: Mapping[str, Any]) -> Image:
+        return Image(
+            name=record["name"],
+            digest=record["digest"],
+            layers=tuple(self.images / layer for layer in record["layers"]),
+            host=record["host"],
+            env=dict(record["env"]),
+            cwd=record["cwd"],
+        )
+
+    # --- who uses what -----------------------------------------------------------------------
+
+    def _mark_used(self, digest: str) -> None:
+        with self._mutex:
+            if digest in self._used:
+                return
+            if self._users_file is None:
+                # Held until this process ends, however it ends.
+                path = self.users / _unique()
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._users_file = os.open(path, flags, 0o644)
+                fcntl.flock(self._users_file, fcntl.LOCK_EX)
+            os.write(self._users_file, digest.encode() + b"\n")
+            self._used.add(digest)
+
+    def in_use(self) -> set[str]:
+        """The digests of images that a living process uses. Forgets processes that have ended.
+
+        To be called with ``locks/use`` held alone: who takes an image into use first makes its
+        file and then locks it.
+        """
+        used: set[str] = set()
+        for path in self.users.iterdir():
+            with locked(path, wait=False) as alone:
+                if alone is None:
+                    used.update(path.read_text(encoding="ascii").split())
+        return used
+
+
+def _unique() -> str:
+    # A pid alone is not unique: containers that share a cache each count from 1.
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _touch(record: str) -> None:
+    if time.time() - os.stat(record).st_mtime > TOUCH_EVERY:  # noqa: PTH116 - on a hot path
+        os.utime(record)

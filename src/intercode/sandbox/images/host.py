@@ -1,0 +1,211 @@
+"""``host``: a clean writable root below this machine's own ``/usr``, made in milliseconds.
+
+Only what programs need to find their way is copied from the machine's ``/etc``; no name, account,
+address, key or setting of its owner.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from intercode.errors import ImageError
+from intercode.sandbox.images.base import SEARCH_PATH, Context, Image, digest_of
+
+VERSION = "1"
+SPEC = "host"
+
+_ETC = Path("/etc")
+_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libo32")
+_PROGRAMS = {
+    "bash": "bash",
+    "ls": "coreutils",
+    "find": "findutils",
+    "grep": "grep",
+    "sed": "sed",
+    "awk": "mawk",
+    "tar": "tar",
+    "gzip": "gzip",
+    "diff": "diffutils",
+}
+_FOLDERS = {
+    "root": 0o700,
+    "tmp": 0o1777,
+    "var/tmp": 0o1777,
+    "run/lock": 0o1777,
+    **dict.fromkeys(
+        "dev etc home media mnt opt proc run srv sys usr var var/backups var/cache var/lib "
+        "var/local var/log var/mail var/opt var/spool".split(),
+        0o755,
+    ),
+}
+_LINKS = {
+    "etc/localtime": "/usr/share/zoneinfo/Etc/UTC",
+    "etc/mtab": "/proc/mounts",
+    "var/lock": "/run/lock",
+    "var/run": "/run",
+}
+# Public, the same on every machine of its distribution (but for the linker's search path), and
+# read by ordinary programs.
+_COPIED = (
+    "debian_version",
+    "host.conf",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "mime.types",
+    "protocols",
+    "services",
+)
+_SYSTEM_USERS = """\
+root 0 0 /root /bin/bash
+daemon 1 1 /usr/sbin
+bin 2 2 /bin
+sys 3 3 /dev
+sync 4 65534 /bin /bin/sync
+games 5 60 /usr/games
+man 6 12 /var/cache/man
+lp 7 7 /var/spool/lpd
+mail 8 8 /var/mail
+news 9 9 /var/spool/news
+uucp 10 10 /var/spool/uucp
+proxy 13 13 /bin
+www-data 33 33 /var/www
+backup 34 34 /var/backups
+list 38 38 /var/list
+irc 39 39 /run/ircd
+nobody 65534 65534 /nonexistent
+"""
+_SYSTEM_GROUPS = (
+    "root 0 daemon 1 bin 2 sys 3 adm 4 tty 5 disk 6 lp 7 mail 8 news 9 uucp 10 man 12 proxy 13 "
+    "kmem 15 dialout 20 fax 21 voice 22 cdrom 24 floppy 25 tape 26 sudo 27 audio 29 dip 30 "
+    "www-data 33 backup 34 operator 37 list 38 irc 39 src 40 shadow 42 utmp 43 video 44 sasl 45 "
+    "plugdev 46 staff 50 games 60 users 100 nogroup 65534"
+).split()
+
+
+def host_mounts() -> tuple[str, ...]:
+    """The machine's folders that are bound over the image: ``/usr``, and ``/bin``, ``/lib``, …
+    where they are not links into it."""
+    own = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
+    return ("/usr", *own)
+
+
+def make(argument: str, context: Context) -> Image:
+    """The image ``host``."""
+    if argument:
+        raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
+    _check_programs()
+    template = Image(name=SPEC, digest=_digest(), layers=(), host=True)
+    return context.cache.build(template, SPEC, _fill, context.progress)
+
+
+def _check_programs() -> None:
+    missing = {
+        program: package
+        for program, package in _PROGRAMS.items()
+        if shutil.which(program, path=SEARCH_PATH) is None
+    }
+    if missing:
+        raise ImageError(
+            f"the image 'host' needs {', '.join(missing)}, which this machine has not; "
+            f"apt-get install {' '.join(sorted(set(missing.values())))}"
+        )
+
+
+def _digest() -> str:
+    """Of all that is copied, and of the state of the machine's programs."""
+    parts: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
+    for name in ("os-release", *_COPIED):
+        path = _ETC / name
+        if path.is_file():
+            parts += [name, path.read_bytes()]
+        elif path.is_dir():
+            for file in sorted(path.iterdir()):
+                parts += [f"{name}/{file.name}", file.read_bytes() if file.is_file() else b""]
+    for name, target in sorted(_alternatives().items()):
+        parts += [name, target]
+    # A package manager that adds, removes or upgrades a program changes these folders' times.
+    for folder in SEARCH_PATH.split(":"):
+        if Path(folder).is_dir():
+            parts += [folder, str(Path(folder).stat().st_mtime_ns)]
+    return digest_of(*parts)
+
+
+def _alternatives() -> Mapping[str, str]:
+    folder = _ETC / "alternatives"
+    if not folder.is_dir():
+        return {}
+    return {path.name: str(path.readlink()) for path in folder.iterdir() if path.is_symlink()}
+
+
+def _fill(layer: Path, lock: int) -> Mapping[str, object]:
+    for name in (*_FOLDERS, "etc/alternatives"):
+        (layer / name).mkdir(parents=True, exist_ok=True)
+    for name in _SYSTEM_FOLDERS:
+        path = Path("/", name)
+        if path.is_symlink():
+            (layer / name).symlink_to(path.readlink())
+        elif path.is_dir():
+            (layer / name).mkdir()
+    for name, target in _LINKS.items():
+        (layer / name).symlink_to(target)
+    for name, target in _alternatives().items():
+        (layer / "etc/alternatives" / name).symlink_to(target)
+    for name in _COPIED:
+        _copy(_ETC / name, layer / "etc" / name)
+    for name, text in _texts().items():
+        (layer / "etc" / name).write_text(text, encoding="utf-8")
+    _set_modes(layer)
+    return {"version": VERSION}
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        target.mkdir()
+        for path in source.iterdir():
+            if path.is_file():
+                shutil.copyfile(path, target / path.name)
+    elif source.is_file():
+        shutil.copyfile(source, target)
+
+
+def _texts() -> dict[str, str]:
+    users = [line.split() for line in _SYSTEM_USERS.splitlines()]
+    nologin = "/usr/sbin/nologin"
+    pairs = zip(_SYSTEM_GROUPS[::2], _SYSTEM_GROUPS[1::2], strict=True)
+    release = _ETC / "os-release"
+    return {
+        "passwd": "".join(
+            f"{name}:x:{uid}:{gid}:{name}:{home}:{shell[0] if shell else nologin}\n"
+            for name, uid, gid, home, *shell in users
+        ),
+        "group": "".join(f"{name}:x:{gid}:\n" for name, gid in pairs),
+        "hostname": "sandbox\n",
+        "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n"
+        "networks: files\nprotocols: files\nservices: files\n",
+        "os-release": release.read_text(encoding="utf-8") if release.is_file() else "",
+        "shells": "/bin/sh\n/bin/bash\n",
+        "timezone": "Etc/UTC\n",
+    }
+
+
+def _set_modes(layer: Path) -> None:
+    """Whatever the umask, the cache's group and the copied files' modes are."""
+    for folder, folders, files in os.walk(layer):
+        relative = os.path.relpath(folder, layer)
+        if os.geteuid() == 0:
+            for name in (".", *folders, *files):
+                os.lchown(os.path.join(folder, name), 0, 0)  # noqa: PTH118
+        Path(folder).chmod(_FOLDERS.get(relative, 0o755))
+        for name in files:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(0o644)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

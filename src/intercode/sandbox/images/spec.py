@@ -1,0 +1,115 @@
+"""The grammar of image names: ``BASE`` or ``BASE+PATH+PATH…``. Pure: nothing is looked up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from intercode.errors import ImageError
+
+FOLDER = "folder"
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+SCRIPTS = (".sh",)
+BUILTIN = "builtin:"
+BUILTIN_FOLDER = Path(__file__).parents[2] / "datasets" / "builtin"
+
+UNDERSTOOD = """\
+An image is one of
+  host                    this machine's /usr, read-only, below a clean writable root
+  nl2bash                 a recipe by name (`intercode images list` shows them)
+  debian:SUITE            Debian by its suite: debian:bookworm, debian:bullseye, debian:trixie
+  debian:SUITE[PKG,PKG]   the same with packages: debian:bookworm[python3,jq]
+  scratch                 nothing: for a tarball that is a whole root file system
+  /PATH, ./PATH, ~/PATH   a folder that is a root file system
+and may be followed, more than once, by what is laid over it
+  +PATH.tar[.gz|.xz|.bz2], +PATH.tgz   a tarball, unpacked at /
+  +PATH.sh                a set-up script, run once as root in a sandbox
+  +builtin:NAME           the same for a file that comes with InterCode
+where PATH starts with / or ./ or ../ or ~."""
+
+# A '+' that starts an addition is told from one in a name ("g++") by what follows it.
+_ADDITION = re.compile(r"\+(?=/|\./|\.\./|~|builtin:)")
+_NAME = re.compile(r"(?P<scheme>[a-z][a-z0-9_-]*)(?::(?P<argument>.*))?", re.DOTALL)
+_PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """Something laid over an image."""
+
+    text: str
+    """As it is written in the canonical spec: absolute, or ``builtin:NAME``."""
+    path: Path
+    """Where its content is."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is run rather than unpacked."""
+        return self.text.endswith(SCRIPTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A parsed image name; `str()` of it is canonical: it means the same in any directory."""
+
+    scheme: str
+    """``host``, ``debian``, … or ``folder``; who makes the base."""
+    argument: str = ""
+    """What follows the scheme's colon, or the folder's absolute path."""
+    additions: tuple[Addition, ...] = ()
+
+    def __str__(self) -> str:
+        if self.scheme == FOLDER:
+            base = self.argument
+        else:
+            base = f"{self.scheme}:{self.argument}" if self.argument else self.scheme
+        return "+".join([base, *(addition.text for addition in self.additions)])
+
+
+def parse(text: str) -> Spec:
+    """Read an image name; relative paths are taken from the current directory.
+
+    Raises:
+        ImageError: It does not fit the grammar.
+    """
+    if "\0" in text or not text.strip():
+        raise ImageError(f"{text!r} names no image.\n{UNDERSTOOD}")
+    base, *rest = _ADDITION.split(text.strip())
+    additions = tuple(_addition(part, text) for part in rest)
+    if _PATH.match(base):
+        return Spec(FOLDER, str(_absolute(base)), additions)
+    match = _NAME.fullmatch(base)
+    if match is None or match["argument"] == "":
+        raise ImageError(f"cannot understand {base!r} in the image {text!r}.\n{UNDERSTOOD}")
+    if match["scheme"] == FOLDER:
+        raise ImageError(f"cannot understand {base!r}: write the folder's path.\n{UNDERSTOOD}")
+    return Spec(match["scheme"], match["argument"] or "", additions)
+
+
+def _addition(part: str, text: str) -> Addition:
+    if not part.endswith(ARCHIVES + SCRIPTS):
+        known = ", ".join(ARCHIVES + SCRIPTS)
+        raise ImageError(f"what is laid over an image must end in one of {known}: {part!r}")
+    if not part.startswith(BUILTIN):
+        path = _absolute(part)
+        return Addition(str(path), path)
+    name = Path(part[len(BUILTIN) :])
+    if name.is_absolute() or ".." in name.parts:
+        raise ImageError(f"{part!r} in the image {text!r} is no file that comes with InterCode")
+    return Addition(f"{BUILTIN}{name}", BUILTIN_FOLDER / name)
+
+
+def _absolute(text: str) -> Path:
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise ImageError(f"no such user's home directory: {text!r}") from None
+    # Not resolve(): that asks the file system, and a link may point elsewhere tomorrow.
+    return path if path.is_absolute() and ".." not in path.parts else _normal(path)
+
+
+def _normal(path: Path) -> Path:
+    import os.path
+
+    return Path(os.path.abspath(path))  # noqa: PTH100 - without resolving links
