@@ -1,0 +1,124 @@
+"""Memory and process limits for a whole sandbox, by cgroup v1 or v2, where we may write them.
+
+One folder for each spawner, named after it so that a sweep can tell a dead one's; in it a folder
+for each sandbox. Without a writable cgroup the per-process limits still hold: `doctor` and the
+run's record say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+PREFIX = "intercode-"
+
+
+def _own_path(controller: str) -> str | None:
+    """This process's cgroup: of a v1 controller, or of v2 for the empty name."""
+    with open("/proc/self/cgroup") as file:  # noqa: PTH123 - pathlib is not loaded here
+        for line in file:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            if (controller in names.split(",")) if controller else names == "":
+                return path
+    return None
+
+
+def _mount_point(kind: str, option: str) -> tuple[str, str] | None:
+    """Where a hierarchy is mounted, and which of its paths is the mount's root."""
+    with open("/proc/self/mountinfo") as file:  # noqa: PTH123
+        for line in file:
+            left, _, right = line.partition(" - ")
+            filesystem, _, options = right.split(" ", 2)
+            if filesystem == kind and (not option or option in options.strip().split(",")):
+                fields = left.split(" ")
+                return fields[4], fields[3]
+    return None
+
+
+def _folder(kind: str, controller: str) -> str | None:
+    found = _mount_point(kind, controller)
+    own = _own_path(controller)
+    if found is None or own is None:
+        return None
+    point, root = found
+    relative = own[len(root) :] if root != "/" and own.startswith(root) else own
+    folder = point + "/" + relative.strip("/")
+    return folder.rstrip("/") if os.path.isdir(folder) else point  # noqa: PTH112
+
+
+def parents() -> list[tuple[int, str]]:
+    """(version, folder) under which sandboxes' cgroups could be made, best first."""
+    found = []
+    if folder := _folder("cgroup", "memory"):
+        found.append((1, folder))
+    if mount := _mount_point("cgroup2", ""):
+        # Our own v2 cgroup holds processes, which bars it from having limited children; the root
+        # cgroup is exempt from that rule, and as root we may write there.
+        for folder in dict.fromkeys((_folder("cgroup2", "") or mount[0], mount[0])):
+            with contextlib.suppress(OSError), open(folder + "/cgroup.subtree_control") as file:  # noqa: PTH123
+                if "memory" in file.read().split():
+                    found.append((2, folder))
+    return found
+
+
+def _write(path: str, value: str) -> None:
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(value)
+
+
+class Cgroups:
+    """The cgroups of one spawner's sandboxes. `available` is False where none can be made."""
+
+    def __init__(self, name: str) -> None:
+        self.version = 0
+        self.folder = ""
+        for version, parent in parents():
+            folder = f"{parent}/{PREFIX}{name}"
+            try:
+                os.mkdir(folder)  # noqa: PTH102
+                if version == 2:
+                    _write(folder + "/cgroup.subtree_control", "+memory +pids")
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)  # noqa: PTH106
+                continue
+            self.version, self.folder = version, folder
+            return
+
+    @property
+    def available(self) -> bool:
+        """Whether limits hold for a sandbox as a whole."""
+        return self.version != 0
+
+    def add(self, name: str, pid: int, memory: int, processes: int) -> None:
+        """Make a sandbox's cgroup and put its first process there.
+
+        Raises:
+            OSError: The kernel refused; the sandbox must not start.
+        """
+        folder = f"{self.folder}/{name}"
+        os.mkdir(folder)  # noqa: PTH102
+        if self.version == 1:
+            _write(folder + "/memory.limit_in_bytes", str(memory))
+        else:
+            _write(folder + "/memory.max", str(memory))
+            with contextlib.suppress(OSError):  # absent where the kernel does not count swap
+                _write(folder + "/memory.swap.max", "0")
+            _write(folder + "/pids.max", str(processes))
+        _write(folder + "/cgroup.procs", str(pid))
+
+    def remove(self, name: str) -> bool:
+        """Remove a sandbox's cgroup; False while a process is still leaving it."""
+        try:
+            os.rmdir(f"{self.folder}/{name}")  # noqa: PTH106
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Remove the spawner's own folder."""
+        if self.folder:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder)  # noqa: PTH106

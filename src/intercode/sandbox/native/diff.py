@@ -1,0 +1,229 @@
+"""What an episode changed: the overlay's upper layer against the image, exact and O(changes).
+
+Runs in the sandbox's process 1, inside its user namespace, where mode-000 directories can be
+entered. It trusts nothing that it finds: it walks by directory descriptors, follows no symlink,
+opens regular files only and never blocks on a FIFO.
+
+Three trees are walked side by side: *upper* (what was written), *lower* (the image) and *merged*
+(what the sandbox sees). Merged tells whether a directory is opaque, so that no overlay attribute
+need be readable: if a lower child that upper does not name is not visible, it was deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from _blake2 import blake2b  # not hashlib: that loads OpenSSL into every sandbox
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_BLOCK = 1 << 16
+_ZEROS = bytes(_BLOCK)
+MAX_DEPTH = 300
+"""Folders nested deeper are listed but not entered: three descriptors a level are open at once."""
+_TYPES = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "dir",
+    stat.S_IFLNK: "symlink",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+}
+
+Entry = tuple[str, str, str, int, int, int, int, str, bool]
+"""The fields of `sandbox.base.Change`, in order."""
+
+
+def file_type(mode: int) -> str:
+    """The name of a file's type."""
+    return _TYPES.get(stat.S_IFMT(mode), "device")
+
+
+def is_whiteout(st: os.stat_result) -> bool:
+    """Whether this is overlayfs's mark for "deleted". No agent can make one."""
+    return stat.S_ISCHR(st.st_mode) and st.st_rdev == 0
+
+
+def lstat(name: str, fd: int | None) -> os.stat_result | None:
+    """`lstat` in a directory; None if there is no such name (or no such directory)."""
+    if fd is None:
+        return None
+    try:
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def directory(name: str, fd: int | None) -> Iterator[int | None]:
+    """Open a subdirectory; None where there is none."""
+    child = None
+    if fd is not None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            child = os.open(name, _DIRECTORY, dir_fd=fd)
+    try:
+        yield child
+    finally:
+        if child is not None:
+            os.close(child)
+
+
+def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
+    """Whether upper's directory hides lower's children that it does not name itself."""
+    with os.scandir(lower) as entries:
+        for entry in entries:
+            if entry.name not in names:
+                return lstat(entry.name, merged) is None
+    return False
+
+
+class Walker:
+    """Compares upper with lower and collects the changes.
+
+    Raises:
+        TimeoutError: The deadline passed.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.entries: list[Entry] = []
+
+    def walk(self, upper: int, lower: int | None, merged: int | None, prefix: str = "") -> None:
+        """Compare one directory, and what is below it."""
+        names = set(os.listdir(upper))
+        for name in sorted(names):
+            self._check_time()
+            st = lstat(name, upper)
+            if st is not None:  # else it went away just now
+                self._entry(name, st, upper, lower, merged, f"{prefix}/{name}")
+        if lower is not None and is_opaque(names, lower, merged):
+            for name in sorted(set(os.listdir(lower)) - names):
+                self._deleted(name, lower, f"{prefix}/{name}")
+
+    def _entry(
+        self,
+        name: str,
+        st: os.stat_result,
+        upper: int,
+        lower: int | None,
+        merged: int | None,
+        path: str,
+    ) -> None:
+        old = lstat(name, lower)
+        if old is not None and is_whiteout(old):
+            old = None
+        if is_whiteout(st):
+            if old is not None:
+                self._deleted(name, lower, path)
+            return
+        same_type = old is not None and stat.S_IFMT(old.st_mode) == stat.S_IFMT(st.st_mode)
+        digest = self._digest(name, upper, st)
+        if old is None:
+            self._emit(path, "added", st, digest)
+        elif not same_type:
+            self._emit(path, "modified", st, digest)
+            if stat.S_ISDIR(old.st_mode):
+                self._deleted_children(name, lower, path)
+        else:
+            content = not stat.S_ISDIR(st.st_mode) and (
+                st.st_size != old.st_size
+                or st.st_rdev != old.st_rdev
+                or digest != self._digest(name, lower, old)
+            )
+            if content or _metadata(st) != _metadata(old):
+                self._emit(path, "modified", st, digest, content)
+        if stat.S_ISDIR(st.st_mode) and path.count("/") < MAX_DEPTH:
+            below = lower if same_type else None
+            with (
+                directory(name, upper) as up,
+                directory(name, below) as low,
+                directory(name, merged) as both,
+            ):
+                if up is not None:
+                    self.walk(up, low, both, path)
+
+    def _deleted(self, name: str, lower: int | None, path: str) -> None:
+        old = lstat(name, lower)
+        if old is None or is_whiteout(old):
+            return
+        self.entries.append((path, "deleted", file_type(old.st_mode), 0, 0, 0, 0, "", True))
+        if stat.S_ISDIR(old.st_mode):
+            self._deleted_children(name, lower, path)
+
+    def _deleted_children(self, name: str, lower: int | None, path: str) -> None:
+        with directory(name, lower) as low:
+            if low is not None:
+                for child in sorted(os.listdir(low)):
+                    self._check_time()
+                    self._deleted(child, low, f"{path}/{child}")
+
+    def _emit(
+        self, path: str, kind: str, st: os.stat_result, digest: str, content: bool = True
+    ) -> None:
+        kinds = file_type(st.st_mode)
+        size = st.st_size if kinds in ("file", "symlink") else 0
+        mode = stat.S_IMODE(st.st_mode)
+        self.entries.append((path, kind, kinds, mode, st.st_uid, st.st_gid, size, digest, content))
+
+    def _digest(self, name: str, fd: int | None, st: os.stat_result) -> str:
+        if stat.S_ISLNK(st.st_mode):
+            target = os.fsencode(os.readlink(name, dir_fd=fd))
+            return blake2b(target, digest_size=16).hexdigest()
+        if not stat.S_ISREG(st.st_mode):
+            return ""
+        file = os.open(name, _FILE, dir_fd=fd)
+        try:
+            return content_digest(file, self._check_time)
+        finally:
+            os.close(file)
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise TimeoutError("comparing the file system took too long")
+
+
+def _metadata(st: os.stat_result) -> tuple[int, int, int]:
+    return stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid
+
+
+def content_digest(fd: int, check: Callable[[], None] = lambda: None) -> str:
+    """BLAKE2b-128 of a file's size and of its blocks that are not all zero, by position.
+
+    A hole and written zeros are the same content and give the same digest; a sparse file of
+    terabytes costs only what it holds.
+    """
+    size = os.fstat(fd).st_size
+    state = blake2b(size.to_bytes(8, "little"), digest_size=16)
+    offset = 0
+    while offset < size:
+        try:
+            offset = os.lseek(fd, offset, os.SEEK_DATA) // _BLOCK * _BLOCK
+        except OSError:  # ENXIO: only a hole is left
+            break
+        end = os.lseek(fd, offset, os.SEEK_HOLE)
+        if end <= offset:  # the block's head is a hole; read it all the same
+            end = offset + 1
+        while offset < end:
+            check()
+            block = os.pread(fd, _BLOCK, offset)
+            if not block:
+                return state.hexdigest()
+            if block != _ZEROS[: len(block)]:
+                state.update(offset.to_bytes(8, "little"))
+                state.update(block)
+            offset += _BLOCK
+    return state.hexdigest()
+
+
+def changes(upper: int, lower: int, merged: int, timeout: float) -> list[Any]:
+    """All changes, sorted by path, as JSON-ready tuples."""
+    walker = Walker(time.monotonic() + timeout)
+    root, old = os.fstat(upper), os.fstat(lower)
+    if _metadata(root) != _metadata(old):
+        walker._emit("/", "modified", root, "", content=False)
+    walker.walk(upper, lower, merged)
+    return sorted(walker.entries)

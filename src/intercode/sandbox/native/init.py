@@ -1,0 +1,292 @@
+"""Process 1 of a sandbox: starts programs, reaps the dead, and looks after the files.
+
+It is a fork of the spawner that has entered the sandbox for good: user, mount, pid, network, ipc
+and uts namespaces, a seccomp filter, resource limits. It answers its caller's requests one by one
+over one socket, and ends — and with it everything in the sandbox — when that socket closes.
+
+Programs get none of its capabilities: `SECBIT_NOROOT` makes `execve` give user 0 nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import subprocess
+import time
+from contextlib import suppress
+from typing import Any
+
+from intercode.sandbox.native import archive, diff, syscalls, wire
+
+_KILL_SECONDS = 5.0
+_HIGH_FD = 300  # above the numbers that a caller asks for inside
+
+
+class Init:
+    """The event loop of process 1."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        upper: int,
+        lower: int,
+        capabilities: int,
+        kept: int,
+    ) -> None:
+        self.control = control
+        self.upper = upper
+        self.lower = lower
+        self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self.capabilities = capabilities
+        self.kept = kept
+        self.exit_pipes: dict[int, int] = {}
+        self.alive_before: dict[int, set[int]] = {}
+        self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> None:
+        """Serve until the caller goes away."""
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(self.wake_read, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self.wake_read:
+                    with suppress(BlockingIOError):
+                        os.read(self.wake_read, 4096)
+                    self.reap()
+                    continue
+                try:
+                    message, fds = wire.receive(self.control)
+                except (EOFError, OSError):
+                    return
+                self.answer(message, fds)
+
+    def answer(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Do one request, and reply with its result or the error that it met."""
+        reply: dict[str, Any]
+        to_send: list[int] = []
+        try:
+            operation = getattr(self, "do_" + message.pop("op"))
+            reply = operation(fds=fds, **message) or {}
+            to_send = reply.pop("fds", [])
+        except OSError as error:
+            reply = {
+                "errno": error.errno or errno.EIO,
+                "error": error.strerror or str(error),
+                "path": os.fsdecode(error.filename) if error.filename else "",
+            }
+        except (LookupError, RecursionError, ValueError) as error:
+            reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
+        finally:
+            for fd in fds:
+                with suppress(OSError):
+                    os.close(fd)
+        try:
+            wire.send(self.control, reply, to_send)
+        finally:
+            for fd in to_send:
+                os.close(fd)
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def do_spawn(
+        self,
+        argv: list[str],
+        cwd: str,
+        env: dict[str, str],
+        numbers: list[int],
+        user: str | None,
+        fds: list[int],
+        track: bool,
+    ) -> dict[str, Any]:
+        """Start a program. `fds` are its channels, numbered by `numbers`, then its exit pipe."""
+        exit_pipe = fds.pop()
+        given = dict(zip(numbers, fds, strict=True))
+        high = [number for number in given if number > 2]
+        try:
+            if track:
+                before = self.alive()
+            for number in high:
+                os.dup2(given[number], number, inheritable=False)
+            identity = self.identity(user)
+            process = subprocess.Popen(
+                [os.fsencode(a) for a in argv],
+                stdin=given.get(0, self.null),
+                stdout=given.get(1, self.null),
+                stderr=given.get(2, subprocess.STDOUT),
+                cwd=cwd,
+                env=env,
+                pass_fds=high,
+                start_new_session=True,
+                **identity,
+            )
+            process.returncode = 0  # `reap` collects it: Popen must not look for it again
+            # Out of the way of the numbers that a caller asks for.
+            self.exit_pipes[process.pid] = _move_up(exit_pipe)
+            if track:
+                self.alive_before[process.pid] = before
+        finally:
+            for number in high:
+                with suppress(OSError):
+                    os.close(number)
+            os.close(exit_pipe)
+        return {"pid": process.pid}
+
+    def identity(self, user: str | None) -> dict[str, Any]:
+        """What `Popen` needs to run as a user: a name of the sandbox's own, or ``uid[:gid]``."""
+        if user is None or user in ("root", "0"):
+            return {}
+        uid, gid = _look_up_user(user)
+        return {"user": uid, "group": gid, "extra_groups": []}
+
+    def do_signal(self, pid: int, number: int, fds: list[int]) -> None:
+        """Send a signal to one process; nothing happens if it has ended."""
+        if pid > 1:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def do_kill(self, keep: list[int], fds: list[int]) -> None:
+        """Kill everything except the pids in `keep`, and this process."""
+        self.kill_except(set(keep))
+
+    def do_kill_started(self, pid: int, fds: list[int]) -> None:
+        """Kill a tracked program and all that has been started since it was."""
+        self.kill_except(self.alive_before.pop(pid, set()))
+
+    def kill_except(self, keep: set[int]) -> None:
+        """Kill until nothing else is left; a fork bomb is stopped first, so that it cannot win."""
+        deadline = time.monotonic() + _KILL_SECONDS
+        if not keep & self.alive():
+            while time.monotonic() < deadline:
+                try:
+                    os.kill(-1, signal.SIGKILL)
+                except ProcessLookupError:
+                    break
+                self.reap()
+                time.sleep(0.0002)
+            self.reap()
+            return
+        stopped: set[int] = set()
+        while fresh := self.alive() - keep - stopped - {1}:
+            for pid in fresh:
+                self.do_signal(pid, signal.SIGSTOP, [])
+            stopped |= fresh
+        for pid in stopped:
+            self.do_signal(pid, signal.SIGKILL, [])
+        while time.monotonic() < deadline:
+            self.reap()
+            if not stopped & self.alive():
+                break
+            time.sleep(0.0002)
+
+    def alive(self) -> set[int]:
+        """The pids in the sandbox that are not zombies being reaped."""
+        return {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1}
+
+    def reap(self) -> None:
+        """Collect the dead, and report the exit of those that the caller started."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.alive_before.pop(pid, None)
+            pipe = self.exit_pipes.pop(pid, None)
+            if pipe is not None:
+                with suppress(OSError):
+                    os.write(pipe, struct.pack("=i", os.waitstatus_to_exitcode(status)))
+                os.close(pipe)
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def do_open(self, path: str, fds: list[int]) -> dict[str, Any]:
+        """A descriptor of a regular file, opened with the rights of the sandbox's user."""
+        with self.user_rights():
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        if not os.path.isfile(f"/proc/self/fd/{fd}"):  # noqa: PTH113
+            is_dir = os.path.isdir(f"/proc/self/fd/{fd}")  # noqa: PTH112
+            os.close(fd)
+            number = errno.EISDIR if is_dir else errno.EINVAL
+            raise OSError(number, os.strerror(number), path)
+        return {"fds": [fd]}
+
+    def do_create(self, path: str, mode: int, fds: list[int]) -> dict[str, Any]:
+        """A descriptor of a regular file, new or emptied; its folders are made."""
+        with self.user_rights():
+            os.makedirs(os.path.dirname(path) or "/", exist_ok=True)  # noqa: PTH103, PTH120
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            fd = os.open(path, flags, mode)
+        if not os.path.isfile(f"/proc/self/fd/{fd}"):  # noqa: PTH113
+            os.close(fd)
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        os.ftruncate(fd, 0)
+        return {"fds": [fd]}
+
+    def user_rights(self) -> _UserRights:
+        """For its duration, only the capabilities that programs here have."""
+        return _UserRights(self.capabilities, self.kept)
+
+    def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
+        """All changes; everything else stands still meanwhile."""
+        with self.frozen():
+            return {"changes": diff.changes(self.upper, self.lower, self.root, timeout)}
+
+    def do_archive(self, timeout: float, fds: list[int]) -> None:
+        """Write the upper layer as a tar stream into the given descriptor."""
+        with self.frozen():
+            archive.write(self.upper, self.lower, self.root, fds[0], timeout)
+
+    def frozen(self) -> _Frozen:
+        """For its duration, all other processes are stopped."""
+        return _Frozen()
+
+
+class _UserRights:
+    def __init__(self, all_rights: int, kept: int) -> None:
+        self.all_rights, self.kept = all_rights, kept
+
+    def __enter__(self) -> None:
+        syscalls.capset(self.kept, self.all_rights, self.kept)
+
+    def __exit__(self, *_: object) -> None:
+        syscalls.capset(self.all_rights, self.all_rights, self.kept)
+
+
+class _Frozen:
+    def __enter__(self) -> None:
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.limits[1], self.limits[1]))
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGCONT)
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+
+
+def _move_up(fd: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+
+
+def _look_up_user(user: str) -> tuple[int, int]:
+    first, _, second = user.partition(":")
+    if first.isdigit():
+        return int(first), int(second) if second.isdigit() else int(first)
+    with suppress(OSError), open("/etc/passwd", errors="replace") as file:  # noqa: PTH123
+        for line in file:
+            fields = line.split(":")
+            if len(fields) > 3 and fields[0] == first and fields[2].isdigit():
+                return int(fields[2]), int(fields[3]) if fields[3].isdigit() else int(fields[2])
+    raise LookupError(f"the sandbox has no user {user!r}")

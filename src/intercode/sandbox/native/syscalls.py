@@ -1,0 +1,180 @@
+"""Linux system calls that Python does not offer, as thin typed functions.
+
+Standard library only, and cheap to import: the spawner and every sandbox's process 1 load it.
+Each function raises `OSError` with the call's name, so that `doctor` can tell which step failed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_RECURSIVE = 0x8000
+OPEN_TREE_CLONE = 1
+OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NOSUID = 0x2
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_IDMAP = 0x00100000
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_SECUREBITS = 28
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
+SECCOMP_MODE_FILTER = 2
+# NOROOT, its lock, NO_SETUID_FIXUP off, and the lock: user 0 gets no capability by `execve`.
+SECUREBITS_NO_ROOT = 0b11
+
+_MACHINE = platform.machine()
+# The calls newer than glibc's wrappers have one number on every architecture (since 5.1).
+_NR_OPEN_TREE = 428
+_NR_MOVE_MOUNT = 429
+_NR_MOUNT_SETATTR = 442
+_NR_CLONE = {"x86_64": 56, "aarch64": 220}.get(_MACHINE, -1)
+_NR_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, -1)
+_SIGCHLD = 17
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long
+
+
+def _check(result: int, call: str, path: str | bytes | None = None) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}", path)
+    return result
+
+
+def clone(flags: int) -> int:
+    """`fork` into new namespaces: the child's pid in the parent, 0 in the child.
+
+    Safe only in a single-threaded process: no interpreter lock is mended in the child. That is
+    why a small spawner does it, and never the caller's process.
+    """
+    return _check(
+        _syscall(_NR_CLONE, ctypes.c_ulong(flags | _SIGCHLD), None, None, None, None), "clone"
+    )
+
+
+def unshare(flags: int) -> None:
+    """Move this process into new namespaces."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
+    """`mount(2)`."""
+    _check(
+        _libc.mount(
+            os.fsencode(source),
+            os.fsencode(target),
+            kind.encode() if kind else None,
+            ctypes.c_ulong(flags),
+            data.encode() if data else None,
+        ),
+        f"mount {kind or 'bind'}",
+        target,
+    )
+
+
+def umount(target: str, flags: int = MNT_DETACH) -> None:
+    """`umount2(2)`."""
+    _check(_libc.umount2(os.fsencode(target), flags), "umount", target)
+
+
+def pivot_root(new: str, old: str) -> None:
+    """`pivot_root(2)`."""
+    _check(_syscall(_NR_PIVOT_ROOT, os.fsencode(new), os.fsencode(old)), "pivot_root", new)
+
+
+def open_tree(path: str, recursive: bool = False) -> int:
+    """A descriptor of a detached copy of the mount at `path`."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
+    return _check(_syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
+
+
+def move_mount(fd: int, target: str) -> None:
+    """Attach the detached mount `fd` at `target`."""
+    _check(
+        _syscall(
+            _NR_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH
+        ),
+        "move_mount",
+        target,
+    )
+
+
+def mount_setattr(fd: int, attributes: int, userns_fd: int = 0, recursive: bool = False) -> None:
+    """Set a mount's attributes; with ``MOUNT_ATTR_IDMAP``, its id mapping."""
+    attr = struct.pack("=QQQQ", attributes, 0, 0, userns_fd)
+    flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
+    _check(_syscall(_NR_MOUNT_SETATTR, fd, b"", flags, attr, len(attr)), "mount_setattr")
+
+
+def prctl(option: int, *args: int) -> int:
+    """`prctl(2)` with integer arguments."""
+    padded = [ctypes.c_ulong(a) for a in (*args, 0, 0, 0, 0)[:4]]
+    return _check(_libc.prctl(option, *padded), f"prctl {option}")
+
+
+def set_seccomp(program: bytes) -> None:
+    """Install a classic BPF filter, a multiple of 8 bytes, for this process and its children."""
+    buffer = ctypes.create_string_buffer(program, len(program))
+    # struct sock_fprog: an unsigned short, padding, a pointer.
+    fprog = ctypes.create_string_buffer(
+        struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    )
+    _check(
+        _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp"
+    )
+
+
+def capset(effective: int, permitted: int, inheritable: int) -> None:
+    """Set this thread's capability sets, as bit masks."""
+    header = struct.pack("=Ii", 0x20080522, 0)
+    low, high = 0xFFFFFFFF, 32
+    data = struct.pack(
+        "=IIIIII",
+        effective & low, permitted & low, inheritable & low,
+        effective >> high, permitted >> high, inheritable >> high,
+    )  # fmt: skip
+    _check(_libc.capset(header, data), "capset")
+
+
+def hide_arguments(title: bytes) -> None:
+    """Overwrite what `ps` shows of this process: its arguments hold host paths."""
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib is not loaded here
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if end > start:
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, title, min(len(title), end - start - 1))
+    _libc.prctl(PR_SET_NAME, title, 0, 0, 0)

@@ -1,0 +1,70 @@
+"""Messages between the caller, the spawner and a sandbox's process 1: JSON and descriptors.
+
+One message is one packet of a Unix ``SOCK_SEQPACKET`` socket, so that requests can be sent ahead.
+A message too large for a packet (a 1 MiB argument list) travels in a memory file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+MAX_FDS = 250  # the kernel's SCM_MAX_FD is 253
+_PACKET = 64 * 1024
+_INLINE, _MEMFD = b"J", b"M"
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """Send one message.
+
+    Raises:
+        OSError: The other end is gone.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) < _PACKET:
+        _send_packet(sock, _INLINE + body, fds)
+        return
+    memfd = os.memfd_create("message", os.MFD_CLOEXEC)
+    try:
+        view = memoryview(body)
+        while view:
+            view = view[os.write(memfd, view) :]
+        _send_packet(sock, _MEMFD, [*fds, memfd])
+    finally:
+        os.close(memfd)
+
+
+def _send_packet(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
+    if fds:
+        socket.send_fds(sock, [data], list(fds), socket.MSG_NOSIGNAL)
+    else:
+        sock.send(data, socket.MSG_NOSIGNAL)
+
+
+def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Wait for one message. Its descriptors are close-on-exec, and the receiver's to close.
+
+    Raises:
+        EOFError: The other end closed.
+        OSError: For instance a time-out set on the socket.
+    """
+    data, fds, _, _ = socket.recv_fds(sock, _PACKET, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        raise EOFError("the other end closed")
+    body = data[1:]
+    if data[:1] == _MEMFD:
+        memfd = fds.pop()
+        try:
+            body = os.pread(memfd, os.fstat(memfd).st_size, 0)
+        finally:
+            os.close(memfd)
+    message: dict[str, Any] = json.loads(body)
+    return message, fds
