@@ -1,0 +1,39 @@
+"""What is asked: datasets by name, from files, or as they are.
+
+A benchmark is one module with a `load` function that returns a `Dataset`, and a line in
+`intercode.registry.DATASETS`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from intercode.errors import TaskError
+from intercode.registry import DATASETS
+from intercode.task import Dataset
+
+__all__ = ["load"]
+
+
+def load(data: str | Path | Dataset, **options: Any) -> Dataset:
+    """A dataset, however it was named.
+
+    Args:
+        data: A registered name (``"bash"``), a file (see `intercode.datasets.files`), or a
+            dataset, which is given back. A name comes before a file; ``./bash`` is a file.
+        options: For a registered dataset's own loader.
+
+    Raises:
+        TaskError: There is no such dataset or file, or it is malformed.
+    """
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, str) and data in DATASETS:
+        return cast(Dataset, DATASETS.get(data)(**options))
+    from intercode.datasets.files import load_file
+
+    if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
+        known = ", ".join(DATASETS.names())
+        raise TaskError(f"{data!r} is neither a file nor a dataset's name; known: {known}")
+    return load_file(data)

@@ -1,0 +1,16 @@
+"""The tasks that come with InterCode, written for it: ``builtin/bash_*.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intercode.datasets.files import load_file
+from intercode.task import Dataset
+
+FOLDER = Path(__file__).parent / "builtin"
+
+
+def load(env: str = "bash") -> Dataset:
+    """All bundled tasks of an environment, in the order of their files' names."""
+    files = sorted(FOLDER.glob(f"{env}_*.json"))
+    return Dataset((task for file in files for task in load_file(file)), env, str(FOLDER))

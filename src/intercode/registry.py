@@ -1,0 +1,94 @@
+"""Names for things that are imported when first used.
+
+A registry maps a short name to ``"package.module:attribute"``; `Registry.get` imports it. So a
+back end, an environment or a dataset costs nothing until it is asked for, lower layers reach
+higher ones without importing them, and a reader's own things are on a par with ours::
+
+    from intercode.registry import PROVIDERS
+    PROVIDERS.register("mine", "my_package.sandbox:MyProvider")
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from intercode.errors import UsageError
+
+
+class Registry:
+    """Names of one kind of thing.
+
+    Args:
+        kind: What they are, for messages: ``"dataset"``.
+        entries: Name → ``"module:attribute"``, or the thing itself.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Any] | None = None) -> None:
+        self.kind = kind
+        self._entries: dict[str, Any] = dict(entries or {})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._entries)
+
+    def register(self, name: str, target: Any, *, replace: bool = False) -> None:
+        """Add a name.
+
+        Args:
+            name: The short name.
+            target: ``"module:attribute"``, or the thing itself.
+            replace: Take the name from whatever has it.
+
+        Raises:
+            UsageError: The name is taken.
+        """
+        if name in self._entries and not replace:
+            raise UsageError(f"there already is a {self.kind} named {name!r}")
+        self._entries[name] = target
+
+    def get(self, name: str) -> Any:
+        """The thing of this name, imported now if it was not yet.
+
+        Raises:
+            UsageError: There is none.
+            ImportError: Its module, or something that this needs, is not installed.
+        """
+        try:
+            target = self._entries[name]
+        except KeyError:
+            known = ", ".join(self.names()) or "none"
+            raise UsageError(f"there is no {self.kind} named {name!r}; known: {known}") from None
+        if not isinstance(target, str):
+            return target
+        module, _, attribute = target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+DATASETS = Registry(
+    "dataset",
+    {
+        "bash": "intercode.datasets.builtin:load",
+        "nl2bash": "intercode.datasets.nl2bash:load",
+    },
+)
+"""Name → a function that returns a `Dataset`."""
+
+PROVIDERS = Registry("sandbox provider", {})
+"""Name → a function that returns a `Provider`."""
+
+ENVS = Registry(
+    "environment",
+    {
+        "bash": "intercode.envs.bash:BashEnv",
+        "bash:paper": "intercode.paper.env:PaperBashEnv",
+    },
+)
+"""Name, or ``name:protocol``, → an environment's class."""
+
+AGENTS = Registry("agent", {})
+"""Name → an agent's class."""

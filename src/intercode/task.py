@@ -1,0 +1,289 @@
+"""What is asked: `Task` and `Dataset`, plain data, validated when made.
+
+A `Task` that exists is well-formed: every field is checked and brought to one shape by
+`Task.__post_init__`, so nothing further up has to look again. Reading files is in
+`intercode.datasets.files`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, overload
+
+from intercode.errors import TaskError, TaskNotFoundError
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to do, and how to tell whether it was done.
+
+    Raises:
+        TaskError: A field has the wrong type or an impossible value; the message names it.
+    """
+
+    task_id: str
+    """Unique within its dataset."""
+    query: str
+    """What the agent is asked, in words."""
+    gold: tuple[str, ...] = ()
+    """Accepted solutions (commands, statements, functions, flags): the best one counts."""
+    setup: str | None = None
+    """Run in the sandbox before the agent sees the task. Must do the same every time."""
+    verification: str | None = None
+    """A command run at the end; exit code 0 means solved."""
+    files: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Path → text, written before `setup` runs. Relative paths start at the image's directory."""
+    image: str | None = None
+    """Where to run it; None is the environment's default."""
+    timeout: float | None = None
+    """Seconds for each action and for gold and verification; None is the sandbox's limit."""
+    tests: tuple[str, ...] = ()
+    """Assertions, for environments that grade by tests."""
+    db: str | None = None
+    """The database's name, for SQL."""
+    tags: tuple[str, ...] = ()
+    """Labels to filter by."""
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Everything else that the data held about the task, under its own names."""
+
+    def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            object.__setattr__(self, name, _checked(name, check, getattr(self, name)))
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any], index: int = 0) -> Task:
+        """A task from a row of a data file.
+
+        Unknown fields go to `metadata`; fields that are null count as absent.
+
+        Two shapes are told apart by ``task_id``. A row without one has the shape of the 2023
+        data: its id is the row's number, and a list under ``gold`` is *one* solution, whose
+        commands are joined by ``;``. In a row with one, such a list holds *alternatives*.
+
+        Args:
+            row: The fields by name.
+            index: The row's number, counted from 0.
+
+        Raises:
+            TaskError: As for the class, or a field is missing.
+        """
+        given = {key: value for key, value in row.items() if value is not None}
+        if missing := [name for name in ("query",) if name not in given]:
+            raise TaskError(f"field {missing[0]!r} is missing")
+        if "task_id" not in given:
+            given["task_id"] = index
+            gold = given.get("gold")
+            if isinstance(gold, list) and gold and all(isinstance(part, str) for part in gold):
+                given["gold"] = ";".join(gold)
+        unknown = {key: given.pop(key) for key in list(given) if key not in _CHECKS}
+        metadata = given.pop("metadata", {})
+        if not isinstance(metadata, Mapping):
+            raise TaskError(f"field 'metadata' must be an object, not {_kind(metadata)}")
+        if twice := sorted(set(metadata) & set(unknown)):
+            raise TaskError(f"field {twice[0]!r} is given twice: beside and within 'metadata'")
+        return cls(**given, metadata={**metadata, **unknown})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, without the fields that hold nothing; `from_dict` gives it back."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain = {
+            name: list(value)
+            if isinstance(value, tuple)
+            else dict(value)
+            if isinstance(value, Mapping)
+            else value
+            for name, value in values.items()
+        }
+        return {name: value for name, value in plain.items() if value not in (None, [], {})}
+
+
+class Dataset(Sequence[Task]):
+    """Tasks in order, each with an id of its own.
+
+    Args:
+        tasks: The tasks.
+        name: What people call it.
+        source: The file or folder that it was read from, if any.
+
+    Raises:
+        TaskError: Two tasks have the same id.
+    """
+
+    def __init__(
+        self, tasks: Iterable[Task], name: str = "dataset", source: str | None = None
+    ) -> None:
+        self.name = name
+        self.source = source
+        self._tasks = tuple(tasks)
+        self._index: dict[str, int] = {}
+        for row, task in enumerate(self._tasks):
+            first = self._index.setdefault(task.task_id, row)
+            if first != row:
+                raise TaskError(
+                    f"{source or name}: row {row}, field 'task_id': {task.task_id!r} is already "
+                    f"the id of row {first}"
+                )
+        self._digest: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @overload
+    def __getitem__(self, index: int | str) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Dataset: ...
+    def __getitem__(self, index: int | str | slice) -> Task | Dataset:
+        """The task at a position or with an id (a text), or the tasks of a slice."""
+        if isinstance(index, str):
+            return self.by_id(index)
+        if isinstance(index, slice):
+            return self._with(self._tasks[index])
+        return self._tasks[index]
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dataset) and self._tasks == other._tasks
+
+    def __hash__(self) -> int:
+        return hash(self._tasks)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}, {len(self)} tasks)"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the tasks in their order: the same tasks give it whatever file held them."""
+        if self._digest is None:
+            rows = [task.to_dict() for task in self._tasks]
+            text = json.dumps(rows, sort_keys=True, separators=(",", ":"), default=str)
+            self._digest = hashlib.sha256(text.encode()).hexdigest()
+        return self._digest
+
+    def by_id(self, task_id: str | int) -> Task:
+        """The task with this id; a number is taken for its digits, as in data files.
+
+        Raises:
+            TaskNotFoundError: There is none.
+        """
+        try:
+            return self._tasks[self._index[str(task_id)]]
+        except KeyError:
+            raise TaskNotFoundError(f"{self.name}: no task has the id {str(task_id)!r}") from None
+
+    def filter(self, keep: Callable[[Task], bool]) -> Dataset:
+        """The tasks for which `keep` is true, in the same order."""
+        return self._with(task for task in self._tasks if keep(task))
+
+    def order(self, seed: int) -> list[int]:
+        """A permutation of the row numbers, the same for this seed on every machine.
+
+        It sorts by a hash of seed and id rather than shuffling, so that it depends on no
+        library's random numbers, and taking a task away leaves the others in their order.
+        """
+
+        def key(row: int) -> bytes:
+            text = f"{seed}\0{self._tasks[row].task_id}"
+            return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+        return sorted(range(len(self)), key=key)
+
+    def sample(self, count: int, seed: int = 0) -> Dataset:
+        """`count` tasks (or all, if there are fewer), drawn and ordered by `seed`."""
+        return self._with(self._tasks[row] for row in self.order(seed)[:count])
+
+    def _with(self, tasks: Iterable[Task]) -> Dataset:
+        return Dataset(tasks, self.name, self.source)
+
+
+def _checked(name: str, check: Callable[[object], Any], value: object) -> Any:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise TaskError(f"field {name!r} {error}") from None
+
+
+def _kind(value: object) -> str:
+    """A type by the name that a writer of JSON knows."""
+    names = {str: "text", list: "a list", dict: "an object", bool: "true or false", int: "a number"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {_kind(value)}")
+    if "\0" in value:
+        raise ValueError("holds a NUL, which no command or file name can hold")
+    try:
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is no character") from None
+    return value
+
+
+def _filled(value: object) -> str:
+    text = _text(value)
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _optional(value: object) -> str | None:
+    return None if value is None else _filled(value)
+
+
+def _identifier(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _filled(value)
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (_filled(value),)
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"must be text or a list of texts, not {_kind(value)}")
+    return tuple(_filled(item) for item in value)
+
+
+def _seconds(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"must be a number of seconds, not {_kind(value)}")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"must be a positive number of seconds, not {value}")
+    return float(value)
+
+
+def _files(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be an object of path → text, not {_kind(value)}")
+    return {_filled(path): _text(content) for path, content in value.items()}
+
+
+def _metadata(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be an object, not {_kind(value)}")
+    return dict(value)
+
+
+_CHECKS: dict[str, Callable[[object], Any]] = {
+    "task_id": _identifier,
+    "query": _filled,
+    "gold": _texts,
+    "setup": _optional,
+    "verification": _optional,
+    "files": _files,
+    "image": _optional,
+    "timeout": _seconds,
+    "tests": _texts,
+    "db": _optional,
+    "tags": _texts,
+    "metadata": _metadata,
+}

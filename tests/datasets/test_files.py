@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intercode.datasets.files import load_file
+from intercode.errors import TaskError
+from intercode.task import Task
+
+ISSUE_FORM = {
+    "task_id": "bash_001",
+    "query": "Find all files larger than 100MB and delete them.",
+    "setup": "mkdir test_files; fallocate -l 150M test_files/big.txt",
+    "verification": "test ! -f test_files/big.txt",
+}
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_one_object_or_a_list(tmp_path: Path) -> None:
+    one = load_file(write(tmp_path, "one.json", json.dumps(ISSUE_FORM)))
+    many = load_file(write(tmp_path, "many.json", json.dumps([ISSUE_FORM])))
+    assert one == many
+    assert one[0] == Task(**ISSUE_FORM)
+    assert (one.name, one.source) == ("one", str(tmp_path / "one.json"))
+
+
+def test_all_formats_say_the_same(tmp_path: Path) -> None:
+    rows = [
+        {"task_id": "a", "query": "list, all", "gold": "ls", "timeout": 2.5, "hint": "x"},
+        {"task_id": "b", "query": 'say "hi"', "gold": "echo\thi"},
+    ]
+    table = [["task_id", "query", "gold", "timeout", "hint"]]
+    table += [[str(row.get(key, "")) for key in table[0]] for row in rows]
+
+    def delimited(mark: str) -> str:
+        quoted = [['"' + cell.replace('"', '""') + '"' for cell in line] for line in table]
+        return "\r\n".join(mark.join(line) for line in quoted)
+
+    contents = {
+        "t.json": json.dumps(rows, indent=1),
+        "t.jsonl": "\n".join(json.dumps(row) for row in rows) + "\n\n",
+        "t.csv": "\ufeff" + delimited(","),
+        "t.tsv": delimited("\t"),
+        "t.yaml": json.dumps(rows),  # JSON is YAML, save for tabs, which it escapes
+    }
+    loaded = {name: load_file(write(tmp_path, name, text)) for name, text in contents.items()}
+    for name, data in loaded.items():
+        assert list(data) == list(loaded["t.json"]), name
+        assert data.digest == loaded["t.json"].digest
+    assert loaded["t.csv"][0].timeout == 2.5
+    assert loaded["t.csv"][1].gold == ("echo\thi",)
+
+
+BAD = [
+    ("t.json", "{nonsense", "not JSON: .*line 1 column 2"),
+    ("t.json", "", "not JSON"),
+    ("t.json", "[" * 100_000, "nested too deeply"),
+    ("t.json", "[]", "holds no tasks"),
+    ("t.json", '"text"', "must hold an object or a list of objects, not str"),
+    ("t.json", "[3]", "row 0 must be an object, not int"),
+    ("t.json", '[{"query": "a"}, {"gold": "ls"}]', "row 1, field 'query' is missing"),
+    ("t.json", '[{"query": "a"}, {"query": ["b"]}]', "row 1, field 'query' must be text"),
+    ("t.json", '[{"query": "a\\u0000"}]', "row 0, field 'query' holds a NUL"),
+    (
+        "t.json",
+        '[{"query": "a"}, {"query": "b", "task_id": 0}]',
+        "row 1, field 'task_id': '0' is al",
+    ),
+    ("t.json", '[{"query": "a", "query": "b"}]', "field 'query' is given twice"),
+    ("t.json", b'[{"query": "\xff"}]', "not UTF-8 at byte 12"),
+    ("t.jsonl", '{"query": "a"}\n\n{"query"', r"row 1 \(line 3\): not JSON"),
+    ("t.jsonl", '{"query": "a"}\n\n{}', r"row 1 \(line 3\), field 'query' is missing"),
+    ("t.jsonl", "\n", "holds no tasks"),
+    ("t.csv", "", "holds no tasks"),
+    ("t.csv", "query,query\na,b", "line 1: the header"),
+    ("t.csv", "query,gold\na,b\na", r"row 1 \(line 3\): has 1 cells, the header 2"),
+    ("t.csv", 'query\n"a', "line 2: unexpected end"),
+    ("t.csv", "query\na\0b", "NUL in line 2"),
+    ("t.csv", "query,timeout\na,soon", r"row 0 \(line 2\), field 'timeout' must be a number"),
+    ("t.tsv", "gold\nls", "field 'query' is missing"),
+    ("t.yaml", "a: [", "not YAML: .*line 1"),
+    ("t.yaml", "", "must hold an object or a list of objects, not NoneType"),
+    ("t.yaml", "query: 2023-01-01", "row 0, field 'query' must be text, not date"),
+    ("t.pkl", pickle.dumps([ISSUE_FORM]), "pickle is refused, because reading it runs code"),
+    ("t.xlsx", "", "unknown format .xlsx; known: .csv, .json"),
+    ("t", "", "unknown format"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "says"), BAD)
+def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: str | bytes, says: str) -> None:
+    path = write(tmp_path, name, content)
+    with pytest.raises(TaskError, match=says) as caught:
+        load_file(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_missing_file_or_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"none\.json: cannot be read: No such file"):
+        load_file(tmp_path / "none.json")
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(TaskError, match="cannot be read: Is a directory"):
+        load_file(tmp_path / "folder.json")
+
+
+def test_yaml_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(TaskError, match=r"pip install 'intercode-gym\[yaml\]'"):
+        load_file(write(tmp_path, "t.yaml", "query: a"))
+
+
+@given(st.binary(max_size=60), st.sampled_from(["json", "jsonl", "csv", "tsv", "yaml"]))
+def test_any_bytes_are_a_dataset_or_a_task_error(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, suffix: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"any.{suffix}"
+    path.write_bytes(content)
+    try:
+        assert len(load_file(path)) > 0
+    except TaskError as error:
+        assert str(path) in str(error)
