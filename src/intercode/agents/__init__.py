@@ -1,0 +1,1 @@
+"""Who acts: agents, made one for each episode."""

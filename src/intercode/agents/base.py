@@ -1,0 +1,44 @@
+"""The contract of an agent: who acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from intercode.episode import Turn
+from intercode.errors import InterCodeError
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+
+class AgentError(InterCodeError, RuntimeError):
+    """An agent raised instead of acting. The episode counts as an error, never as a reward of 0."""
+
+
+class Agent(Protocol):
+    """Acts in one episode: a fresh agent is made for each, so it may keep what it likes."""
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """The next action.
+
+        Args:
+            observation: What the last action gave; at first, the task's query.
+            history: The turns so far. It lives on, so copy what you keep.
+        """
+
+
+AgentFactory = Callable[["Task"], Agent]
+"""Makes the agent of one episode."""
+
+
+@runtime_checkable
+class ChecksTasks(Protocol):
+    """What a factory may have besides: a look at the tasks before anything starts."""
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks that it can make no agent for.
+
+        Raises:
+            UsageError: It names them.
+        """

@@ -1,0 +1,106 @@
+"""The loop: one agent, one environment, one episode."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
+
+from intercode.agents.base import AgentError, AgentFactory
+from intercode.episode import Episode
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+
+class EpisodeEnv(Protocol):
+    """What the loop needs of an environment: `InterCodeEnv`, or anything that looks like it."""
+
+    @property
+    def episode(self) -> Episode:
+        """The episode since the last `reset`."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode."""
+
+    def step(self, action: str, /) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Take an action."""
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
+
+
+def run_episode(
+    env: EpisodeEnv,
+    agent: AgentFactory,
+    task: Task,
+    *,
+    seed: int | None = None,
+    epoch: int = 0,
+    name: str = "",
+    on_action: Callable[[Task, str], None] | None = None,
+) -> Episode:
+    """Let an agent try a task once.
+
+    Args:
+        env: An environment whose dataset holds the task.
+        agent: Makes the agent.
+        task: What is asked.
+        seed: For the environment.
+        epoch: Which of several attempts at the task this is, for the record.
+        name: The agent's name, for the record.
+        on_action: Called with each action before it is taken.
+
+    Raises:
+        AgentError: The agent raised, or gave something that is no action.
+        SandboxError: The sandbox died.
+        RewardError: The result could not be judged.
+    """
+    observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
+    episode = env.episode
+    episode.agent, episode.epoch, episode.seed = name, epoch, seed
+    if task.tags:
+        episode.metadata["tags"] = list(task.tags)
+    try:
+        actor = agent(task)
+    except Exception as error:
+        raise AgentError(f"the agent could not be made: {_described(error)}") from error
+    terminated = truncated = False
+    while not (terminated or truncated):
+        try:
+            action = actor.act(observation, episode.turns)
+        except Exception as error:
+            raise AgentError(f"the agent raised {_described(error)}") from error
+        if not isinstance(action, str):
+            raise AgentError(f"the agent's action is no text but {type(action).__name__}")
+        if on_action is not None:
+            on_action(task, action)
+        observation, _, terminated, truncated, _ = env.step(action)
+    return episode
+
+
+def episode_seed(seed: int, epoch: int, task_id: str) -> int:
+    """The seed of one episode. It depends on nothing else, so that the order does not matter."""
+    text = f"{seed}:{epoch}:{task_id}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
+
+
+def failed(
+    task: Task, error: Exception, *, env: str, name: str, epoch: int, partial: Episode | None
+) -> Episode:
+    """The record of an episode that has no result, with the turns that it got to."""
+    facts: Mapping[str, Any] = {"error_type": type(error).__name__}
+    if partial is None or partial.task_id != task.task_id or partial.epoch != epoch:
+        partial = Episode(task_id=task.task_id, query=task.query, env=env, epoch=epoch)
+    partial.agent = name
+    partial.status = "error"
+    partial.score = None
+    partial.error = str(error) or type(error).__name__
+    partial.metadata.update(facts)
+    return partial
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

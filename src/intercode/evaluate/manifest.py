@@ -1,0 +1,110 @@
+"""What a run's ``run.json`` says, and whether a run can be gone on with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from intercode.errors import RecordError
+
+FORMAT = 1
+_IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed")
+
+
+def describe(
+    *,
+    dataset: Mapping[str, Any],
+    env: Mapping[str, Any],
+    agent: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    """The first ``run.json`` of a run: what identifies it. Its sessions are appended."""
+    return {
+        "format": FORMAT,
+        "dataset": dict(dataset),
+        "env": dict(env),
+        "agent": dict(agent),
+        "seed": seed,
+        "sessions": [],
+    }
+
+
+def session(**settings: Any) -> dict[str, Any]:
+    """One call that worked on the run: when, where and with what."""
+    return {
+        "started": _now(),
+        "finished": None,
+        "settings": settings,
+        "versions": _versions(),
+        "host": {
+            "system": os.uname().sysname,
+            "release": os.uname().release,
+            "machine": os.uname().machine,
+            "cpus": os.cpu_count(),
+            "root": os.geteuid() == 0,
+        },
+    }
+
+
+def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupted: bool) -> None:
+    """Say in a session how it ended."""
+    session.update(
+        finished=_now(), episodes=episodes, seconds=round(seconds, 3), interrupted=interrupted
+    )
+
+
+def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: object) -> None:
+    """Refuse to mix two different runs in one folder.
+
+    Raises:
+        RecordError: It names each setting that differs, with both values.
+    """
+    if recorded.get("format") != FORMAT:
+        raise RecordError(
+            f"{folder} was written by another version of intercode "
+            f"(format {recorded.get('format')!r}, not {FORMAT})"
+        )
+    before, now = _flat(recorded), _flat(wanted)
+    differences = [
+        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+        and any(key == name or key.startswith(f"{name}.") for name in _IDENTITY)
+    ]
+    if differences:
+        raise RecordError(
+            f"{folder} holds another run: {'; '.join(differences)}. "
+            "Choose another folder, or the settings that it was made with"
+        )
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested objects as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def _versions() -> dict[str, str]:
+    names = ("intercode-gym", "gymnasium", "numpy")
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
+
+
+def version(name: str) -> str:
+    """The version of an installed distribution."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:  # run from a checkout
+        return "unknown"
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

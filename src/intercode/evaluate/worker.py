@@ -1,0 +1,133 @@
+"""One worker of a run: takes jobs, runs each to its end, and begins anew where a sandbox died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from intercode.agents.base import AgentError, AgentFactory
+from intercode.episode import Episode
+from intercode.errors import (
+    EnvironmentStateError,
+    ImageError,
+    RewardError,
+    SandboxError,
+    SandboxUnavailableError,
+)
+from intercode.evaluate.loop import EpisodeEnv, episode_seed, failed, run_episode
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt at one task."""
+
+    epoch: int
+    task: Task
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What tells it from all others of a run."""
+        return self.epoch, self.task.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What is the same for all workers of a run."""
+
+    agent: AgentFactory
+    env_factory: Callable[[], EpisodeEnv]
+    seed: int
+    max_retries: int
+    agent_name: str
+    env_name: str
+    record: Callable[[Episode], None]
+    """Returns when the episode is safe."""
+    on_action: Callable[[Task, str], None]
+
+
+class Stopped(Exception):  # noqa: N818 - it is no error
+    """The run was told to stop at once; this episode has no end."""
+
+
+class Worker:
+    """Has one environment at a time. `stop` may be called from another thread."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._env: EpisodeEnv | None = None
+        self._stopped = False
+
+    def run(self, job: Job) -> Episode:
+        """Do a job to its end and record it; failures that are the sandbox's are retried.
+
+        Raises:
+            Stopped: `stop` was called.
+            SandboxUnavailableError: Trying again cannot help, nor can another task.
+            RecordError: The episode could not be recorded.
+        """
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                episode = self._attempt(job)
+                break
+            except SandboxUnavailableError:
+                raise
+            except (SandboxError, RewardError, ImageError, AgentError) as error:
+                if self._stopped:
+                    raise Stopped from error
+                partial = self._partial()
+                self.close()
+                if isinstance(error, SandboxError) and attempts <= self._orders.max_retries:
+                    continue
+                episode = failed(
+                    job.task,
+                    error,
+                    env=self._orders.env_name,
+                    name=self._orders.agent_name,
+                    epoch=job.epoch,
+                    partial=partial,
+                )
+                break
+        if attempts > 1:
+            episode.metadata["attempts"] = attempts
+        self._orders.record(episode)
+        return episode
+
+    def _attempt(self, job: Job) -> Episode:
+        if self._env is None:
+            self._env = self._orders.env_factory()
+        if self._stopped:  # asked here, as `stop` may have looked before there was one
+            raise Stopped
+        return run_episode(
+            self._env,
+            self._orders.agent,
+            job.task,
+            seed=episode_seed(self._orders.seed, job.epoch, job.task.task_id),
+            epoch=job.epoch,
+            name=self._orders.agent_name,
+            on_action=self._orders.on_action,
+        )
+
+    def _partial(self) -> Episode | None:
+        """The episode that the environment was in when it failed."""
+        try:
+            return None if self._env is None else self._env.episode
+        except EnvironmentStateError:
+            return None  # it failed in its first reset
+
+    def stop(self) -> None:
+        """Pull the sandbox out from under a running job."""
+        self._stopped = True
+        if (env := self._env) is not None:
+            env.close()
+
+    def close(self) -> None:
+        """Let go of the environment. Idempotent."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
