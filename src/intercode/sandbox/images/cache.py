@@ -5,7 +5,7 @@
     ROOT/images/DIGEST/image.json     what it is; its modification time is that of the last use
     ROOT/images/DIGEST/layer/         its own folder; those below it belong to other images
     ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if nobody holds DIGEST's lock
-    ROOT/locks/DIGEST                 held by who builds or removes it, and by the builder's children
+    ROOT/locks/DIGEST                 held by who builds or removes it, and by its children
     ROOT/locks/use                    shared: taking an image into use; alone: removing images
     ROOT/users/PID-X                  held by a process; names the images that it uses
 """
@@ -60,14 +60,14 @@ class ImageCache:
         self.images = root / "images"
         self.locks = root / "locks"
         self.users = root / "users"
-        for folder in (self.images, self.locks, self.users):
-            try:
+        try:
+            for folder in (self.images, self.locks, self.users):
                 folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ImageError(
-                    f"cannot keep images in {folder}: {error.strerror}; "
-                    "set INTERCODE_CACHE to a folder that you may write"
-                ) from None
+        except OSError as error:
+            raise ImageError(
+                f"cannot keep images in {root}: {error.strerror}; "
+                "set INTERCODE_CACHE to a folder that you may write"
+            ) from None
         if self.images.stat().st_uid != os.geteuid():
             raise ImageError(
                 f"the images in {self.images} belong to another user; "
@@ -129,7 +129,7 @@ class ImageCache:
                 return self._build(template, spec, fill, lock, progress)
         progress(f"waiting for another process that builds {template.name}")
         with locked(self.locks / digest) as lock:
-            assert lock is not None  # noqa: S101 - we waited
+            assert lock is not None  # we waited for it
             return self._build(template, spec, fill, lock, progress)
 
     def _build(

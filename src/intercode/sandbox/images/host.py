@@ -30,16 +30,16 @@ _PROGRAMS = {
     "gzip": "gzip",
     "diff": "diffutils",
 }
+_PLAIN_FOLDERS = """
+dev etc home media mnt opt proc run srv sys usr
+var var/backups var/cache var/lib var/local var/log var/mail var/opt var/spool
+"""
 _FOLDERS = {
     "root": 0o700,
     "tmp": 0o1777,
     "var/tmp": 0o1777,
     "run/lock": 0o1777,
-    **dict.fromkeys(
-        "dev etc home media mnt opt proc run srv sys usr var var/backups var/cache var/lib "
-        "var/local var/log var/mail var/opt var/spool".split(),
-        0o755,
-    ),
+    **dict.fromkeys(_PLAIN_FOLDERS.split(), 0o755),
 }
 _LINKS = {
     "etc/localtime": "/usr/share/zoneinfo/Etc/UTC",
@@ -78,17 +78,19 @@ list 38 38 /var/list
 irc 39 39 /run/ircd
 nobody 65534 65534 /nonexistent
 """
-_SYSTEM_GROUPS = (
-    "root 0 daemon 1 bin 2 sys 3 adm 4 tty 5 disk 6 lp 7 mail 8 news 9 uucp 10 man 12 proxy 13 "
-    "kmem 15 dialout 20 fax 21 voice 22 cdrom 24 floppy 25 tape 26 sudo 27 audio 29 dip 30 "
-    "www-data 33 backup 34 operator 37 list 38 irc 39 src 40 shadow 42 utmp 43 video 44 sasl 45 "
-    "plugdev 46 staff 50 games 60 users 100 nogroup 65534"
-).split()
+_SYSTEM_GROUPS = """
+root 0 daemon 1 bin 2 sys 3 adm 4 tty 5 disk 6 lp 7 mail 8 news 9 uucp 10 man 12 proxy 13 kmem 15
+dialout 20 fax 21 voice 22 cdrom 24 floppy 25 tape 26 sudo 27 audio 29 dip 30 www-data 33
+backup 34 operator 37 list 38 irc 39 src 40 shadow 42 utmp 43 video 44 sasl 45 plugdev 46 staff 50
+games 60 users 100 nogroup 65534
+"""
 
 
 def host_mounts() -> tuple[str, ...]:
-    """The machine's folders that are bound over the image: ``/usr``, and ``/bin``, ``/lib``, …
-    where they are not links into it."""
+    """The machine's folders that are bound over the image.
+
+    ``/usr``, and of ``/bin``, ``/lib``, … those that are not links into it.
+    """
     own = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
     return ("/usr", *own)
 
@@ -175,14 +177,15 @@ def _copy(source: Path, target: Path) -> None:
 def _texts() -> dict[str, str]:
     users = [line.split() for line in _SYSTEM_USERS.splitlines()]
     nologin = "/usr/sbin/nologin"
-    pairs = zip(_SYSTEM_GROUPS[::2], _SYSTEM_GROUPS[1::2], strict=True)
+    groups = _SYSTEM_GROUPS.split()
     release = _ETC / "os-release"
     return {
         "passwd": "".join(
             f"{name}:x:{uid}:{gid}:{name}:{home}:{shell[0] if shell else nologin}\n"
             for name, uid, gid, home, *shell in users
         ),
-        "group": "".join(f"{name}:x:{gid}:\n" for name, gid in pairs),
+        "group": "".join(f"{name}:x:{gid}:\n" for name, gid in zip(groups[::2], groups[1::2], strict=True)
+        ),
         "hostname": "sandbox\n",
         "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n"

@@ -80,20 +80,23 @@ def build(spec: Spec, context: Context) -> Image:
 
 
 def _key(spec: Spec) -> Hashable:
-    """Changes when an input does. A folder is taken to be the same for as long as its own time is;
-    what is deeper in it is looked at once in a process."""
+    """Changes when an input does.
+
+    A folder is taken to be the same for as long as its own time is; what is deeper in it is looked
+    at once in a process.
+    """
     paths = [str(addition.path) for addition in spec.additions]
     if spec.scheme == "folder":
         paths.append(spec.argument)
-    stamps = []
-    for path in paths:
-        try:
-            info = os.stat(path)  # noqa: PTH116 - on a hot path
-        except OSError:
-            stamps.append((0, 0, 0))
-        else:
-            stamps.append((info.st_ino, info.st_size, info.st_mtime_ns))
-    return (spec, *stamps)
+    return (spec, *map(_stamp, paths))
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        info = os.stat(path)  # noqa: PTH116 - on a hot path
+    except OSError:
+        return None
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _from(module: str, name: str) -> object:

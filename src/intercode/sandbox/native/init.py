@@ -57,6 +57,7 @@ class Init:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake_read, select.POLLIN)
+        wire.send(self.control, {"ready": True})
         while True:
             for fd, _ in poll.poll():
                 if fd == self.wake_read:

@@ -182,6 +182,7 @@ def _enter_user_namespace(handshake: int) -> None:
 
 def _limit(limits: dict[str, Any]) -> None:
     def both(which: int, value: int) -> None:
+        value = _at_most_hard(which, value)
         resource.setrlimit(which, (value, value))
 
     both(resource.RLIMIT_CORE, 0)
@@ -191,10 +192,14 @@ def _limit(limits: dict[str, Any]) -> None:
     both(resource.RLIMIT_MSGQUEUE, 1 << 20)
     both(resource.RLIMIT_SIGPENDING, 4096)
     both(resource.RLIMIT_FSIZE, limits["disk"])
-    soft = limits["open_files"]
     # The hard limit is for this process's own walk over nested folders.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, max(soft, 4096)))
-    resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY))
+    hard = _at_most_hard(resource.RLIMIT_NOFILE, max(limits["open_files"], 4096))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits["open_files"], hard), hard))
+
+
+def _at_most_hard(which: int, value: int) -> int:
+    hard = resource.getrlimit(which)[1]
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
 def _drop_rights(kept: int) -> None:

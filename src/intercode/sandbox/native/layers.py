@@ -124,6 +124,7 @@ class Layers:
             name = f"m{len(self.merged) + 1}"
             os.mkdir(f"{STAGE}/{name}")  # noqa: PTH102
             options = "lowerdir=" + ":".join(f"{STAGE}/{n}" for n in names)
+            options += "" if self.root else ",userxattr"
             sc.mount("overlay", f"{STAGE}/{name}", "overlay", sc.MS_RDONLY, options)
             self.merged[key] = name
         return self.merged[key]

@@ -1,0 +1,166 @@
+"""The caller's end of the spawner: starts the process, asks it for sandboxes, restarts it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import SandboxError, SandboxUnavailableError
+from intercode.sandbox.native import wire
+
+_START_SECONDS = 30.0
+# The package's own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
+_BOOTSTRAP = """
+import sys, types
+root, fd, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+for package in ("intercode", "intercode.sandbox", "intercode.sandbox.native"):
+    module = sys.modules[package] = types.ModuleType(package)
+    module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
+from intercode.sandbox.native.spawner import main
+main(fd, name)
+"""
+
+
+class Spawner:
+    """A running spawner process. It ends when this is closed, or this process does."""
+
+    def __init__(self) -> None:
+        package = str(Path(__file__).parents[2])
+        ours, theirs = wire.pair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOTSTRAP),
+                    *(package, str(theirs.fileno()), _name()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={},
+                start_new_session=True,
+            )
+        self.socket = ours
+        self.lock = threading.Lock()
+        ours.settimeout(_START_SECONDS)
+        try:
+            self.facts, _ = wire.receive(ours)
+        except (EOFError, OSError) as error:
+            self.close()
+            raise SandboxError(f"the sandbox spawner did not start: {error}") from error
+        if "failed" in self.facts:
+            self.close()
+            raise unavailable(self.facts)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def launch(self, spec: dict[str, Any]) -> socket.socket:
+        """Start a sandbox; its control socket, once its process 1 is ready.
+
+        Raises:
+            SandboxUnavailableError: The machine does not permit it.
+            SandboxError: The spawner died.
+        """
+        ours, theirs = wire.pair()
+        ours.settimeout(_START_SECONDS)
+        try:
+            with theirs:
+                wire.send(self.socket, spec, [theirs.fileno()])
+            reply, _ = wire.receive(ours)
+        except (EOFError, OSError) as error:
+            ours.close()
+            raise SandboxError(f"a sandbox did not start: {error or 'its process died'}") from error
+        if "failed" in reply:
+            ours.close()
+            raise unavailable(reply)
+        return ours
+
+    def close(self) -> None:
+        """End it and all of its sandboxes, and wait until they are gone. Idempotent."""
+        self.socket.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_START_SECONDS)
+            return
+        self.process.kill()
+        self.process.wait()
+
+
+def _name() -> str:
+    """Unique among live processes: a sweep reads the caller's pid and start time from it."""
+    return f"{os.getpid()}-{start_time(os.getpid())}-{os.urandom(3).hex()}"
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def unavailable(reply: dict[str, Any]) -> SandboxError:
+    """The error that says which rule of the machine is in the way, and what mends it."""
+    failed, number = str(reply["failed"]), int(reply.get("errno", 0))
+    call = failed.partition(":")[0].removeprefix(f"[Errno {number}] ")
+    permission = number in (errno.EPERM, errno.EACCES)
+    if call in ("unshare", "clone") and number == errno.ENOSPC:
+        why = "user.max_user_namespaces is used up or 0: `sysctl -w user.max_user_namespaces=65536`"
+    elif call in ("unshare", "clone") and permission:
+        why = _why_no_namespaces()
+    elif call.startswith("write") and permission:
+        why = (
+            "AppArmor restricts user namespaces (Ubuntu 23.10+): "
+            "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
+        )
+    elif call == "mount proc" and permission:
+        why = (
+            "this container's /proc is masked: start it with "
+            "`--security-opt systempaths=unconfined`"
+        )
+    elif call == "mount overlay":
+        why = "overlayfs refused; Linux 5.19 (root) or 6.6 (ordinary user) and the module are needed"
+    elif call == "mount_setattr":
+        why = (
+            "the image cache's file system cannot be id-mapped: set INTERCODE_CACHE to a folder "
+            "on ext4, xfs or btrfs, with Linux 5.19 or newer"
+        )
+    elif number in (errno.ENOENT, errno.ENOTDIR):
+        return SandboxError(f"a sandbox did not start: {failed}")
+    else:
+        return SandboxError(f"a sandbox did not start: {failed}")
+    return SandboxUnavailableError(
+        f"sandboxes are not permitted here ({failed}). {why}. `intercode doctor` tells more."
+    )
+
+
+def _why_no_namespaces() -> str:
+    if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            "AppArmor restricts user namespaces: "
+            "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
+        )
+    if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        return "user namespaces are off: `sysctl -w kernel.unprivileged_userns_clone=1`"
+    if _read("/proc/sys/user/max_user_namespaces") == "0":
+        return "user namespaces are off: `sysctl -w user.max_user_namespaces=65536`"
+    return (
+        "a container's seccomp profile forbids namespaces: start it with `--security-opt "
+        "seccomp=unconfined --security-opt systempaths=unconfined`"
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,159 @@
+"""The native provider: starts sandboxes on this machine's kernel, with no daemon and no image
+registry."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import ImageError, SandboxError, UsageError
+from intercode.sandbox.base import Limits, Snapshot
+from intercode.sandbox.images import Image, Progress, resolve
+from intercode.sandbox.native.client import Spawner
+from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode.sandbox.native.snapshot import NativeSnapshot, fill
+from intercode.sandbox.native.sweep import sweep
+
+_SCRIPT_SECONDS = 600.0
+_CAPABILITIES = {"chown", "dac_override", "fowner", "fsetid"}
+
+
+class NativeProvider:
+    """See `sandbox.base.Provider`. Thread-safe; a forked copy of it makes its own spawner."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress
+        self._lock = threading.Lock()
+        self._spawner: Spawner | None = None
+        self._owner = os.getpid()
+        self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
+        atexit.register(_close_at_exit, weakref.ref(self))
+
+    def start(
+        self,
+        image: str | Snapshot | Image = "host",
+        limits: Limits | None = None,
+        network: bool = False,
+    ) -> NativeSandbox:
+        """A fresh sandbox."""
+        limits = limits or Limits()
+        _check(limits)
+        resolved = self.image(image)
+        spawner = self._running()
+        control = spawner.launch(
+            {
+                "layers": [str(layer) for layer in resolved.layers],
+                "host": resolved.host,
+                "hide": _private_folders() if resolved.host else [],
+                "network": network,
+                "limits": _as_spec(limits),
+            }
+        )
+        sandbox = NativeSandbox(control, resolved, limits, self._forget)
+        with self._lock:
+            self._live.add(sandbox)
+        return sandbox
+
+    def image(self, image: str | Snapshot | Image) -> Image:
+        """The image by that name, built if need be."""
+        if isinstance(image, Image):
+            return image
+        if isinstance(image, str):
+            return resolve(image, build_script=self.build_script, progress=self.progress)
+        if isinstance(image, NativeSnapshot):
+            return image.image
+        raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
+
+    def digest(self, image: str | Snapshot | Image) -> str:
+        """What identifies the image's content."""
+        return self.image(image).digest
+
+    def facts(self) -> dict[str, Any]:
+        """What holds on this machine, for a run's record."""
+        return dict(self._running().facts)
+
+    def build_script(self, base: Image, script: bytes, layer: Path) -> None:
+        """Run a set-up script in a sandbox of `base` and leave what it changed in `layer`."""
+        limits = replace(Limits(), memory=4 << 30, disk=4 << 30, processes=1024)
+        sandbox = self.start(replace(base, cwd="/"), limits)
+        try:
+            sandbox.write_file("/dev/shm/setup", script, 0o755)  # noqa: S108
+            done = sandbox.exec(
+                ["/bin/bash", "/dev/shm/setup"],  # noqa: S108
+                timeout=_SCRIPT_SECONDS,
+                merge_stderr=True,
+            )
+            if not done.ok:
+                tail = done.stdout.decode(errors="replace")[-2000:]
+                why = "did not end in time" if done.timed_out else f"exit code {done.exit_code}"
+                raise ImageError(f"the set-up script over {base.name} failed ({why}):\n{tail}")
+            sandbox.kill()
+            fill(layer, sandbox.archive)
+        finally:
+            sandbox.close()
+
+    def close(self) -> None:
+        """Close all of its sandboxes and its spawner. Idempotent."""
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            live, spawner = list(self._live), self._spawner
+            self._spawner = None
+        for sandbox in live:
+            sandbox.close()
+        if spawner is not None:
+            spawner.close()
+
+    def _running(self) -> Spawner:
+        with self._lock:
+            if self._owner != os.getpid():
+                # Forked: the spawner is the parent's.
+                self._owner, self._spawner = os.getpid(), None
+                self._live = weakref.WeakSet()
+            if self._spawner is not None and not self._spawner.alive:
+                self._spawner.close()
+                self._spawner = None
+            if self._spawner is None:
+                sweep()
+                self._spawner = Spawner()
+            return self._spawner
+
+    def _forget(self, sandbox: NativeSandbox) -> None:
+        with self._lock:
+            self._live.discard(sandbox)
+
+
+def _as_spec(limits: Limits) -> dict[str, Any]:
+    return asdict(limits)
+
+
+def _check(limits: Limits) -> None:
+    for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
+        if getattr(limits, name) <= 0:
+            raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
+    if unknown := set(limits.capabilities) - _CAPABILITIES:
+        allowed = ", ".join(sorted(_CAPABILITIES))
+        raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
+
+
+def _private_folders() -> list[str]:
+    """Folders that no sandbox may see, should they be under the programs' folders."""
+    found = []
+    with suppress(OSError):
+        found.append(str(Path.cwd().resolve()))
+    home = Path(os.environ.get("HOME", "/root"))
+    if home.is_absolute():
+        found.append(str(home.resolve()))
+    return found
+
+
+def _close_at_exit(provider: weakref.ref[NativeProvider]) -> None:
+    if (live := provider()) is not None:
+        with suppress(SandboxError, OSError):
+            live.close()

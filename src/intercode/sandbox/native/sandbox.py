@@ -1,0 +1,288 @@
+"""One native sandbox, as its caller sees it: requests to its process 1."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+from intercode.errors import (
+    ActionError,
+    OutputLimitError,
+    SandboxClosedError,
+    SandboxError,
+    SandboxTimeoutError,
+    UsageError,
+)
+from intercode.sandbox.base import MIB, Change, Completed, Limits
+from intercode.sandbox.images import Image
+from intercode.sandbox.native import wire
+from intercode.sandbox.native.process import NativeProcess, run_to_end
+from intercode.sandbox.native.snapshot import NativeSnapshot
+
+Channel = Literal["r", "w", "text"]
+_ANSWER_SECONDS = 30.0
+_FILES_SECONDS = 60.0
+_HIGHEST_CHANNEL = 240
+
+
+class NativeSandbox:
+    """See `sandbox.base.Sandbox`."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        image: Image,
+        limits: Limits,
+        closed: Callable[[NativeSandbox], None],
+    ) -> None:
+        self.image = image
+        self.limits = limits
+        self._control = control
+        self._on_close = closed
+        self._lock = threading.Lock()
+        self._dead = False
+        control.settimeout(_ANSWER_SECONDS)
+
+    # -- programs --------------------------------------------------------------------------------
+
+    def exec(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout: float | None = None,
+        output_limit: int | None = None,
+        merge_stderr: bool = False,
+    ) -> Completed:
+        """Run a program to its end; with `merge_stderr` both streams come as stdout, in order."""
+        channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
+        seconds = self.limits.timeout if timeout is None else timeout
+        limit = self.limits.output if output_limit is None else output_limit
+        try:
+            process = self._start(argv, channels, merge_stderr, cwd, env, user, stdin, track=True)
+        except _NoSuchProgramError as error:
+            message = os.fsencode(f"{error}\n")
+            out, err = (message, b"") if merge_stderr else (b"", message)
+            return Completed(error.exit_code, out, err)
+        try:
+            return run_to_end(
+                process, seconds, limit, lambda: self._kill_started(process.pid)
+            )
+        finally:
+            process.close()
+
+    def popen(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        channels: Mapping[int, Channel],
+        merge_stderr: bool = True,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> NativeProcess:
+        """Start a program and keep talking to it."""
+        return self._start(argv, channels, merge_stderr, cwd, env, user, None, track=False)
+
+    def _start(
+        self,
+        argv: Sequence[str | bytes],
+        channels: Mapping[int, Channel],
+        merge_stderr: bool,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        user: str | None,
+        stdin: bytes | None,
+        track: bool,
+    ) -> NativeProcess:
+        arguments = _checked(argv)
+        folder = str(PurePosixPath(self.image.cwd, cwd or ""))
+        kinds: dict[int, Channel] = {**channels, 1: "w"}
+        ours: dict[int, int] = {}
+        theirs: dict[int, int] = {}
+        exit_read, exit_write = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(exit_read, False)
+        try:
+            for number, kind in kinds.items():
+                if number > _HIGHEST_CHANNEL:
+                    raise UsageError(f"channel {number} is above {_HIGHEST_CHANNEL}")
+                ours[number], theirs[number] = _channel(kind)
+            if stdin is not None:
+                theirs[0] = _memory_file(stdin)
+            if merge_stderr:
+                theirs[2] = os.dup(theirs[1])
+            reply, _ = self._request(
+                {
+                    "op": "spawn",
+                    "argv": arguments,
+                    "cwd": folder,
+                    "env": {**self.image.env, "PWD": folder, **(env or {})},
+                    "numbers": list(theirs),
+                    "user": user,
+                    "track": track,
+                },
+                [*theirs.values(), exit_write],
+            )
+        except OSError as error:
+            _close(*ours.values(), exit_read)
+            if error.filename == folder or isinstance(error, SandboxError):
+                raise
+            raise _NoSuchProgramError(arguments[0], error) from error
+        except BaseException:
+            _close(*ours.values(), exit_read)
+            raise
+        finally:
+            _close(*theirs.values(), exit_write)
+        return NativeProcess(reply["pid"], ours, exit_read, self._signal)
+
+    def kill(self, keep: Sequence[int] = ()) -> None:
+        """Kill all processes except the pids (as seen inside) in `keep`."""
+        self._request({"op": "kill", "keep": list(keep)})
+
+    def _kill_started(self, pid: int) -> None:
+        self._request({"op": "kill_started", "pid": pid})
+
+    def _signal(self, pid: int, number: int) -> None:
+        if not self._dead:
+            self._request({"op": "signal", "pid": pid, "number": number})
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
+        """The content of a regular file."""
+        _, fds = self._request({"op": "open", "path": self._absolute(path)})
+        with open(fds[0], "rb") as file:  # noqa: PTH123
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise OutputLimitError(f"{path} holds more than {limit} bytes")
+        return data
+
+    def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
+        """Write a regular file, and the missing directories above it."""
+        message = {"op": "create", "path": self._absolute(path), "mode": mode}
+        _, fds = self._request(message)
+        with open(fds[0], "wb", buffering=0) as file:  # noqa: PTH123
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+
+    def _absolute(self, path: str | PurePosixPath) -> str:
+        text = str(PurePosixPath(self.image.cwd, path))
+        if "\0" in text:
+            raise ActionError("a path cannot hold a NUL")
+        return text
+
+    def changes(self) -> list[Change]:
+        """All that differs from the image, sorted by path."""
+        request = {"op": "changes", "timeout": _FILES_SECONDS}
+        reply, _ = self._request(request, seconds=2 * _FILES_SECONDS)
+        return [Change(*entry) for entry in reply["changes"]]
+
+    def snapshot(self) -> NativeSnapshot:
+        """Save the file system as it is now."""
+        return NativeSnapshot.save(self.image, self.archive)
+
+    def archive(self, out: int) -> None:
+        """Stream what differs from the image into a descriptor, as `archive.write` does."""
+        request = {"op": "archive", "timeout": _FILES_SECONDS}
+        self._request(request, [out], seconds=2 * _FILES_SECONDS)
+
+    # -- the wire --------------------------------------------------------------------------------
+
+    def _request(
+        self, message: dict[str, Any], fds: Sequence[int] = (), seconds: float = _ANSWER_SECONDS
+    ) -> tuple[dict[str, Any], list[int]]:
+        with self._lock:
+            if self._dead:
+                raise SandboxClosedError("the sandbox is closed")
+            if seconds != _ANSWER_SECONDS:
+                self._control.settimeout(seconds)
+            try:
+                wire.send(self._control, message, fds)
+                reply, received = wire.receive(self._control)
+            except TimeoutError as error:
+                self._dead = True
+                raise SandboxTimeoutError(
+                    f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
+                ) from error
+            except (EOFError, OSError) as error:
+                self._dead = True
+                raise SandboxClosedError(f"the sandbox died: {error}") from error
+            finally:
+                if seconds != _ANSWER_SECONDS:
+                    self._control.settimeout(_ANSWER_SECONDS)
+        if "errno" in reply:
+            raise _error(reply)
+        return reply, received
+
+    def close(self) -> None:
+        """End everything in it and free it."""
+        # Not under the lock: it must work while another thread waits for an answer.
+        self._dead = True
+        self._on_close(self)
+        try:
+            self._control.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return
+        with self._lock:
+            self._control.close()
+
+
+class _NoSuchProgramError(FileNotFoundError):
+    """A program that cannot be executed at all: for a shell, exit code 127 or 126."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror, program)
+        self.exit_code = 127 if error.errno == errno.ENOENT else 126
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def _error(reply: dict[str, Any]) -> Exception:
+    if reply["errno"] == 0:
+        kind = LookupError if reply.get("kind") == "LookupError" else SandboxError
+        return kind(reply["error"])
+    if reply["errno"] == errno.ETIMEDOUT:
+        return SandboxTimeoutError(reply["error"])
+    return OSError(reply["errno"], reply["error"], reply["path"] or None)
+
+
+def _checked(argv: Sequence[str | bytes]) -> list[str]:
+    arguments = [os.fsdecode(a) for a in argv]
+    if not arguments or not arguments[0]:
+        raise ActionError("there is no program to run: argv is empty")
+    if any("\0" in a for a in arguments):
+        raise ActionError("an argument holds a NUL, which no program can be given")
+    return arguments
+
+
+def _channel(kind: Channel) -> tuple[int, int]:
+    """(our end, the program's end)."""
+    if kind == "text":
+        memfd = os.memfd_create("text", os.MFD_CLOEXEC)
+        os.fchmod(memfd, 0o444)
+        return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
+    read, write = os.pipe2(os.O_CLOEXEC)
+    return (write, read) if kind == "r" else (read, write)
+
+
+def _memory_file(data: bytes) -> int:
+    """A read-only descriptor of these bytes: a program's whole input, with no pump for it."""
+    ours, theirs = _channel("text")
+    with open(ours, "wb") as file:  # noqa: PTH123
+        file.write(data)
+    return theirs
+
+
+def _close(*fds: int) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,112 @@
+"""A saved file system: the upper layer, unpacked as one more layer over the sandbox's image."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from intercode.errors import SandboxError
+from intercode.sandbox.images import Image, cache_root
+from intercode.sandbox.images.base import digest_of
+from intercode.sandbox.native import archive
+from intercode.sandbox.native.client import start_time
+from intercode.sandbox.native.layers import is_root
+
+
+class NativeSnapshot:
+    """See `sandbox.base.Snapshot`. Its folder is temporary: it goes with this process."""
+
+    def __init__(self, image: Image, folder: Path) -> None:
+        self.image = image
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        """A name for people."""
+        return self.image.name
+
+    @classmethod
+    def save(cls, image: Image, write: Callable[[int], None]) -> NativeSnapshot:
+        """Save what `write` streams as a layer over `image`."""
+        folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=_parent()))
+        layer = folder / "layer"
+        layer.mkdir()
+        try:
+            fill(layer, write)
+        except BaseException:
+            _remove(folder)
+            raise
+        saved = replace(
+            image,
+            name=f"{image.name} (snapshot)",
+            digest=digest_of(image.digest, folder.name),
+            layers=(*image.layers, layer),
+        )
+        return cls(saved, folder)
+
+    def delete(self) -> None:
+        """Free its storage."""
+        _remove(self.folder)
+
+
+def fill(layer: Path, write: Callable[[int], None]) -> None:
+    """Unpack into an empty folder what `write` streams into the descriptor that it is given.
+
+    Raises:
+        SandboxError: The stream broke off, or the folder cannot be written.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    failure: list[BaseException] = []
+
+    def unpack() -> None:
+        attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
+        try:
+            archive.extract(reader, layer, attribute)
+        except (OSError, tarfile.TarError) as error:
+            failure.append(error)
+        finally:
+            os.close(reader)  # a writer still at work gets EPIPE
+
+    thread = threading.Thread(target=unpack, name="intercode-snapshot")
+    thread.start()
+    try:
+        write(writer)
+    finally:
+        os.close(writer)
+        thread.join()
+    if failure:
+        raise SandboxError(f"the snapshot could not be saved: {failure[0]}") from failure[0]
+
+
+def sweep(dry_run: bool = False) -> list[str]:
+    """Remove the snapshots of processes that are gone; what was found."""
+    found = []
+    for folder in _parent().glob("*-*-*"):
+        pid, ticks = folder.name.split("-")[:2]
+        if pid.isdigit() and start_time(int(pid)) != int(ticks):
+            found.append(str(folder))
+            if not dry_run:
+                _remove(folder)
+    return found
+
+
+def _parent() -> Path:
+    folder = cache_root() / "snapshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _prefix() -> str:
+    return f"{os.getpid()}-{start_time(os.getpid())}-"
+
+
+def _remove(folder: Path) -> None:
+    for path, _, _ in os.walk(folder):
+        os.chmod(path, 0o700)  # noqa: PTH101 - an agent may have left a folder without rights
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,30 @@
+"""What a spawner that was killed may have left — empty cgroups, snapshots — and its removal.
+
+Processes, mounts and files in memory cannot be left: they end with their sandbox's process 1,
+which ends with the spawner or the caller.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from intercode.sandbox.native import snapshot
+from intercode.sandbox.native.cgroup import PREFIX, parents
+from intercode.sandbox.native.client import start_time
+
+
+def sweep(dry_run: bool = False) -> list[str]:
+    """Remove what belongs to callers that are gone; the paths that were found."""
+    found = []
+    for _, parent in parents():
+        for folder in Path(parent).glob(f"{PREFIX}*-*-*"):
+            pid, ticks = folder.name.removeprefix(PREFIX).split("-")[:2]
+            if not pid.isdigit() or start_time(int(pid)) == int(ticks):
+                continue
+            found.append(str(folder))
+            if not dry_run:
+                for child in [*folder.glob("*/"), folder]:
+                    with suppress(OSError):  # a process may still be on its way out
+                        child.rmdir()
+    return found + snapshot.sweep(dry_run)
