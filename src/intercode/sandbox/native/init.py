@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import resource
 import select
@@ -164,34 +165,27 @@ class Init:
         self.kill_except(self.alive_before.pop(pid, set()))
 
     def kill_except(self, keep: set[int]) -> None:
-        """Kill until nothing else is left; a fork bomb is stopped first, so that it cannot win."""
+        """Kill until nothing else is left."""
         deadline = time.monotonic() + _KILL_SECONDS
-        if not keep & self.alive():
-            while time.monotonic() < deadline:
-                try:
-                    os.kill(-1, signal.SIGKILL)
-                except ProcessLookupError:
-                    break
-                self.reap()
-                time.sleep(0.0002)
+        for attempt in itertools.count():
+            doomed = self.alive() - keep
+            if not doomed or time.monotonic() > deadline:
+                return
+            if not keep & self.alive():
+                with suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)  # all at once: not even a fork bomb outruns it
+            else:
+                # What forks faster than it is killed is stopped first. Not at once: a shell
+                # reports children that stop.
+                number = signal.SIGSTOP if 5 < attempt < 50 else signal.SIGKILL
+                for pid in doomed:
+                    self.do_signal(pid, number, [])
             self.reap()
-            return
-        stopped: set[int] = set()
-        while fresh := self.alive() - keep - stopped - {1}:
-            for pid in fresh:
-                self.do_signal(pid, signal.SIGSTOP, [])
-            stopped |= fresh
-        for pid in stopped:
-            self.do_signal(pid, signal.SIGKILL, [])
-        while time.monotonic() < deadline:
-            self.reap()
-            if not stopped & self.alive():
-                break
             time.sleep(0.0002)
 
     def alive(self) -> set[int]:
-        """The pids in the sandbox that are not zombies being reaped."""
-        return {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1}
+        """The pids in the sandbox, but for this one and zombies that a parent has yet to reap."""
+        return {int(n) for n in os.listdir("/proc") if n.isdigit() and n != "1" and _runs(n)}
 
     def reap(self) -> None:
         """Collect the dead, and report the exit of those that the caller started."""
@@ -275,6 +269,14 @@ class _Frozen:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGCONT)
         resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+            return file.read().rpartition(b")")[2][1:2] not in b"ZX"
+    except OSError:  # it has just ended
+        return False
 
 
 def _move_up(fd: int) -> int:

@@ -272,6 +272,8 @@ def _channel(kind: Channel) -> tuple[int, int]:
         os.fchmod(memfd, 0o444)
         return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
     read, write = os.pipe2(os.O_CLOEXEC)
+    # Ours by owner, which is nobody inside; a program opens /dev/stdout anew by its name.
+    os.fchmod(read, 0o666)
     return (write, read) if kind == "r" else (read, write)
 
 
