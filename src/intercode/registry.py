@@ -4,8 +4,8 @@ A registry maps a short name to ``"package.module:attribute"``; `Registry.get` i
 back end, an environment or a dataset costs nothing until it is asked for, lower layers reach
 higher ones without importing them, and a reader's own things are on a par with ours::
 
-    from intercode.registry import PROVIDERS
-    PROVIDERS.register("mine", "my_package.sandbox:MyProvider")
+    from intercode.registry import DATASETS
+    DATASETS.register("mine", "my_package.tasks:load")
 """
 
 from __future__ import annotations
@@ -78,9 +78,6 @@ DATASETS = Registry(
 )
 """Name → a function that returns a `Dataset`."""
 
-PROVIDERS = Registry("sandbox provider", {})
-"""Name → a function that returns a `Provider`."""
-
 ENVS = Registry(
     "environment",
     {
@@ -89,6 +86,3 @@ ENVS = Registry(
     },
 )
 """Name, or ``name:protocol``, → an environment's class."""
-
-AGENTS = Registry("agent", {})
-"""Name → an agent's class."""

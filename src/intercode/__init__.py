@@ -1,0 +1,110 @@
+"""Interactive coding with execution feedback, as a standard reinforcement-learning environment.
+
+Importing it registers the Gymnasium ids; everything else is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+if TYPE_CHECKING:
+    from intercode.datasets import load as load_dataset
+    from intercode.envs import create as make
+    from intercode.envs import create_vec as make_vec
+    from intercode.envs.base import InterCodeEnv
+    from intercode.episode import Episode, Score, Turn
+    from intercode.errors import (
+        ActionError,
+        EnvironmentStateError,
+        ImageError,
+        InterCodeError,
+        OutputLimitError,
+        RecordError,
+        RewardError,
+        RunLockedError,
+        SandboxClosedError,
+        SandboxError,
+        SandboxTimeoutError,
+        SandboxUnavailableError,
+        TaskError,
+        TaskNotFoundError,
+        UsageError,
+    )
+    from intercode.sandbox.base import Limits
+    from intercode.task import Dataset, Task
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ActionError",
+    "Dataset",
+    "EnvironmentStateError",
+    "Episode",
+    "ImageError",
+    "InterCodeEnv",
+    "InterCodeError",
+    "Limits",
+    "OutputLimitError",
+    "RecordError",
+    "RewardError",
+    "RunLockedError",
+    "SandboxClosedError",
+    "SandboxError",
+    "SandboxTimeoutError",
+    "SandboxUnavailableError",
+    "Score",
+    "Task",
+    "TaskError",
+    "TaskNotFoundError",
+    "Turn",
+    "UsageError",
+    "load_dataset",
+    "make",
+    "make_vec",
+]
+
+_ELSEWHERE = {
+    "Dataset": "intercode.task:Dataset",
+    "Episode": "intercode.episode:Episode",
+    "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
+    "Limits": "intercode.sandbox.base:Limits",
+    "Score": "intercode.episode:Score",
+    "Task": "intercode.task:Task",
+    "Turn": "intercode.episode:Turn",
+    "load_dataset": "intercode.datasets:load",
+    "make": "intercode.envs:create",
+    "make_vec": "intercode.envs:create_vec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported now."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _ELSEWHERE.get(name, f"intercode.errors:{name}").partition(":")
+    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _register(env: str) -> None:
+    """Make an environment known to Gymnasium as ``intercode-ENV-v0``."""
+    gymnasium.register(
+        f"intercode-{env}-v0",
+        entry_point="intercode.envs:create",
+        vector_entry_point="intercode.envs:create_vec",
+        kwargs={"env": env},
+        # The environments check the order of calls and the type of actions themselves, and a
+        # test runs Gymnasium's checker on each, so that no wrapper stands before them.
+        order_enforce=False,
+        disable_env_checker=True,
+    )
+
+
+_register("bash")

@@ -1,0 +1,282 @@
+"""The episode loop, once for all environments.
+
+`InterCodeEnv` puts four things behind Gymnasium's `reset` and `step`: tasks, a stage where they
+are tried, an interpreter that turns an action into an observation, and a reward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import gymnasium
+
+from intercode.envs.spaces import Unicode
+from intercode.envs.stage import Stage
+from intercode.episode import Episode, Score, Status, Turn, decode
+from intercode.errors import (
+    ActionError,
+    EnvironmentStateError,
+    TaskError,
+    UsageError,
+)
+from intercode.interpreters.base import Execution, Interpreter
+from intercode.rewards.base import Reward
+from intercode.sandbox.base import Sandbox
+from intercode.task import Dataset, Task
+
+_SHOWN = ("timed_out", "restarted", "truncated")
+"""What `info` takes over from an execution: nothing that differs from run to run."""
+
+
+class InterCodeEnv(gymnasium.Env[str, str]):
+    """An interactive coding environment: observations and actions are texts.
+
+    The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
+    executed. After `max_turns` executed actions the episode is truncated, and the state at that
+    point is scored. Before its end the reward is 0.0, unless every turn is rewarded.
+
+    `info` holds ``task_id``, ``turn`` (actions executed so far), after an action ``ok`` and, if
+    there is one, ``exit_code``, and with a reward ``success`` and ``parts``. Everything else,
+    also what varies from run to run, is in `episode`.
+
+    Args:
+        dataset: The tasks. Without a ``task_id`` in its options, `reset` takes the next one of a
+            seeded order, and when all had their turn, of another.
+        stage: Where they are tried.
+        interpreter: Opens an interpreter in a sandbox.
+        reward: Scores an episode.
+        max_turns: Actions in one episode.
+        reward_every_turn: Score after every action, as the 2023 "Try Again" setting did. It
+            tells the agent how close it is: to be reported as such.
+        render_mode: None or ``"ansi"``.
+        seed: Of the first `reset` that is given none.
+
+    Raises:
+        UsageError: An option makes no sense.
+        TaskError: There are no tasks.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+    name: ClassVar[str] = "intercode"
+    """The environment's short name, for the record."""
+    takes_answer: ClassVar[bool] = False
+    """Whether ``submit ANSWER`` submits; else only ``submit`` itself does."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        stage: Stage,
+        interpreter: Callable[[Sandbox], Interpreter],
+        reward: Reward,
+        *,
+        max_turns: int = 10,
+        reward_every_turn: bool = False,
+        render_mode: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if max_turns < 1:
+            raise UsageError(f"max_turns must be at least 1, not {max_turns}")
+        if render_mode not in (None, "ansi"):
+            raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
+        if not dataset:
+            raise TaskError(f"dataset {dataset.name!r} holds no tasks")
+        self.dataset = dataset
+        self.max_turns = max_turns
+        self.render_mode = render_mode
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._stage = stage
+        self._open = interpreter
+        self._reward = reward
+        self._reward_every_turn = reward_every_turn
+        self._seed = seed
+        self._order: list[int] = []
+        self._task: Task | None = None
+        self._sandbox: Sandbox | None = None
+        self._interpreter: Interpreter | None = None
+        self._episode: Episode | None = None
+        self._clock = 0.0
+
+    @property
+    def episode(self) -> Episode:
+        """The episode since the last `reset`: finished, or as far as it is.
+
+        Raises:
+            EnvironmentStateError: There is none yet.
+        """
+        if self._episode is None:
+            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        return self._episode
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox of the current episode, for looking in from outside.
+
+        Raises:
+            EnvironmentStateError: There is none.
+        """
+        if self._sandbox is None:
+            raise EnvironmentStateError("there is no sandbox: call reset() first")
+        return self._sandbox
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode in a fresh sandbox.
+
+        Args:
+            seed: Starts the order of the tasks anew.
+            options: ``{"task_id": …}`` chooses a task and leaves the order alone.
+
+        Raises:
+            TaskNotFoundError: No task has that id.
+            UsageError: There is another option.
+            TaskError: The task's files or setup failed.
+            ImageError: The image cannot be found or built.
+            SandboxError: The sandbox cannot be started.
+        """
+        self._end()
+        seed, self._seed = (self._seed if seed is None else seed), None
+        super().reset(seed=seed)
+        if seed is not None:
+            self._order = []
+        self._task = task = self._choose(options or {})
+        self._clock = time.monotonic()
+        self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
+        self._episode.metadata["image"] = self._stage.image(task)
+        with self._failures_recorded():
+            self._sandbox = self._stage.start(task)
+            self._interpreter = self._open(self._sandbox)
+        return task.query, self._info()
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError: There is no episode, or it has ended.
+            ActionError: The action is no text.
+            SandboxError: The sandbox died. The episode counts as an error, never as a reward.
+            RewardError: The episode cannot be scored.
+        """
+        if self.episode.status != "running":
+            raise EnvironmentStateError("the episode has ended: call reset() first")
+        if not isinstance(action, str):
+            raise ActionError(f"an action must be a text, not {type(action).__name__}")
+        word, _, answer = action.strip().partition(" ")
+        with self._failures_recorded():
+            if word == "submit" and (not answer or self.takes_answer):
+                self.episode.answer = answer.strip() or None
+                score = self._finish("submitted")
+                return "", score.value, True, False, self._info(score=score)
+            if word == "skip" and not answer:
+                score = self._finish("skipped")
+                return "", score.value, True, False, self._info(score=score)
+            turn = self._execute(action)
+            self.episode.turns.append(turn)
+            truncated = len(self.episode.turns) >= self.max_turns
+            if not truncated and not self._reward_every_turn:
+                return turn.observation, 0.0, False, False, self._info(turn)
+            score = self._finish("truncated") if truncated else self._score()
+            self.episode.turns[-1] = replace(turn, reward=score.value)
+            return turn.observation, score.value, False, truncated, self._info(turn, score)
+
+    def render(self) -> str | None:
+        """The episode so far, as a terminal would show it."""
+        if self.render_mode is None:
+            return None
+        lines = [f"# {self.episode.query}"]
+        for turn in self.episode.turns:
+            lines += [f"$ {turn.action}", turn.observation.rstrip("\n")]
+        if self.episode.status != "running":
+            lines.append(f"# {self.episode.status}, reward {self.episode.reward}")
+        return "\n".join(line for line in lines if line) + "\n"
+
+    def close(self) -> None:
+        """End the episode and free its sandbox. Idempotent."""
+        self._end()
+
+    def _choose(self, options: dict[str, Any]) -> Task:
+        if unknown := sorted(set(options) - {"task_id"}):
+            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id'")
+        if "task_id" in options:
+            return self.dataset.by_id(options["task_id"])
+        if not self._order:
+            self._order = self.dataset.order(int(self.np_random.integers(2**32)))[::-1]
+        return self.dataset[self._order.pop()]
+
+    def _execute(self, action: str) -> Turn:
+        task, interpreter = self._task, self._interpreter
+        assert task is not None and interpreter is not None  # the episode is running
+        try:
+            execution = interpreter.execute(action, task.timeout)
+        except ActionError as error:
+            # The agent's mistake, not ours: it is told, and the episode goes on.
+            note = f"not executed: {error}"
+            execution = Execution(b"", ok=False, notes=(note,), info={"executed": False})
+        info = dict(execution.info)
+        if execution.notes:
+            info["output"] = decode(execution.output)  # what a reward compares
+        return Turn(
+            action,
+            execution.observation,
+            ok=execution.ok,
+            exit_code=execution.exit_code,
+            seconds=execution.seconds,
+            info=info,
+        )
+
+    def _score(self) -> Score:
+        assert self._task is not None  # the episode is running
+        return self._reward(self._task, self.episode, self.sandbox)
+
+    def _finish(self, status: Status) -> Score:
+        """End the episode, with everything that the agent started, and score it."""
+        assert self._interpreter is not None  # the episode is running
+        self.episode.status = status
+        self._interpreter.close()
+        if status == "skipped":
+            score = Score(0.0)
+        else:
+            self.sandbox.kill()
+            score = self._score()
+        self.episode.score = score
+        self.episode.seconds = time.monotonic() - self._clock
+        return score
+
+    def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
+        info: dict[str, Any] = {"task_id": self.episode.task_id, "turn": len(self.episode.turns)}
+        if turn is not None:
+            info["ok"] = turn.ok
+            if turn.exit_code is not None:
+                info["exit_code"] = turn.exit_code
+            info.update({key: turn.info[key] for key in _SHOWN if key in turn.info})
+        if score is not None:
+            info["success"] = score.value == 1.0
+            info["parts"] = dict(score.parts)
+        return info
+
+    @contextmanager
+    def _failures_recorded(self) -> Iterator[None]:
+        """What is no fault of the agent's ends the episode as an error, for the caller to see."""
+        try:
+            yield
+        except Exception as error:
+            self.episode.status = "error"
+            self.episode.error = f"{type(error).__name__}: {error}"
+            self.episode.seconds = time.monotonic() - self._clock
+            raise
+
+    def _end(self) -> None:
+        interpreter, self._interpreter = self._interpreter, None
+        sandbox, self._sandbox = self._sandbox, None
+        if interpreter is not None:
+            interpreter.close()
+        if sandbox is not None:
+            sandbox.close()

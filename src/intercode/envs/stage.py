@@ -1,0 +1,84 @@
+"""Where the tasks of an environment are tried: sandboxes with everything that a task needs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from intercode.episode import decode, encode
+from intercode.errors import TaskError
+from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.task import Task
+
+SETUP_TIMEOUT = 120.0
+"""Seconds that a task's setup may take."""
+
+
+class Stage:
+    """Starts sandboxes for tasks; the agent's and gold's come out alike.
+
+    Args:
+        provider: Starts the sandboxes.
+        image: The image of all tasks; None: each task's own, or ``host``.
+        limits: What a sandbox may use; None: the defaults.
+        network: Whether the network can be reached.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        image: str | None = None,
+        limits: Limits | None = None,
+        network: bool = False,
+    ) -> None:
+        self.provider = provider
+        self.network = network
+        self._image = image
+        self._limits = limits
+        self._digests: dict[str, str] = {}
+
+    def image(self, task: Task) -> str:
+        """The image that the task runs in."""
+        return self._image or task.image or "host"
+
+    def identify(self, task: Task) -> str:
+        """What the state of a fresh sandbox for the task depends on, as a digest."""
+        image = self.image(task)
+        if image not in self._digests:
+            self._digests[image] = self.provider.digest(image)
+        facts = [self._digests[image], task.setup, sorted(task.files.items()), task.timeout]
+        facts += [repr(self._limits), self.network]
+        return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+    def start(self, task: Task) -> Sandbox:
+        """A fresh sandbox in which the task's files are written and its setup has run.
+
+        Raises:
+            TaskError: The files cannot be written or the setup failed; it names the task.
+            ImageError: The image cannot be found or built.
+            SandboxError: The sandbox cannot be started, or died.
+        """
+        sandbox = self.provider.start(self.image(task), self._limits, self.network)
+        try:
+            self._prepare(sandbox, task)
+        except BaseException:
+            sandbox.close()
+            raise
+        return sandbox
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+        try:
+            for path, content in task.files.items():
+                sandbox.write_file(path, encode(content))
+        except OSError as error:
+            raise TaskError(
+                f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
+            ) from error
+        if task.setup is None:
+            return
+        argv = ["/bin/bash", "--norc", "--noprofile", "-c", task.setup]
+        done = sandbox.exec(argv, timeout=SETUP_TIMEOUT)
+        if not done.ok:
+            why = "timed out" if done.timed_out else f"failed with exit code {done.exit_code}"
+            said = decode(done.stderr or done.stdout).strip()[-500:]
+            raise TaskError(f"task {task.task_id!r}: setup {why}: {said or '(no output)'}")

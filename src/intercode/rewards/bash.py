@@ -1,0 +1,135 @@
+"""The default Bash reward: the same effect as gold, exactly.
+
+**1.0** means: every path that gold added, changed or deleted is as gold left it (type, mode,
+owner, content), nothing else was changed, and the last executed action printed what gold prints
+(after `normalise`). Times are not compared.
+
+- What the task's own files and setup changed is in both file systems, so it cancels out; to undo
+  or alter it is a change. A setup must therefore do the same every time.
+- *Scratch* is not compared: what lies under ``/tmp``, ``/var/tmp`` or ``/dev/shm``, and the
+  histories that programs drop in a home directory. But where the task itself works there (its
+  files, its setup or gold touch a path, or made a directory above it), it is compared.
+- If gold changes files and prints nothing, the output is not compared: the files are the answer.
+- A gold that neither changes nor prints anything asks for an action that prints nothing.
+
+**Below 1.0**, never above 0.99, the mean of the parts that gold has: ``files``, the F1 of the
+paths that were changed rightly, and ``output``, the words in common. Where gold changes no files,
+changing some halves the value. Doing nothing is worth 0. Of several golds the best counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from intercode.episode import Episode, Score
+from intercode.errors import TaskError
+from intercode.rewards.gold import GoldResult, GoldRunner, differing
+from intercode.rewards.normalise import last_output, normalise, similarity
+from intercode.sandbox.base import Change, Sandbox
+from intercode.task import Task
+
+NOT_EXACT = 0.99
+"""The most that anything but an exact result can reach."""
+
+_SCRATCH = re.compile(
+    r"/(tmp|var/tmp|dev/shm)/."
+    r"|/(root|home/[^/]+)/\.(bash_history|python_history|lesshst|viminfo|wget-hsts|sqlite_history)$"
+)
+_SHOWN = 20
+"""How many paths, and how many characters by the hundred, a score's detail quotes."""
+
+
+class BashReward:
+    """Compares what an episode did with what gold does.
+
+    Args:
+        gold: Runs gold.
+    """
+
+    def __init__(self, gold: GoldRunner) -> None:
+        self._gold = gold
+
+    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        """The score against the best gold.
+
+        Raises:
+            TaskError: The task has no gold.
+            RewardError: Gold could not be run.
+            SandboxError: The sandbox died.
+        """
+        if not task.gold:
+            raise TaskError(f"task {task.task_id!r}: field 'gold' is missing")
+        output = last_output(episode)
+        output = None if output is None else normalise(output)
+        changes = {change.path: change for change in sandbox.changes()}
+        best: Score | None = None
+        for gold in task.gold:
+            score = compare(self._gold.run(task, gold), changes, output)
+            if best is None or score.value > best.value:
+                best = score
+            if best.value == 1.0:
+                break
+        assert best is not None  # there is at least one gold
+        return best
+
+
+def compare(gold: GoldResult, changes: Mapping[str, Change], output: str | None) -> Score:
+    """The score of a result against one gold.
+
+    Args:
+        gold: What gold did.
+        changes: By path, how the agent's file system differs from the image.
+        output: What the last action printed, normalised; None if there was no action.
+    """
+    wrong = {path for path in differing(changes, gold.after) if not _is_scratch(path, gold)}
+    done = {path for path in differing(changes, gold.before) if not _is_scratch(path, gold)}
+    files = _f1(len(gold.touched - wrong), len(gold.touched), len(done))
+    # Where there is nothing to print, having printed nothing counts only for who has acted.
+    said = 0.0 if output is None else similarity(output, gold.output)
+    compares_output = bool(gold.output) or not gold.touched
+    exact = not wrong and (not compares_output or output == gold.output)
+    if exact:
+        value = 1.0
+    elif not gold.touched:
+        value = min(said / 2 if wrong else said, NOT_EXACT)
+    else:
+        value = min((files + said) / 2 if compares_output else files, NOT_EXACT)
+    parts = {"files": files, "output": said} if compares_output else {"files": files}
+    return Score(value, parts, _detail(gold, changes, wrong, output))
+
+
+def _f1(right: int, wanted: int, done: int) -> float:
+    """Twice what was done rightly, over what was wanted and what was done."""
+    return 2 * right / (wanted + done) if wanted + done else 1.0
+
+
+def _is_scratch(path: str, gold: GoldResult) -> bool:
+    if not _SCRATCH.match(path):
+        return False
+    while _SCRATCH.match(path):
+        if path in gold.touched or path in gold.before:
+            return False
+        path = path.rpartition("/")[0]
+    return True
+
+
+def _detail(
+    gold: GoldResult, changes: Mapping[str, Change], wrong: set[str], output: str | None
+) -> dict[str, Any]:
+    """What a person asks when a score is not what was expected."""
+
+    def shown(paths: set[str] | frozenset[str]) -> list[str]:
+        return sorted(paths)[:_SHOWN]
+
+    untouched = {path for path in wrong if changes.get(path) == gold.before.get(path)}
+    detail: dict[str, Any] = {
+        "missing": shown(wrong & untouched),
+        "different": shown((wrong & gold.touched) - untouched),
+        "extra": shown(wrong - gold.touched - untouched),
+    }
+    if output != gold.output:
+        detail["output"] = None if output is None else output[: _SHOWN * 100]
+        detail["gold_output"] = gold.output[: _SHOWN * 100]
+    return detail

@@ -1,0 +1,129 @@
+"""The verification reward: a command that the task names says whether it was solved.
+
+It must judge what the agent *left*, and must not be steered by it. So, in this order:
+
+1. Everything that the agent started is killed: what could flip files while they are looked at,
+   trace the command, or wait for it. An episode that still goes on (a reward in every turn) keeps
+   its processes: the command then runs in another sandbox, begun from a snapshot of the files.
+2. If the agent changed a file that decides how *any* command runs (programs, libraries, the
+   loader's configuration: `SYSTEM_PATHS`), no command's word is worth anything, and the score is
+   0 with the paths in its detail. What the task's own setup changed there is no offence.
+3. The command runs in a new process of the sandbox's clean environment, not in the agent's shell:
+   functions, aliases, variables, ``BASH_ENV`` and the working directory do not reach it. No
+   start-up file is read. ``PATH`` is fixed, with the image's own directories first, so that
+   nothing in ``/usr/local/bin``, the one place for programs that may be written, hides a program
+   of the image. Python finds no modules in the working or home directory.
+
+What the command itself opens is its author's matter: it should not run a program of the agent's
+unless that is what is being judged. Its exit code comes from the kernel, not from its output.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+from intercode.episode import Episode, Score, decode
+from intercode.errors import TaskError
+from intercode.rewards.gold import differing
+from intercode.sandbox.base import Change, Completed, Provider, Sandbox
+from intercode.task import Task
+
+SYSTEM_PATHS = re.compile(
+    r"/(bin|sbin|lib\w*|usr|etc/(alternatives|ld\.so\.(cache|preload)|perl|python3[^/]*"
+    r"|ssl/openssl\.cnf))(/|$)"
+)
+"""Files, and directories with all that is in them, that decide how any command runs."""
+
+OPEN_PATHS = re.compile(r"/usr/(local/(bin|sbin|etc|src)|src)(/|$)")
+"""Exceptions to them: nothing of the image looks there first."""
+
+ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin",
+    "PYTHONSAFEPATH": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+_OUTPUT = 2000
+"""Bytes of the command's output that a score's detail quotes."""
+
+
+class CommandReward:
+    """Runs a task's verification: 1.0 if it exits with 0, else 0.0.
+
+    Args:
+        provider: Starts the sandbox for an episode that still goes on.
+        start: Starts a sandbox in which the task's files and setup are done.
+        network: Whether the command may use the network.
+    """
+
+    def __init__(
+        self, provider: Provider, start: Callable[[Task], Sandbox], network: bool = False
+    ) -> None:
+        self._provider = provider
+        self._start = start
+        self._network = network
+
+    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        """The score. A verification that runs into the time limit has not succeeded.
+
+        Raises:
+            TaskError: The task has no verification.
+            SandboxError: The sandbox died.
+        """
+        if task.verification is None:
+            raise TaskError(f"task {task.task_id!r}: field 'verification' is missing")
+        with self._quiet(episode, sandbox) as quiet:
+            if tampered := self._tampered(task, sandbox):
+                return Score(0.0, {"verification": 0.0}, {"tampered": tampered[:20]})
+            try:
+                done = self._verify(task, quiet)
+            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+                # The agent removed the directory in which everything starts.
+                return Score(0.0, {"verification": 0.0}, {"error": str(error)})
+        value = 1.0 if done.ok else 0.0
+        detail = {
+            "exit_code": done.exit_code,
+            "timed_out": done.timed_out,
+            "output": decode((done.stdout + done.stderr)[-_OUTPUT:]),
+        }
+        return Score(value, {"verification": value}, detail)
+
+    @contextmanager
+    def _quiet(self, episode: Episode, sandbox: Sandbox) -> Iterator[Sandbox]:
+        """The agent's files in a sandbox where nothing of the agent's runs."""
+        if episode.status != "running":
+            sandbox.kill()
+            yield sandbox
+            return
+        snapshot = sandbox.snapshot()
+        try:
+            with closing(self._provider.start(snapshot, sandbox.limits, self._network)) as copy:
+                yield copy
+        finally:
+            snapshot.delete()
+
+    def _tampered(self, task: Task, sandbox: Sandbox) -> list[str]:
+        """The system paths that the agent changed."""
+        found = _system_changes(sandbox)
+        if found and (task.setup or task.files):
+            with closing(self._start(task)) as prepared:
+                return sorted(differing(found, _system_changes(prepared)))
+        return sorted(found)
+
+    def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
+        assert task.verification is not None
+        return sandbox.exec(
+            ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
+            env=ENVIRONMENT,
+            timeout=task.timeout,
+        )
+
+
+def _system_changes(sandbox: Sandbox) -> dict[str, Change]:
+    return {
+        change.path: change
+        for change in sandbox.changes()
+        if SYSTEM_PATHS.match(change.path) and not OPEN_PATHS.match(change.path)
+    }

@@ -1,0 +1,138 @@
+"""What gold does: run in a sandbox of its own that no agent sees, and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from intercode.episode import decode
+from intercode.errors import RewardError
+from intercode.interpreters.base import Interpreter
+from intercode.rewards.normalise import normalise
+from intercode.sandbox.base import Change, Sandbox
+from intercode.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class GoldResult:
+    """What one accepted solution did."""
+
+    output: str
+    """What it printed, normalised."""
+    before: Mapping[str, Change]
+    """By path, what the task's own files and setup had changed in the image."""
+    after: Mapping[str, Change]
+    """By path, what was changed when gold had run."""
+    touched: frozenset[str]
+    """The paths at which the two differ: gold's own work."""
+
+
+class GoldCache:
+    """Results of gold by key, the most recently used ones; share one between threads.
+
+    Args:
+        size: How many to keep.
+    """
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._results: OrderedDict[str, Future[GoldResult]] = OrderedDict()
+
+    def get(self, key: str, compute: Callable[[], GoldResult]) -> GoldResult:
+        """The result for `key`; computed by the first who asks, while others wait for it."""
+        with self._lock:
+            future = self._results.get(key)
+            first = future is None
+            if future is None:
+                future = self._results[key] = Future()
+                while len(self._results) > self._size:
+                    self._results.popitem(last=False)
+            else:
+                self._results.move_to_end(key)
+        if first:
+            try:
+                future.set_result(compute())
+            except BaseException as error:
+                # Those who wait get the error, too; whoever asks later tries again.
+                with self._lock:
+                    if self._results.get(key) is future:
+                        del self._results[key]
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def __deepcopy__(self, memo: object) -> GoldCache:
+        """Itself: Gymnasium copies the options of an environment, and a cache is to be shared."""
+        return self
+
+
+class GoldRunner:
+    """Runs gold as an agent would have: a prepared sandbox, a fresh interpreter, one action.
+
+    Args:
+        start: Starts a sandbox in which the task's files and setup are done.
+        interpreter: Opens an interpreter in it.
+        identify: What gold's effect depends on besides gold: image, files, setup.
+        cache: Where results are kept; None runs gold anew each time. A task whose gold depends
+            on the clock can say so itself: ``"metadata": {"cache_gold": false}``.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Task], Sandbox],
+        interpreter: Callable[[Sandbox], Interpreter],
+        identify: Callable[[Task], str],
+        cache: GoldCache | None = None,
+    ) -> None:
+        self._start = start
+        self._interpreter = interpreter
+        self._identify = identify
+        self._cache = cache
+
+    def run(self, task: Task, gold: str) -> GoldResult:
+        """What this solution of the task does.
+
+        Raises:
+            RewardError: It ran into the time limit, so that nobody knows.
+            SandboxError: The sandbox failed.
+        """
+        if self._cache is None or task.metadata.get("cache_gold") is False:
+            return self._run(task, gold)
+        text = f"{self._identify(task)}\0{gold}".encode("utf-8", "surrogateescape")
+        key = hashlib.blake2b(text, digest_size=16).hexdigest()
+        return self._cache.get(key, lambda: self._run(task, gold))
+
+    def _run(self, task: Task, gold: str) -> GoldResult:
+        sandbox = self._start(task)
+        try:
+            prepared = bool(task.setup or task.files)
+            before = {change.path: change for change in sandbox.changes()} if prepared else {}
+            interpreter = self._interpreter(sandbox)
+            execution = interpreter.execute(gold, task.timeout)
+            interpreter.close()
+            if execution.info.get("timed_out"):
+                raise RewardError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
+            sandbox.kill()
+            after = {change.path: change for change in sandbox.changes()}
+        finally:
+            sandbox.close()
+        return GoldResult(
+            output=normalise(decode(execution.output)),
+            before=before,
+            after=after,
+            touched=differing(before, after),
+        )
+
+
+def differing(one: Mapping[str, Change], other: Mapping[str, Change]) -> frozenset[str]:
+    """The paths at which two states differ, each given as its changes to the same image."""
+    paths = one.keys() | other.keys()
+    return frozenset(path for path in paths if one.get(path) != other.get(path))
