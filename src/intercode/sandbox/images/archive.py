@@ -69,7 +69,7 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
             while (member := archive.next()) is not None:
                 unpacker.add(archive, member)
                 count += 1
-                archive.members.clear()  # else it keeps them all
+                archive.members.clear()  # type: ignore[attr-defined] # it keeps them all
         unpacker.finish()
     except _DAMAGE as error:
         raise ImageError(f"cannot unpack the archive {path}: {error}") from error

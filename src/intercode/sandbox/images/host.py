@@ -184,7 +184,8 @@ def _texts() -> dict[str, str]:
             f"{name}:x:{uid}:{gid}:{name}:{home}:{shell[0] if shell else nologin}\n"
             for name, uid, gid, home, *shell in users
         ),
-        "group": "".join(f"{name}:x:{gid}:\n" for name, gid in zip(groups[::2], groups[1::2], strict=True)
+        "group": "".join(
+            f"{name}:x:{gid}:\n" for name, gid in zip(groups[::2], groups[1::2], strict=True)
         ),
         "hostname": "sandbox\n",
         "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",

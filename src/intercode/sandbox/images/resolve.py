@@ -12,7 +12,9 @@ from typing import cast
 from intercode.errors import ImageError
 from intercode.sandbox.images.base import BuildScript, Context, Image, Progress
 from intercode.sandbox.images.cache import ImageCache
+from intercode.sandbox.images.debian import make_system
 from intercode.sandbox.images.prune import sweep
+from intercode.sandbox.images.recipes import RECIPES
 from intercode.sandbox.images.spec import UNDERSTOOD, Addition, Spec, parse
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,6 @@ image becomes one more scheme here (``dockerfile:PATH``, ``oci:NAME``)."""
 
 _ARCHIVE = "intercode.sandbox.images.archive"
 _SCRIPT = "intercode.sandbox.images.script"
-_RECIPE = "intercode.sandbox.images.recipes"
 
 
 def resolve(
@@ -52,7 +53,7 @@ def resolve(
     Raises:
         ImageError: The name is not understood, an input is missing, or the build failed.
     """
-    parsed = parse(spec)
+    parsed = check(spec)
     cache = ImageCache.default()
     key = _key(parsed)
     if found := cache.recall(key):
@@ -61,6 +62,18 @@ def resolve(
     image = build(parsed, Context(cache, progress or log.info, build_script or _no_scripts))
     cache.remember(key, image)
     return image
+
+
+def check(spec: str) -> Spec:
+    """The parsed name of an image that can be made, as far as the name tells.
+
+    Raises:
+        ImageError: It is not understood.
+    """
+    parsed = parse(spec)
+    if parsed.scheme not in SCHEMES and (parsed.argument or parsed.scheme not in RECIPES):
+        raise ImageError(f"there is no image called {spec!r}.\n{UNDERSTOOD}")
+    return parsed
 
 
 def build(spec: Spec, context: Context) -> Image:
@@ -72,11 +85,7 @@ def build(spec: Spec, context: Context) -> Image:
         return add(build(below, context), last, str(spec), context)
     if spec.scheme in SCHEMES:
         return cast(MakeBase, _from(SCHEMES[spec.scheme], "make"))(spec.argument, context)
-    recipe = cast("Callable[[str, Context], Image | None]", _from(_RECIPE, "make"))
-    image = None if spec.argument else recipe(spec.scheme, context)
-    if image is None:
-        raise ImageError(f"there is no image called {str(spec)!r}.\n{UNDERSTOOD}")
-    return image
+    return make_system(spec.scheme, RECIPES[spec.scheme], context)
 
 
 def _key(spec: Spec) -> Hashable:

@@ -1,0 +1,165 @@
+"""What sandboxes start from: list the images, build them, remove them.
+
+An image is built when it is first used; building it before saves that wait.
+
+Examples:
+  intercode images list
+  intercode images build nl2bash
+  intercode images build 'debian:bookworm[python3,jq]'
+  intercode images build host+./files.tar.gz+./setup.sh
+  intercode images prune --unused-for 7d
+  intercode images prune --all --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+
+from intercode.cli._text import print_json, safe, size, table
+from intercode.errors import ImageError, UsageError
+from intercode.sandbox.images import (
+    Image,
+    ImageInfo,
+    Progress,
+    cache_root,
+    list_images,
+    prune,
+    resolve,
+)
+from intercode.sandbox.images.recipes import RECIPES
+from intercode.sandbox.images.resolve import check
+
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON object")
+
+    actions.add_parser("list", parents=[as_json], help="the images that are built, and the recipes")
+
+    build = actions.add_parser(
+        "build", parents=[as_json], help="build images now, not at first use"
+    )
+    build.add_argument("image", nargs="+", help="an image's name, for instance debian:bookworm")
+    build.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+    pruning = actions.add_parser("prune", parents=[as_json], help="remove images nobody needs")
+    pruning.add_argument(
+        "--unused-for",
+        type=_duration,
+        default=_duration("30d"),
+        metavar="TIME",
+        help="those not used for so long: 12h, 7d, 4w (default: 30d)",
+    )
+    pruning.add_argument("--all", action="store_true", help="all that are not in use now")
+    pruning.add_argument("--dry-run", action="store_true", help="only say which")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Do what was asked."""
+    {"list": _list, "build": _build, "prune": _prune}[args.action](args)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> None:
+    images = list_images()
+    total = sum(image.size for image in images)
+    folder = cache_root() / "images"
+    if args.json:
+        listed = [image.to_json() for image in images]
+        print_json(
+            {"folder": str(folder), "size": total, "images": listed, "recipes": sorted(RECIPES)}
+        )
+        return
+    if images:
+        print(_table(images), f"{len(images)} images, {size(total)}, in {folder}", sep="\n\n")
+    else:
+        print(f"no images are built yet in {folder}")
+    if unbuilt := sorted(RECIPES.keys() - {image.name for image in images}):
+        print(f"recipes that can be built: {', '.join(unbuilt)}")
+
+
+def _build(args: argparse.Namespace) -> None:
+    try:
+        for spec in args.image:
+            check(spec)
+    except ImageError as error:
+        raise UsageError(str(error)) from None
+    progress: Progress = (lambda line: None) if args.quiet else _show
+    built = [resolve(spec, build_script=_run_script, progress=progress) for spec in args.image]
+    sizes = {info.digest: info.size for info in list_images()}
+    if args.json:
+        print_json({"images": [_as_json(image, sizes.get(image.digest)) for image in built]})
+        return
+    for image in built:
+        print(safe(image.name), image.digest, size(sizes.get(image.digest, 0)), sep="  ")
+
+
+def _prune(args: argparse.Namespace) -> None:
+    removed = prune(args.unused_for, everything=args.all, dry_run=args.dry_run)
+    total = sum(image.size for image in removed)
+    if args.json:
+        listed = [image.to_json() for image in removed]
+        print_json({"dry_run": args.dry_run, "size": total, "removed": listed})
+        return
+    if removed:
+        print(_table(removed))
+    print(f"{'would remove' if args.dry_run else 'removed'} {len(removed)} images, {size(total)}")
+
+
+def _run_script(image: Image, script: bytes, layer: Path) -> None:
+    from intercode.sandbox.native.provider import NativeProvider
+
+    provider = NativeProvider()
+    try:
+        provider.build_script(image, script, layer)
+    finally:
+        provider.close()
+
+
+def _as_json(image: Image, own_size: int | None) -> dict[str, object]:
+    return {
+        "name": image.name,
+        "digest": image.digest,
+        "layers": [str(layer) for layer in image.layers],
+        "size": own_size,
+    }
+
+
+def _table(images: list[ImageInfo]) -> str:
+    rows = [
+        (
+            safe(image.name),
+            image.digest[:12],
+            image.created[:10],
+            _ago(time.time() - image.last_used),
+            size(image.size),
+            "in use" if image.in_use else "",
+        )
+        for image in images
+    ]
+    return table(("name", "digest", "built", "last used", "size", ""), rows, left=4)
+
+
+def _show(line: str) -> None:
+    print(safe(line), file=sys.stderr, flush=True)
+
+
+def _duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 12h, 7d or 4w")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _ago(seconds: float) -> str:
+    # Uses are recorded to the day.
+    days = int(seconds // 86400)
+    return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''} ago"

@@ -1,0 +1,171 @@
+"""``debian:SUITE[PKG,…]``: Debian from its own archive, made once with debootstrap."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from intercode.errors import ImageError
+from intercode.sandbox.images.base import Context, Image, clean_environment, digest_of
+from intercode.sandbox.images.chroot import Chroot, run
+from intercode.sandbox.images.files import remove_tree
+
+VERSION = "1"
+MIRROR = "http://deb.debian.org/debian"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+_ARGUMENT = re.compile(r"(?P<suite>[a-z][a-z0-9-]*)(?:\[(?P<packages>[^\[\]]*)\])?")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_EMPTIED = ("run", "tmp", "var/cache/apt", "var/lib/apt/lists", "var/tmp")
+_TEXTS = {
+    # debootstrap copies this machine's.
+    "etc/hostname": "sandbox\n",
+    "etc/hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+    "etc/resolv.conf": "",
+    "etc/machine-id": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What is installed, and how it is finished."""
+
+    suite: str
+    packages: tuple[str, ...] = ()
+    """Installed with what they depend on."""
+    with_recommended: tuple[str, ...] = ()
+    """Installed with what they recommend too."""
+    absent: tuple[str, ...] = ()
+    """Programs that must not be there."""
+    finish: str = ""
+    """A shell script, run as root inside when all else is done."""
+    keep_logs: bool = False
+    """Leave what the installation wrote in ``/var/log``."""
+    env: Mapping[str, str] = field(default_factory=clean_environment)
+    cwd: str = "/root"
+
+
+def make(argument: str, context: Context) -> Image:
+    """The image of a suite, with packages or without."""
+    match = _ARGUMENT.fullmatch(argument)
+    if match is None:
+        raise ImageError(
+            f"cannot understand 'debian:{argument}'; write debian:SUITE or debian:SUITE[PKG,PKG], "
+            "for instance debian:bookworm[python3,jq]"
+        )
+    packages = sorted({name.strip() for name in (match["packages"] or "").split(",")} - {""})
+    for name in packages:
+        if not _PACKAGE.fullmatch(name):
+            raise ImageError(f"{name!r} is no name of a Debian package")
+    system = System(match["suite"], packages=tuple(packages))
+    listed = f"[{','.join(packages)}]" if packages else ""
+    return make_system(f"debian:{system.suite}{listed}", system, context)
+
+
+def make_system(name: str, system: System, context: Context) -> Image:
+    """The image of a system, under a name."""
+    facts = json.dumps(dataclasses.asdict(system), sort_keys=True)
+    template = Image(
+        name=name,
+        digest=digest_of("debian", VERSION, platform.machine(), facts),
+        layers=(),
+        env=system.env,
+        cwd=system.cwd,
+    )
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        _check_machine(name, system)
+        return _install(system, Chroot(layer, lock, context.progress))
+
+    return context.cache.build(template, name, fill, context.progress)
+
+
+def _check_machine(name: str, system: System) -> None:
+    if os.geteuid():
+        packages = ",".join((*system.packages, *system.with_recommended))
+        include = f" --include={packages}" if packages else ""
+        folder = f"/var/tmp/{system.suite}"
+        file = f"{system.suite}.tar.gz"
+        raise ImageError(
+            f"the image {name!r} can only be built by root: unpacking Debian gives files to its "
+            "system users. Either run this as root, or make a tarball with these two commands and "
+            f"name the image 'scratch+./{file}':\n"
+            f"  sudo debootstrap --variant=minbase{include} {system.suite} {folder}\n"
+            f"  sudo tar -C {folder} --exclude='./dev/*' -czf {file} ."
+        )
+    missing = [] if shutil.which("debootstrap") else ["debootstrap"]
+    if not KEYRING.exists():  # without it debootstrap only warns, and verifies nothing
+        missing.append("debian-archive-keyring")
+    if missing:
+        raise ImageError(
+            f"building {name!r} needs {' and '.join(missing)}: apt-get install {' '.join(missing)}"
+        )
+
+
+def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
+    mirror = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
+    root = chroot.root
+    argv = ["debootstrap", "--variant=minbase", f"--keyring={KEYRING}"]
+    run([*argv, system.suite, str(root), mirror], chroot.lock, chroot.progress)
+    policy = root / "usr/sbin/policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")  # no service is to be started
+    policy.chmod(0o755)
+    apt = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=3", "-o", "Dpkg::Use-Pty=0"]
+    if system.packages or system.with_recommended:
+        chroot.run([*apt, "update"])
+    if system.packages:
+        chroot.run([*apt, "install", "--no-install-recommends", *system.packages])
+    if system.with_recommended:
+        chroot.run([*apt, "install", *system.with_recommended])
+    _clean(root, system)
+    if system.finish:
+        chroot.run(["/bin/sh", "-eu", "-c", system.finish])
+    _empty(root / "dev")
+    status = (root / "var/lib/dpkg/status").read_bytes()
+    return {
+        "version": VERSION,
+        "mirror": mirror,
+        "packages": status.count(b"\nStatus: install ok installed\n"),
+        "packages_sha256": hashlib.sha256(status).hexdigest(),
+    }
+
+
+def _clean(root: Path, system: System) -> None:
+    for name in _EMPTIED:
+        _empty(root / name)
+    for name, mode in (("run/lock", 0o1777), ("var/cache/apt/archives/partial", 0o700)):
+        (root / name).mkdir(parents=True)
+        (root / name).chmod(mode)
+    if not system.keep_logs:
+        for folder, _, files in os.walk(root / "var/log"):
+            for name in files:
+                os.truncate(Path(folder, name), 0)
+    else:  # but for the name that the root had here
+        log = root / "var/log/bootstrap.log"
+        log.write_bytes(log.read_bytes().replace(os.fsencode(root), b""))
+    for path in (*(root / "var/lib/dpkg").glob("*-old"), *(root / "etc").glob("*-")):
+        path.unlink()
+    (root / "var/lib/dbus/machine-id").unlink(missing_ok=True)
+    for name, text in _TEXTS.items():
+        path = root / name
+        path.unlink(missing_ok=True)
+        path.write_text(text, encoding="ascii")
+        path.chmod(0o644)
+    for program in system.absent:
+        for folder in ("usr/local/bin", "usr/local/sbin", "usr/bin", "usr/sbin", "usr/games"):
+            (root / folder / program).unlink(missing_ok=True)
+
+
+def _empty(folder: Path) -> None:
+    # Not through a link: /var/run is one, and from here it leads to this machine's /run.
+    if folder.is_dir() and not folder.is_symlink():
+        for path in folder.iterdir():
+            remove_tree(path)
