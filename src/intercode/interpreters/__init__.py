@@ -1,0 +1,1 @@
+"""Interpreters: how an action becomes an observation."""

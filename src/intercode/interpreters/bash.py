@@ -108,7 +108,7 @@ class BashInterpreter:
         return self._finish(run, seconds, began)
 
     def _send(self, action: str) -> bool:
-        assert self._process is not None  # noqa: S101 - for the type checker
+        assert self._process is not None
         text = action.encode("utf-8", "surrogateescape")
         if tracing := self._state.tracing:
             text = b"\\builtin set -%s\n" % tracing + text
@@ -142,7 +142,7 @@ class BashInterpreter:
         the rest of the action never runs.
         """
         process = self._process
-        assert process is not None  # noqa: S101
+        assert process is not None
         survivors = list(self._state.pids)
         # What bash has to say about its killed children is our doing, not the action's.
         shown, run.output = run.output, OutputBuffer(0)
@@ -168,7 +168,7 @@ class BashInterpreter:
     def _read(self, run: _Run, deadline: float) -> bool:
         """Wait for something and take it; True when the action has ended."""
         process = self._process
-        assert process is not None  # noqa: S101
+        assert process is not None
         out, status = process.fds[1], process.fds[_STATUS]
         poll = select.poll()
         for fd in (out, status, process.exit_fd):
@@ -294,8 +294,6 @@ def _read_some(fd: int) -> bytes:
 
 def _enlarge(fd: int) -> None:
     """Room for what background jobs print between two actions, so that they do not stall."""
-
-
     try:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
     except OSError:

@@ -130,6 +130,7 @@ class Sandbox(Protocol):
         user: str | None = None,
         timeout: float | None = None,
         output_limit: int | None = None,
+        merge_stderr: bool = False,
     ) -> Completed:
         """Run a program to its end. Returns when *it* ends, whatever its children still hold.
 
@@ -141,6 +142,7 @@ class Sandbox(Protocol):
             user: A user's name in the sandbox, or ``uid`` / ``uid:gid``; default: the image's.
             timeout: Seconds; default: ``limits.timeout``. Then it and all that it started die.
             output_limit: Bytes kept of each stream; default: ``limits.output``.
+            merge_stderr: Both streams come as stdout, in the order in which they were written.
 
         Raises:
             ActionError: `argv` is empty or holds a NUL.

@@ -1,0 +1,1 @@
+"""The embedded default: sandboxes of Linux namespaces, with no daemon."""

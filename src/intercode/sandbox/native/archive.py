@@ -26,7 +26,7 @@ def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None
         OSError: The reader is gone.
     """
     with (
-        open(out, "wb", closefd=False) as file,  # noqa: PTH123
+        open(out, "wb", closefd=False) as file,
         tarfile.open(
             fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, errors="surrogateescape"
         ) as tar,
@@ -84,7 +84,7 @@ class _Writer:
             self.tar.addfile(self._info(path, st, tarfile.FIFOTYPE))
         elif stat.S_ISREG(st.st_mode):
             info = self._info(path, st, tarfile.REGTYPE)
-            with open(os.open(name, diff._FILE, dir_fd=fd), "rb") as file:  # noqa: PTH123
+            with open(os.open(name, diff._FILE, dir_fd=fd), "rb") as file:
                 info.size = os.fstat(file.fileno()).st_size
                 self.tar.addfile(info, file)
         # A socket means nothing without its process, and goes with it.
@@ -113,7 +113,7 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> None:
     owner = os.geteuid() == 0
     folders: list[tuple[Path, tarfile.TarInfo]] = []
     with (
-        open(source, "rb", closefd=False) as file,  # noqa: PTH123
+        open(source, "rb", closefd=False) as file,
         tarfile.open(fileobj=file, mode="r|", errors="surrogateescape") as tar,
     ):
         for info in tar:

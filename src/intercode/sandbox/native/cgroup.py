@@ -15,7 +15,7 @@ PREFIX = "intercode-"
 
 def _own_path(controller: str) -> str | None:
     """This process's cgroup: of a v1 controller, or of v2 for the empty name."""
-    with open("/proc/self/cgroup") as file:  # noqa: PTH123 - pathlib is not loaded here
+    with open("/proc/self/cgroup") as file:
         for line in file:
             _, names, path = line.rstrip("\n").split(":", 2)
             if (controller in names.split(",")) if controller else names == "":
@@ -25,7 +25,7 @@ def _own_path(controller: str) -> str | None:
 
 def _mount_point(kind: str, option: str) -> tuple[str, str] | None:
     """Where a hierarchy is mounted, and which of its paths is the mount's root."""
-    with open("/proc/self/mountinfo") as file:  # noqa: PTH123
+    with open("/proc/self/mountinfo") as file:
         for line in file:
             left, _, right = line.partition(" - ")
             filesystem, _, options = right.split(" ", 2)
@@ -43,7 +43,7 @@ def _folder(kind: str, controller: str) -> str | None:
     point, root = found
     relative = own[len(root) :] if root != "/" and own.startswith(root) else own
     folder = point + "/" + relative.strip("/")
-    return folder.rstrip("/") if os.path.isdir(folder) else point  # noqa: PTH112
+    return folder.rstrip("/") if os.path.isdir(folder) else point
 
 
 def parents() -> list[tuple[int, str]]:
@@ -55,14 +55,14 @@ def parents() -> list[tuple[int, str]]:
         # Our own v2 cgroup holds processes, which bars it from having limited children; the root
         # cgroup is exempt from that rule, and as root we may write there.
         for folder in dict.fromkeys((_folder("cgroup2", "") or mount[0], mount[0])):
-            with contextlib.suppress(OSError), open(folder + "/cgroup.subtree_control") as file:  # noqa: PTH123
+            with contextlib.suppress(OSError), open(folder + "/cgroup.subtree_control") as file:
                 if "memory" in file.read().split():
                     found.append((2, folder))
     return found
 
 
 def _write(path: str, value: str) -> None:
-    with open(path, "w") as file:  # noqa: PTH123
+    with open(path, "w") as file:
         file.write(value)
 
 
@@ -75,12 +75,12 @@ class Cgroups:
         for version, parent in parents():
             folder = f"{parent}/{PREFIX}{name}"
             try:
-                os.mkdir(folder)  # noqa: PTH102
+                os.mkdir(folder)
                 if version == 2:
                     _write(folder + "/cgroup.subtree_control", "+memory +pids")
             except OSError:
                 with contextlib.suppress(OSError):
-                    os.rmdir(folder)  # noqa: PTH106
+                    os.rmdir(folder)
                 continue
             self.version, self.folder = version, folder
             return
@@ -97,7 +97,7 @@ class Cgroups:
             OSError: The kernel refused; the sandbox must not start.
         """
         folder = f"{self.folder}/{name}"
-        os.mkdir(folder)  # noqa: PTH102
+        os.mkdir(folder)
         if self.version == 1:
             _write(folder + "/memory.limit_in_bytes", str(memory))
         else:
@@ -110,7 +110,7 @@ class Cgroups:
     def remove(self, name: str) -> bool:
         """Remove a sandbox's cgroup; False while a process is still leaving it."""
         try:
-            os.rmdir(f"{self.folder}/{name}")  # noqa: PTH106
+            os.rmdir(f"{self.folder}/{name}")
         except FileNotFoundError:
             return True
         except OSError:
@@ -121,4 +121,4 @@ class Cgroups:
         """Remove the spawner's own folder."""
         if self.folder:
             with contextlib.suppress(OSError):
-                os.rmdir(self.folder)  # noqa: PTH106
+                os.rmdir(self.folder)

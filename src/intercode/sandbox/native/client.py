@@ -128,7 +128,9 @@ def unavailable(reply: dict[str, Any]) -> SandboxError:
             "`--security-opt systempaths=unconfined`"
         )
     elif call == "mount overlay":
-        why = "overlayfs refused; Linux 5.19 (root) or 6.6 (ordinary user) and the module are needed"
+        why = (
+            "overlayfs refused; Linux 5.19 (root) or 6.6 (ordinary user) and the module are needed"
+        )
     elif call == "mount_setattr":
         why = (
             "the image cache's file system cannot be id-mapped: set INTERCODE_CACHE to a folder "

@@ -14,11 +14,10 @@ from __future__ import annotations
 import os
 import stat
 import time
+from _blake2 import blake2b  # not hashlib: that loads OpenSSL into every sandbox
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-
-from _blake2 import blake2b  # not hashlib: that loads OpenSSL into every sandbox
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -209,8 +209,8 @@ class Init:
         """A descriptor of a regular file, opened with the rights of the sandbox's user."""
         with self.user_rights():
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        if not os.path.isfile(f"/proc/self/fd/{fd}"):  # noqa: PTH113
-            is_dir = os.path.isdir(f"/proc/self/fd/{fd}")  # noqa: PTH112
+        if not os.path.isfile(f"/proc/self/fd/{fd}"):
+            is_dir = os.path.isdir(f"/proc/self/fd/{fd}")
             os.close(fd)
             number = errno.EISDIR if is_dir else errno.EINVAL
             raise OSError(number, os.strerror(number), path)
@@ -219,10 +219,10 @@ class Init:
     def do_create(self, path: str, mode: int, fds: list[int]) -> dict[str, Any]:
         """A descriptor of a regular file, new or emptied; its folders are made."""
         with self.user_rights():
-            os.makedirs(os.path.dirname(path) or "/", exist_ok=True)  # noqa: PTH103, PTH120
+            os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             fd = os.open(path, flags, mode)
-        if not os.path.isfile(f"/proc/self/fd/{fd}"):  # noqa: PTH113
+        if not os.path.isfile(f"/proc/self/fd/{fd}"):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)
         os.ftruncate(fd, 0)
@@ -273,7 +273,7 @@ class _Frozen:
 
 def _runs(pid: str) -> bool:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2][1:2] not in b"ZX"
     except OSError:  # it has just ended
         return False
@@ -287,7 +287,7 @@ def _look_up_user(user: str) -> tuple[int, int]:
     first, _, second = user.partition(":")
     if first.isdigit():
         return int(first), int(second) if second.isdigit() else int(first)
-    with suppress(OSError), open("/etc/passwd", errors="replace") as file:  # noqa: PTH123
+    with suppress(OSError), open("/etc/passwd", errors="replace") as file:
         for line in file:
             fields = line.split(":")
             if len(fields) > 3 and fields[0] == first and fields[2].isdigit():

@@ -30,9 +30,7 @@ ID_COUNT = 65_536
 """As root, user 0 in a sandbox is user `ID_BASE` outside: the last range that systemd reserves for
 containers, which no account has."""
 
-NAMESPACES = (
-    sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWNET
-)
+NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWNET
 ALL_CAPABILITIES = (1 << 41) - 1
 CAPABILITY_BITS = {"chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4}
 
@@ -103,10 +101,10 @@ def _file_system(spec: dict[str, Any], machine: Machine) -> tuple[int, int]:
     options = f"size={limits['disk']},nr_inodes={limits['files']},mode=755"
     sc.mount("tmpfs", "x", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
     for name in ("x/u", "x/w", "x/m"):
-        os.mkdir(name)  # noqa: PTH102
-    image = os.stat(spec["merged"])  # noqa: PTH116
+        os.mkdir(name)
+    image = os.stat(spec["merged"])
     os.chown("x/u", image.st_uid, image.st_gid)
-    os.chmod("x/u", stat.S_IMODE(image.st_mode))  # noqa: PTH101
+    os.chmod("x/u", stat.S_IMODE(image.st_mode))
     # Relative names: they show in the sandbox's mountinfo.
     layers = ":".join(spec["layers"])
     options = f"lowerdir={layers},upperdir=x/u,workdir=x/w"
@@ -148,7 +146,7 @@ def _mount_dev(machine: Machine, owner: int) -> None:
         path = f"x/m/dev/{name}"
         if machine.root:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*number))
-            os.chmod(path, 0o666)  # noqa: PTH101
+            os.chmod(path, 0o666)
             os.chown(path, owner, owner)
         else:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
@@ -157,8 +155,8 @@ def _mount_dev(machine: Machine, owner: int) -> None:
         os.symlink(target, f"x/m/dev/{name}")
         os.chown(f"x/m/dev/{name}", owner, owner, follow_symlinks=False)
     for name, mode in (("shm", 0o1777), ("pts", 0o755)):
-        os.mkdir(f"x/m/dev/{name}")  # noqa: PTH102
-        os.chmod(f"x/m/dev/{name}", mode)  # noqa: PTH101
+        os.mkdir(f"x/m/dev/{name}")
+        os.chmod(f"x/m/dev/{name}", mode)
         os.chown(f"x/m/dev/{name}", owner, owner)
     sc.mount("devpts", "x/m/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=620")
 
@@ -217,7 +215,7 @@ def _drop_rights(kept: int) -> None:
 
 
 def _permitted() -> int:
-    with open("/proc/self/status") as file:  # noqa: PTH123
+    with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("CapPrm:"):
                 return int(line.split()[1], 16)

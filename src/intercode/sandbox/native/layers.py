@@ -21,7 +21,7 @@ _CAP_SYS_ADMIN = 21
 
 def is_root() -> bool:
     """Whether this process is root with its rights, not root of a restricted container."""
-    with open("/proc/self/status") as file:  # noqa: PTH123 - pathlib is not loaded here
+    with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("CapEff:"):
                 return os.geteuid() == 0 and bool(int(line.split()[1], 16) >> _CAP_SYS_ADMIN & 1)
@@ -62,8 +62,8 @@ def prepare_namespaces() -> bool:
         _write_maps("self", f"0 {uid} 1", f"0 {gid} 1", deny_groups=True)
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
     sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
-    os.mkdir(f"{STAGE}/x")  # noqa: PTH102
-    os.mkdir(f"{STAGE}/h")  # noqa: PTH102
+    os.mkdir(f"{STAGE}/x")
+    os.mkdir(f"{STAGE}/h")
     return root
 
 
@@ -103,7 +103,7 @@ class Layers:
 
     def attach(self, path: str, name: str, idmap: bool, recursive: bool = False) -> None:
         """Mount a copy of `path`, read-only, at ``STAGE/name``."""
-        os.makedirs(f"{STAGE}/{name}", exist_ok=True)  # noqa: PTH103
+        os.makedirs(f"{STAGE}/{name}", exist_ok=True)
         tree = sc.open_tree(path, recursive or not self.root)
         try:
             if self.root and idmap:
@@ -122,7 +122,7 @@ class Layers:
         key = ":".join(names)
         if key not in self.merged:
             name = f"m{len(self.merged) + 1}"
-            os.mkdir(f"{STAGE}/{name}")  # noqa: PTH102
+            os.mkdir(f"{STAGE}/{name}")
             options = "lowerdir=" + ":".join(f"{STAGE}/{n}" for n in names)
             options += "" if self.root else ",userxattr"
             sc.mount("overlay", f"{STAGE}/{name}", "overlay", sc.MS_RDONLY, options)
@@ -135,7 +135,7 @@ class Layers:
             self.binds = []
             for name in ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"):
                 path = f"/{name}"
-                if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
+                if os.path.isdir(path) and not os.path.islink(path):
                     try:
                         self.attach(path, f"h/{name}", idmap=True, recursive=True)
                     except OSError:

@@ -75,7 +75,9 @@ def run_to_end(
     kill: Callable[[], None],
 ) -> Completed:
     """Collect what a program prints until *it* ends, whatever its children still hold open."""
-    buffers = {fd: OutputBuffer(output_limit) for number, fd in process.fds.items() if number in (1, 2)}
+    buffers = {
+        fd: OutputBuffer(output_limit) for number, fd in process.fds.items() if number in (1, 2)
+    }
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     for fd in buffers:

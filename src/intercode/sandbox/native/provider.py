@@ -1,5 +1,6 @@
 """The native provider: starts sandboxes on this machine's kernel, with no daemon and no image
-registry."""
+registry.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +84,9 @@ class NativeProvider:
         limits = replace(Limits(), memory=4 << 30, disk=4 << 30, processes=1024)
         sandbox = self.start(replace(base, cwd="/"), limits)
         try:
-            sandbox.write_file("/dev/shm/setup", script, 0o755)  # noqa: S108
+            sandbox.write_file("/dev/shm/setup", script, 0o755)
             done = sandbox.exec(
-                ["/bin/bash", "/dev/shm/setup"],  # noqa: S108
+                ["/bin/bash", "/dev/shm/setup"],
                 timeout=_SCRIPT_SECONDS,
                 merge_stderr=True,
             )

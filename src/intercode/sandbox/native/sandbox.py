@@ -73,9 +73,7 @@ class NativeSandbox:
             out, err = (message, b"") if merge_stderr else (b"", message)
             return Completed(error.exit_code, out, err)
         try:
-            return run_to_end(
-                process, seconds, limit, lambda: self._kill_started(process.pid)
-            )
+            return run_to_end(process, seconds, limit, lambda: self._kill_started(process.pid))
         finally:
             process.close()
 
@@ -159,7 +157,7 @@ class NativeSandbox:
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
         """The content of a regular file."""
         _, fds = self._request({"op": "open", "path": self._absolute(path)})
-        with open(fds[0], "rb") as file:  # noqa: PTH123
+        with open(fds[0], "rb") as file:
             data = file.read(limit + 1)
         if len(data) > limit:
             raise OutputLimitError(f"{path} holds more than {limit} bytes")
@@ -169,7 +167,7 @@ class NativeSandbox:
         """Write a regular file, and the missing directories above it."""
         message = {"op": "create", "path": self._absolute(path), "mode": mode}
         _, fds = self._request(message)
-        with open(fds[0], "wb", buffering=0) as file:  # noqa: PTH123
+        with open(fds[0], "wb", buffering=0) as file:
             view = memoryview(data)
             while view:
                 view = view[file.write(view) :]
@@ -280,7 +278,7 @@ def _channel(kind: Channel) -> tuple[int, int]:
 def _memory_file(data: bytes) -> int:
     """A read-only descriptor of these bytes: a program's whole input, with no pump for it."""
     ours, theirs = _channel("text")
-    with open(ours, "wb") as file:  # noqa: PTH123
+    with open(ours, "wb") as file:
         file.write(data)
     return theirs
 

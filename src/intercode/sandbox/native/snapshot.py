@@ -108,5 +108,5 @@ def _prefix() -> str:
 
 def _remove(folder: Path) -> None:
     for path, _, _ in os.walk(folder):
-        os.chmod(path, 0o700)  # noqa: PTH101 - an agent may have left a folder without rights
+        os.chmod(path, 0o700)
     shutil.rmtree(folder, ignore_errors=True)

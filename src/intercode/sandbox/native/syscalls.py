@@ -124,9 +124,7 @@ def open_tree(path: str, recursive: bool = False) -> int:
 def move_mount(fd: int, target: str) -> None:
     """Attach the detached mount `fd` at `target`."""
     _check(
-        _syscall(
-            _NR_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH
-        ),
+        _syscall(_NR_MOVE_MOUNT, fd, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH),
         "move_mount",
         target,
     )
@@ -152,9 +150,7 @@ def set_seccomp(program: bytes) -> None:
     fprog = ctypes.create_string_buffer(
         struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     )
-    _check(
-        _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp"
-    )
+    _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp")
 
 
 def capset(effective: int, permitted: int, inheritable: int) -> None:
@@ -171,7 +167,7 @@ def capset(effective: int, permitted: int, inheritable: int) -> None:
 
 def hide_arguments(title: bytes) -> None:
     """Overwrite what `ps` shows of this process: its arguments hold host paths."""
-    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib is not loaded here
+    with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     start, end = int(fields[45]), int(fields[46])
     if end > start:

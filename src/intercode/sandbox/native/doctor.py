@@ -1,0 +1,128 @@
+"""Whether this machine can run native sandboxes, found out by running one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from intercode.errors import InterCodeError
+from intercode.sandbox.images import cache_root
+from intercode.sandbox.native.provider import NativeProvider
+
+_FILES_FOR_MANY = 4096
+_CACHE_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding."""
+
+    name: str
+    ok: bool | None
+    """None: it works, with a restriction that one should know."""
+    detail: str
+    fix: str = ""
+    """The one command that mends it."""
+
+
+def check() -> list[Check]:
+    """Run the whole path once, and look at what limits it."""
+    return [_kernel(), *_sandbox(), _open_files(), _processes(), _cache(), _debootstrap()]
+
+
+def _kernel() -> Check:
+    release = platform.release()
+    numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
+    needed = [5, 19] if os.geteuid() == 0 else [6, 6]
+    if platform.system() != "Linux" or numbers < needed:
+        why = "id-mapped layers" if os.geteuid() == 0 else "overlays on tmpfs for ordinary users"
+        return Check(
+            "kernel",
+            False,
+            f"Linux {release}; {needed[0]}.{needed[1]} is needed for {why}",
+            "use a newer kernel, or run as root (5.19 is enough there)",
+        )
+    return Check("kernel", True, f"Linux {release} on {platform.machine()}")
+
+
+def _sandbox() -> list[Check]:
+    provider = NativeProvider()
+    try:
+        sandbox = provider.start("host")
+        try:
+            done = sandbox.exec(["/bin/bash", "-c", "echo works"])
+        finally:
+            sandbox.close()
+        facts = provider.facts()
+    except InterCodeError as error:
+        return [Check("sandbox", False, str(error), "see the message")]
+    finally:
+        provider.close()
+    if done.stdout != b"works\n":
+        said = (done.stdout + done.stderr).decode(errors="replace").strip()
+        return [Check("sandbox", False, f"a command did not run: {said}", "report this as a bug")]
+    who = "root, mapped to an unprivileged range" if facts["root"] else "an ordinary user"
+    return [Check("sandbox", True, f"native sandboxes work, as {who}"), _memory(facts)]
+
+
+def _memory(facts: dict[str, object]) -> Check:
+    if facts["cgroup"]:
+        return Check("memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}")
+    fix = (
+        "systemd-run --user --scope -p Delegate=yes intercode …"
+        if os.geteuid()
+        else "mount a cgroup hierarchy with the memory controller, writable"
+    )
+    return Check(
+        "memory limit",
+        None,
+        "no writable cgroup: memory is limited for each process, not for a sandbox as a whole",
+        fix,
+    )
+
+
+def _open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    sandboxes = soft // 8
+    ok = True if soft >= _FILES_FOR_MANY else None
+    return Check(
+        "open files",
+        ok,
+        f"{soft} (hard limit {hard}): about {sandboxes} sandboxes at once",
+        "" if ok else "ulimit -n 20000",
+    )
+
+
+def _processes() -> Check:
+    limit = int(Path("/proc/sys/kernel/pid_max").read_text())
+    ok = True if limit >= 32_768 else None
+    return Check(
+        "process ids", ok, f"pid_max is {limit}", "" if ok else "sysctl -w kernel.pid_max=4194304"
+    )
+
+
+def _cache() -> Check:
+    root = cache_root()
+    folder = next(p for p in (root, *root.parents) if p.exists())
+    free = shutil.disk_usage(folder).free
+    if not os.access(folder, os.W_OK):
+        return Check("image cache", False, f"{root} cannot be written", "set INTERCODE_CACHE")
+    ok = True if free >= _CACHE_BYTES else None
+    return Check(
+        "image cache",
+        ok,
+        f"{root}: {free / 2**30:.1f} GiB free",
+        "" if ok else "intercode images prune",
+    )
+
+
+def _debootstrap() -> Check:
+    if shutil.which("debootstrap"):
+        return Check("debootstrap", True, "Debian images can be built")
+    return Check(
+        "debootstrap", None, "not installed: no Debian images", "apt-get install debootstrap"
+    )
