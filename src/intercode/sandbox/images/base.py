@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from intercode.sandbox.images.cache import ImageCache
 
+HOSTNAME = "intercode"
+"""What sandboxes call themselves; it is in every image's ``/etc/hosts``."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

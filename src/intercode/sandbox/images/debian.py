@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.sandbox.images.base import Context, Image, clean_environment, digest_of
+from intercode.sandbox.images.base import HOSTNAME, Context, Image, clean_environment, digest_of
 from intercode.sandbox.images.chroot import Chroot, run
 from intercode.sandbox.images.files import remove_tree
 
@@ -27,8 +27,8 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _EMPTIED = ("run", "tmp", "var/cache/apt", "var/lib/apt/lists", "var/tmp")
 _TEXTS = {
     # debootstrap copies this machine's.
-    "etc/hostname": "sandbox\n",
-    "etc/hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+    "etc/hostname": f"{HOSTNAME}\n",
+    "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/resolv.conf": "",
     "etc/machine-id": "",
 }

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.sandbox.images.base import SEARCH_PATH, Context, Image, digest_of
+from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image, digest_of
 
 VERSION = "1"
 SPEC = "host"
@@ -120,7 +120,9 @@ def _check_programs() -> None:
 def _digest() -> str:
     """Of all that is copied, and of the state of the machine's programs."""
     parts: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
-    for name in ("os-release", *_COPIED):
+    for name, text in _texts().items():
+        parts += [name, text]
+    for name in _COPIED:
         path = _ETC / name
         if path.is_file():
             parts += [name, path.read_bytes()]
@@ -187,8 +189,8 @@ def _texts() -> dict[str, str]:
         "group": "".join(
             f"{name}:x:{gid}:\n" for name, gid in zip(groups[::2], groups[1::2], strict=True)
         ),
-        "hostname": "sandbox\n",
-        "hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+        "hostname": f"{HOSTNAME}\n",
+        "hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
         "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n"
         "networks: files\nprotocols: files\nservices: files\n",
         "os-release": release.read_text(encoding="utf-8") if release.is_file() else "",

@@ -23,7 +23,7 @@ printf 'nameserver 127.0.0.1\\n' >/etc/resolv.conf
   printf '::1\\tlocalhost ip6-localhost ip6-loopback\\n'
   printf 'fe00::0\\tip6-localnet\\nff00::0\\tip6-mcastprefix\\n'
   printf 'ff02::1\\tip6-allnodes\\nff02::2\\tip6-allrouters\\n'
-  printf '172.17.0.2\\tsandbox\\n'
+  printf '172.17.0.2\\t%s\\n' "$(cat /etc/hostname)"
 } >/etc/hosts
 
 : >/.dockerenv
