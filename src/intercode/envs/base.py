@@ -60,7 +60,7 @@ class InterCodeEnv(gymnasium.Env[str, str]):
         TaskError: There are no tasks.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     name: ClassVar[str] = "intercode"
     """The environment's short name, for the record."""
     takes_answer: ClassVar[bool] = False

@@ -31,7 +31,7 @@ from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.task import Task
 
 SYSTEM_PATHS = re.compile(
-    r"/(bin|sbin|lib\w*|usr|etc/(alternatives|ld\.so\.(cache|preload)|perl|python3[^/]*"
+    r"/(bin|sbin|lib(32|64|x32)?|usr|etc/(alternatives|ld\.so\.(cache|preload)|perl|python3[^/]*"
     r"|ssl/openssl\.cnf))(/|$)"
 )
 """Files, and directories with all that is in them, that decide how any command runs."""

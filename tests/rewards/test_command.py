@@ -1,0 +1,192 @@
+"""Verification in a real sandbox, with everything that an agent may do to steer it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from intercode.episode import Episode, Status
+from intercode.errors import SandboxError, TaskError
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
+from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode.task import Task
+
+SOLVED = "echo done > answer"
+TASK = Task("t", "Write 'done' to answer.", verification='test "$(cat answer)" = done')
+
+
+def start(task: Task) -> Sandbox:
+    sandbox = get_provider().start("host", Limits(timeout=5))
+    if task.setup:
+        assert sandbox.exec(["/bin/bash", "-c", task.setup]).ok
+    return sandbox
+
+
+REWARD = CommandReward(get_provider(), start)
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    sandbox = start(TASK)
+    yield sandbox
+    sandbox.close()
+
+
+def act(sandbox: Sandbox, *actions: str, task: Task = TASK, status: Status = "submitted") -> float:
+    shell = BashInterpreter(sandbox)
+    for action in actions:
+        shell.execute(action)
+    value = REWARD(task, Episode("t", "q", "bash", status=status), sandbox).value
+    shell.close()
+    return value
+
+
+def test_solved_or_not(sandbox: Sandbox) -> None:
+    assert act(sandbox) == 0.0
+    assert act(sandbox, SOLVED) == 1.0
+
+
+# Each tries to have an unsolved task pass.
+CHEATS = {
+    "function": "test() { true; }; cat() { echo done; }; export -f test cat",
+    "alias": "shopt -s expand_aliases; alias test=true cat='echo done'",
+    "PATH": "mkdir bin; printf '#!/bin/sh\\necho done\\n' > bin/cat; chmod +x bin/cat;"
+    " export PATH=$PWD/bin",
+    "local bin": "mkdir -p /usr/local/bin; printf '#!/bin/sh\\necho done\\n' > /usr/local/bin/cat;"
+    " chmod +x /usr/local/bin/cat",
+    "BASH_ENV": "echo 'exit 0' > .x; export BASH_ENV=$PWD/.x ENV=$PWD/.x",
+    "start-up files": "for f in .bashrc .profile .bash_profile .bash_logout /etc/profile"
+    " /etc/bash.bashrc; do echo 'exit 0' > $f; done",
+    "exit trap": "trap 'exit 0' EXIT",
+    "shell options": "set -n; export SHELLOPTS=noexec",
+    "preload": "echo /root/x.so > /etc/ld.so.preload",
+    "bin replaced": "rm /bin; mkdir /bin; cp /usr/bin/true /bin/bash",
+    "alternatives": "rm -rf /etc/alternatives; mkdir /etc/alternatives",
+    "directory gone": "cd /; rm -rf /root",
+    "directory is a file": "cd /; rm -rf /root; touch /root",
+    "answer is a pipe": "mkfifo answer",
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS.keys())
+def test_cheats_are_worth_nothing(sandbox: Sandbox, cheat: str) -> None:
+    assert act(sandbox, cheat) == 0.0
+
+
+HARMLESS = [
+    name
+    for name in CHEATS
+    if name
+    not in (
+        "preload",
+        "bin replaced",
+        "alternatives",
+        "directory gone",
+        "directory is a file",
+        "answer is a pipe",
+    )
+]
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_cannot_steer_it_does_not_matter(sandbox: Sandbox, name: str) -> None:
+    assert act(sandbox, SOLVED, CHEATS[name]) == 1.0
+
+
+def test_system_files_forfeit_the_verification(sandbox: Sandbox) -> None:
+    shell = BashInterpreter(sandbox)
+    shell.execute(f"{SOLVED}; touch /etc/ld.so.preload")
+    score = REWARD(TASK, Episode("t", "q", "bash", status="submitted"), sandbox)
+    assert score.value == 0.0
+    assert score.detail["tampered"] == ["/etc/ld.so.preload"]
+    shell.close()
+
+
+def test_the_setup_may_change_system_files() -> None:
+    task = Task("t", "q", setup="touch /etc/ld.so.preload", verification=TASK.verification)
+    with_setup = start(task)
+    try:
+        assert act(with_setup, SOLVED, task=task) == 1.0
+        assert act(with_setup, "rm /etc/ld.so.preload", task=task) == 1.0  # as in the image
+        assert act(with_setup, "echo x > /etc/ld.so.preload", task=task) == 0.0
+    finally:
+        with_setup.close()
+
+
+def test_python_takes_no_module_from_the_working_directory(sandbox: Sandbox) -> None:
+    check = 'python3 -c \'import json; json.loads(open("answer").read())["ok"]\''
+    task = Task("t", "q", verification=check)
+    assert (
+        act(sandbox, "echo 'loads = lambda text: {\"ok\": 1}' > json.py; touch answer", task=task)
+        == 0.0
+    )
+    assert act(sandbox, "echo '{\"ok\": 1}' > answer", task=task) == 1.0
+
+
+def test_background_processes_are_gone(sandbox: Sandbox) -> None:
+    task = Task("t", "q", verification="rm -f flag; sleep 0.3; ! test -e flag")
+    forever = "while :; do touch flag; done"
+    assert act(sandbox, f"({forever}) & disown", f"setsid bash -c '{forever}' &", task=task) == 1.0
+
+
+def test_a_running_episode_goes_on(sandbox: Sandbox) -> None:
+    task = Task("t", "q", verification="rm -f answer; ! test -e flag")
+    shell = BashInterpreter(sandbox)
+    shell.execute("here=kept; echo x > answer; sleep 60 &")
+    running = Episode("t", "q", "bash", status="running")
+    assert REWARD(task, running, sandbox).value == 1.0
+    execution = shell.execute("echo $here; cat answer; kill -0 $! && echo alive")
+    assert execution.output == b"kept\nx\nalive\n"
+    shell.execute("touch flag")
+    assert REWARD(task, running, sandbox).value == 0.0
+    shell.close()
+
+
+def test_the_time_limit_is_a_zero_that_says_so(sandbox: Sandbox) -> None:
+    task = Task("t", "q", verification="sleep 9", timeout=0.2)
+    score = REWARD(task, Episode("t", "q", "bash", status="submitted"), sandbox)
+    assert (score.value, score.detail["timed_out"]) == (0.0, True)
+
+
+def test_the_detail_has_exit_code_and_output(sandbox: Sandbox) -> None:
+    task = Task("t", "q", verification="echo why; exit 3")
+    score = REWARD(task, Episode("t", "q", "bash", status="submitted"), sandbox)
+    assert score.detail == {"exit_code": 3, "timed_out": False, "output": "why\n"}
+
+
+def test_a_dead_sandbox_is_an_error_and_not_a_zero(sandbox: Sandbox) -> None:
+    sandbox.close()
+    with pytest.raises(SandboxError):
+        act(sandbox)
+
+
+def test_a_task_without_verification(sandbox: Sandbox) -> None:
+    with pytest.raises(TaskError, match="field 'verification' is missing"):
+        act(sandbox, task=Task("t", "q", gold=("ls",)))
+
+
+@pytest.mark.parametrize(
+    ("path", "system"),
+    [
+        ("/bin", True),
+        ("/bin/bash", True),
+        ("/lib64", True),
+        ("/lib/x86_64-linux-gnu/libc.so.6", True),
+        ("/usr", True),
+        ("/usr/bin/test", True),
+        ("/usr/local/lib/python3.11/dist-packages/x.pth", True),
+        ("/etc/ld.so.preload", True),
+        ("/etc/python3.11/sitecustomize.py", True),
+        ("/etc/ssl/openssl.cnf", True),
+        ("/usr/local/bin/tool", False),
+        ("/etc/passwd", False),
+        ("/etc/ssl/certs/x", False),
+        ("/binary", False),
+        ("/home/usr/bin", False),
+        ("/library/x", False),
+    ],
+)
+def test_system_paths(path: str, system: bool) -> None:
+    assert bool(SYSTEM_PATHS.match(path) and not OPEN_PATHS.match(path)) is system

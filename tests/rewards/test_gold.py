@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from intercode.errors import RewardError
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner
+from intercode.sandbox import Limits, Sandbox, get_provider
+from intercode.task import Task
+
+
+def result(output: str = "") -> GoldResult:
+    return GoldResult(output, {}, {}, frozenset())
+
+
+def test_two_threads_do_not_compute_the_same_gold_twice() -> None:
+    cache = GoldCache()
+    started, computed = threading.Barrier(8), []
+
+    def compute() -> GoldResult:
+        computed.append(threading.get_ident())
+        return result("slow")
+
+    def ask(_: int) -> GoldResult:
+        started.wait()
+        return cache.get("key", compute)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(8)))
+    assert len(computed) == 1
+    assert all(item is found[0] for item in found)
+
+
+def test_a_waiting_thread_gets_the_result() -> None:
+    cache = GoldCache()
+    computing, go_on = threading.Event(), threading.Event()
+
+    def compute() -> GoldResult:
+        computing.set()
+        assert go_on.wait(10)
+        return result("first")
+
+    def never() -> GoldResult:
+        raise AssertionError("computed twice")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.get, "key", compute)
+        assert computing.wait(10)
+        second = pool.submit(cache.get, "key", never)
+        go_on.set()
+        assert first.result() is second.result()
+
+
+def test_a_failure_is_not_kept() -> None:
+    cache = GoldCache()
+
+    def fail() -> GoldResult:
+        raise RewardError("no")
+
+    with pytest.raises(RewardError):
+        cache.get("key", fail)
+    assert cache.get("key", result) == result()
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    cache = GoldCache(size=2)
+    for key in ("a", "b", "a", "c"):
+        cache.get(key, lambda key=key: result(key))
+    assert len(cache) == 2
+    assert cache.get("a", lambda: result("new")).output == "a"
+    assert cache.get("b", lambda: result("new")).output == "new"
+
+
+def test_a_copy_is_the_same_cache() -> None:
+    cache = GoldCache()
+    assert copy.deepcopy({"cache_gold": cache})["cache_gold"] is cache
+
+
+class Counting:
+    """A start function that counts."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.count = 0
+        self.limits = limits
+
+    def __call__(self, task: Task) -> Sandbox:
+        self.count += 1
+        sandbox = get_provider().start("host", self.limits)
+        if task.setup:
+            assert sandbox.exec(["/bin/bash", "-c", task.setup]).ok
+        return sandbox
+
+
+def runner(start: Callable[[Task], Sandbox], cache: GoldCache | None) -> GoldRunner:
+    return GoldRunner(start, BashInterpreter, lambda task: f"{task.setup}", cache)
+
+
+def test_gold_runs_once_per_task_and_gold() -> None:
+    start = Counting()
+    gold = runner(start, GoldCache())
+    task = Task("a", "q", ("echo hi > new; cat new",), setup="echo old > old")
+    found = gold.run(task, task.gold[0])
+    assert found.output == "hi"
+    assert sorted(found.before) == ["/root/old"]
+    assert sorted(found.after) == ["/root/new", "/root/old"]
+    assert found.touched == {"/root/new"}
+    assert gold.run(task, task.gold[0]) is found
+    assert start.count == 1
+    gold.run(task, "true")
+    gold.run(Task("a", "q", setup="echo other > old"), task.gold[0])
+    assert start.count == 3
+
+
+def test_gold_that_depends_on_the_clock_runs_anew() -> None:
+    start = Counting()
+    task = Task("a", "q", ("date +%N",))
+    uncached = runner(start, None)
+    uncached.run(task, task.gold[0])
+    uncached.run(task, task.gold[0])
+    assert start.count == 2
+    cached = runner(start, GoldCache())
+    by_task = Task("a", "q", ("date +%N",), metadata={"cache_gold": False})
+    cached.run(by_task, task.gold[0])
+    cached.run(by_task, task.gold[0])
+    assert start.count == 4
+
+
+def test_gold_that_does_not_end_is_an_error_and_not_a_reward() -> None:
+    gold = runner(Counting(Limits(timeout=0.3)), GoldCache())
+    with pytest.raises(RewardError, match="task 'a': gold ran into the time limit: sleep 9"):
+        gold.run(Task("a", "q"), "sleep 9")
