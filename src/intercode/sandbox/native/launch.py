@@ -62,7 +62,7 @@ def run(spec: dict[str, Any], control: socket.socket, handshake: int, machine: M
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     control, handshake = _keep_only(control, handshake)
-    sc.hide_arguments(b"init")
+    os.umask(0)
     socket.sethostname("intercode")
     if not spec["network"]:
         _loopback_up()
@@ -146,17 +146,15 @@ def _mount_dev(machine: Machine, owner: int) -> None:
         path = f"x/m/dev/{name}"
         if machine.root:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*number))
-            os.chmod(path, 0o666)
             os.chown(path, owner, owner)
         else:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
             sc.mount(f"/dev/{name}", path, None, sc.MS_BIND)
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"x/m/dev/{name}")
-        os.chown(f"x/m/dev/{name}", owner, owner, follow_symlinks=False)
+        os.lchown(f"x/m/dev/{name}", owner, owner)
     for name, mode in (("shm", 0o1777), ("pts", 0o755)):
-        os.mkdir(f"x/m/dev/{name}")
-        os.chmod(f"x/m/dev/{name}", mode)
+        os.mkdir(f"x/m/dev/{name}", mode)
         os.chown(f"x/m/dev/{name}", owner, owner)
     sc.mount("devpts", "x/m/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=620")
 
@@ -202,24 +200,13 @@ def _at_most_hard(which: int, value: int) -> int:
 
 def _drop_rights(kept: int) -> None:
     """See to it that no program started from here has a capability, but those in `kept`."""
-    for capability in range(41):
-        if not kept >> capability & 1:
-            with suppress(OSError):  # an older kernel has fewer
-                sc.prctl(sc.PR_CAPBSET_DROP, capability)
+    sc.drop_bounding_set(kept)
     sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)
-    sc.capset(ALL_CAPABILITIES & _permitted(), ALL_CAPABILITIES & _permitted(), kept)
-    for capability in range(41):
-        if kept >> capability & 1:
-            sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, capability)
+    for bit in CAPABILITY_BITS.values():
+        if kept >> bit & 1:
+            sc.capset(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)
+            sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
-
-
-def _permitted() -> int:
-    with open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("CapPrm:"):
-                return int(line.split()[1], 16)
-    raise OSError("no CapPrm in /proc/self/status")
 
 
 def filter_program() -> bytes:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from intercode.sandbox.native import cgroup, launch, layers, wire
+from intercode.sandbox.native.syscalls import hide_arguments
 
 
 class Spawner:
@@ -180,6 +181,7 @@ def main(caller_fd: int, name: str) -> None:
         # with the default again.
         signal.signal(number, signal.SIG_DFL)
     sys.setrecursionlimit(10_000)
+    hide_arguments(b"init")  # every sandbox's process 1 is a copy of this one
     caller = socket.socket(fileno=caller_fd)
     try:
         spawner = Spawner(caller, name)

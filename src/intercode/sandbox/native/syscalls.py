@@ -143,6 +143,14 @@ def prctl(option: int, *args: int) -> int:
     return _check(_libc.prctl(option, *padded), f"prctl {option}")
 
 
+def drop_bounding_set(kept: int) -> None:
+    """Take every capability but those in the mask `kept` out of what `execve` can give."""
+    drop = _libc.prctl
+    for capability in range(64):
+        if not kept >> capability & 1 and drop(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            return  # EINVAL: the kernel has no more
+
+
 def set_seccomp(program: bytes) -> None:
     """Install a classic BPF filter, a multiple of 8 bytes, for this process and its children."""
     buffer = ctypes.create_string_buffer(program, len(program))
