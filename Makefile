@@ -1,0 +1,46 @@
+# Two commands do all the set-up: `make demo` and `make test`. Root or not; as an ordinary user
+# nothing outside this folder is touched, and what is missing is named.
+
+PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3.10 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+$(BIN)/python:
+	@scripts/need-python "$(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml
+	@echo "installing intercode into $(VENV) …"
+	@$(BIN)/pip install $(PIP_FLAGS) -e .
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml
+	@echo "installing intercode and its tests' tools into $(VENV) …"
+	@$(BIN)/pip install $(PIP_FLAGS) -e '.[test,lint]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## Watch an agent being evaluated on interactive Bash tasks
+	@$(BIN)/intercode run bash --agent oracle --limit 8 --workers 2 --show
+
+test: $(VENV)/.test  ## Install what the tests need, and run them all
+	@scripts/need-system debootstrap git
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(VENV)/.test  ## Format, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.test  ## Measure against the machine's physical limits; writes benchmarks/results/
+	@$(BIN)/python benchmarks/bench.py
+
+clean:  ## Remove what the other targets made here
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs
