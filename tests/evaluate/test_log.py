@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from intercode.episode import Episode, Score, Turn, decode
 from intercode.errors import RecordError, RunLockedError
+from intercode.evaluate import Outcome
 from intercode.evaluate.log import EPISODES, RunLog, latest, read_episodes, read_manifest
 
 
@@ -53,7 +54,9 @@ def test_torn_at_every_byte(tmp_path: Path, tail: bytes) -> None:
         complete = data[:cut].count(b"\n")
         assert [e.task_id for e in read_episodes(path)] == [f"t{n}" for n in range(complete)]
         write(folder, episode(9))
-        assert [e.task_id for e in latest(path)] == [f"t{n}" for n in range(complete)] + ["t9"]
+        assert [task for _, task in latest(folder, Outcome.of)] == [
+            f"t{n}" for n in range(complete)
+        ] + ["t9"]
 
 
 def test_a_torn_line_longer_than_a_block(tmp_path: Path) -> None:

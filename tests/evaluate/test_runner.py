@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from .fakes import Factory, dataset
 from intercode.agents import registry
 from intercode.episode import Episode
 from intercode.errors import (
@@ -24,6 +23,8 @@ from intercode.errors import (
 from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.log import RunLog
 from intercode.evaluate.loop import episode_seed
+
+from .fakes import Factory, dataset
 
 TASKS = dataset(10)
 

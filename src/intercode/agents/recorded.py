@@ -50,20 +50,6 @@ def read_episodes(path: Path) -> Iterator[Episode]:
         raise RecordError(f"cannot read {path}: {error.strerror}") from error
 
 
-def latest(path: Path) -> list[Episode]:
-    """One episode for each task and epoch, ordered by them: the last one that was recorded.
-
-    An episode that ended in an infrastructure error is recorded, and again when it is retried by
-    a resumed run.
-    """
-    found: dict[tuple[int, str], Episode] = {}
-    for episode in read_episodes(path):
-        key = (episode.epoch, episode.task_id)
-        found.pop(key, None)
-        found[key] = episode
-    return list(found.values())
-
-
 def load_actions(path: Path) -> dict[str, list[str]]:
     """Task id → the actions that were taken, from any of the shapes that `replay` takes.
 

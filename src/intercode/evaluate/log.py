@@ -10,12 +10,12 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from intercode.agents.recorded import EPISODES, finished_size, latest, read_episodes
+from intercode.agents.recorded import EPISODES, finished_size, read_episodes
 from intercode.episode import Episode
 from intercode.errors import RecordError, RunLockedError
 
@@ -42,6 +42,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise RecordError(f"{path} is not a JSON object")
     return data
+
+
+T = TypeVar("T")
+
+
+def latest(folder: Path, of: Callable[[Episode], T]) -> dict[tuple[int, str], T]:
+    """What a run knows of each epoch and task: the last word, in the order in which they ended.
+
+    An episode that ended in an infrastructure error is recorded, and once more when a later
+    session has tried it again.
+
+    Args:
+        folder: The run's.
+        of: What to keep of an episode; whole ones may be large.
+    """
+    found: dict[tuple[int, str], T] = {}
+    for episode in read_episodes(folder / EPISODES):
+        key = (episode.epoch, episode.task_id)
+        found.pop(key, None)
+        found[key] = of(episode)
+    return found
 
 
 class RunLog:

@@ -209,6 +209,5 @@ def _resumed(
         return wanted, {}
     recorded = read_manifest(folder)
     manifest.check_same(recorded, wanted, folder)
-    episodes = latest(folder / EPISODES)
-    finished = {(e.epoch, e.task_id): Outcome.of(e) for e in episodes if e.status != "error"}
-    return recorded, finished
+    outcomes = latest(folder, Outcome.of)
+    return recorded, {key: outcome for key, outcome in outcomes.items() if not outcome.failed}

@@ -14,6 +14,7 @@ from intercode.errors import (
     RewardError,
     SandboxError,
     SandboxUnavailableError,
+    TaskError,
 )
 from intercode.evaluate.loop import EpisodeEnv, episode_seed, failed, run_episode
 
@@ -77,9 +78,11 @@ class Worker:
                 break
             except SandboxUnavailableError:
                 raise
-            except (SandboxError, RewardError, ImageError, AgentError) as error:
+            except (SandboxError, RewardError, ImageError, TaskError, AgentError) as error:
                 if self._stopped:
                     raise Stopped from error
+                if self._env is None and not isinstance(error, SandboxError):
+                    raise  # no environment can be made: it is not the task's fault
                 partial = self._partial()
                 self.close()
                 if isinstance(error, SandboxError) and attempts <= self._orders.max_retries:

@@ -1,0 +1,40 @@
+"""Remove what killed runs have left: control groups, snapshots, half-built images.
+
+What a living process uses is never touched, nor are finished images (see 'intercode images
+prune') and runs.
+
+Examples:
+  intercode clean
+  intercode clean --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from intercode.cli._text import print_json, safe
+from intercode.sandbox import images
+from intercode.sandbox.native.sweep import sweep
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Sweep, and say what was found."""
+    found = sweep(args.dry_run)
+    # A half-built image is only told from one that is being built by taking its lock.
+    found += [] if args.dry_run else [str(path) for path in images.sweep()]
+    if args.json:
+        print_json({"dry_run": args.dry_run, "removed": found})
+        return 0
+    for path in found:
+        print(safe(path))
+    what = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    print(
+        f"{'would remove' if args.dry_run else 'removed'} {what}" if found else "nothing was left"
+    )
+    return 0

@@ -1,0 +1,123 @@
+"""The command line. Each command is a module of its own, imported when it is asked for.
+
+A command's module has ``configure(parser)`` and ``execute(args) -> exit code``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, UsageError
+
+COMMANDS = {
+    "run": "run an agent over tasks",
+    "play": "try tasks yourself, in the terminal",
+    "report": "the summary of a finished run",
+    "show": "the episodes of a finished run, turn by turn",
+    "replay": "do recorded runs of the 2023 paper again, and compare",
+    "images": "list, build and remove sandbox images",
+    "doctor": "check whether this machine can run sandboxes",
+    "clean": "remove what killed runs have left",
+}
+"""Name → what it does; the module is ``intercode.cli.NAME``."""
+
+FAILED, USAGE, INTERRUPTED, PIPE = 1, 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: The arguments; default: the process's own.
+
+    Returns:
+        The exit code: 0 ok, 1 failed, 2 wrong usage, 130 interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        # What programs printed may hold anything, and a terminal may take little.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    split = next((n for n, word in enumerate(arguments) if not word.startswith("-")), None)
+    top = _parser()
+    options = top.parse_args(arguments if split is None else arguments[:split])
+    if options.version:
+        print(_version())
+        return 0
+    if split is None:
+        top.print_help()
+        return USAGE
+    name = arguments[split]
+    if name not in COMMANDS:
+        top.error(f"there is no command {name!r}; choose one of {', '.join(COMMANDS)}")
+    return run_command(name, arguments[split + 1 :], debug=options.debug)
+
+
+def run_command(
+    name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
+) -> int:
+    """Run a command with its own arguments, and turn what it raises into an exit code."""
+    module = import_module(f"intercode.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=prog or f"intercode {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.configure(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    try:
+        args = parser.parse_args(arguments)
+        debug = debug or args.debug
+        code = int(module.execute(args))
+        sys.stdout.flush()
+        return code
+    except InterCodeError as error:
+        if debug:
+            raise
+        print(f"intercode: error: {error}", file=sys.stderr)
+        is_usage = isinstance(error, UsageError | TaskError | TaskNotFoundError)
+        return USAGE if is_usage else FAILED
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:{width}}  {what}" for name, what in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="intercode",
+        usage="intercode [--debug] COMMAND [...]",
+        description="Interactive coding with execution feedback, in sandboxes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"commands:\n{commands}\n\n"
+        "'intercode COMMAND --help' tells more. First steps:\n"
+        "  intercode doctor\n"
+        "  intercode run bash --agent oracle --limit 10",
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return f"intercode {metadata.version('intercode-gym')}"
+    except metadata.PackageNotFoundError:
+        return "intercode (run from a checkout)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Do a recorded run of the 2023 paper again, under its protocol, and compare turn by turn.
+
+Examples:
+  intercode replay --upstream ../release --suite nl2bash_fs_1 --results results_fs_1.json
+  intercode replay --env bash --data tasks.json --results recorded.json --image nl2bash
+  intercode replay ... --workers 4 --json > report.json
+
+exit code: 0 if the replay ran to its end, whatever it found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace as with_fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intercode import datasets
+from intercode.cli import _options
+from intercode.cli._environment import provider_that_tells
+from intercode.cli._text import duration, percent, print_json, safe, table
+from intercode.errors import TaskNotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from intercode.paper.replay import ReplayReport
+    from intercode.paper.results import RecordedRun
+    from intercode.task import Dataset
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--env", default="bash", choices=("bash",), help="default: bash")
+    parser.add_argument("--results", type=Path, required=True, metavar="FILE", help="the record")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks that were run")
+    parser.add_argument(
+        "--image", metavar="IMAGE", help="where they were run (default: the tasks' own, or nl2bash)"
+    )
+    parser.add_argument(
+        "--upstream", type=Path, metavar="DIR", help="instead of --data: a copy of the release"
+    )
+    parser.add_argument("--suite", metavar="NAME", help="with --upstream: such as nl2bash_fs_1")
+    _options.add_selection(parser)
+    parser.add_argument(
+        "--workers", type=_options.positive, default=1, metavar="N", help="episodes at a time"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Replay, and print the report."""
+    from intercode.paper.replay import replay
+    from intercode.paper.results import load_results
+
+    tasks = _tasks(args)
+    recorded = _selected(load_results(args.results), args)
+    image = args.image or tasks[0].image or "nl2bash"
+    provider = provider_that_tells()
+    provider.digest(image)  # found or built before the workers start, and the clock
+    report = replay(
+        tasks,
+        recorded,
+        provider,
+        image,
+        workers=args.workers,
+        progress=None if args.quiet else _progress(),
+    )
+    if args.json:
+        print_json({"results": str(args.results), "image": image, **report.to_dict()})
+    else:
+        print(as_text(report))
+    return 0
+
+
+def _tasks(args: argparse.Namespace) -> Dataset:
+    if (args.data is None) == (args.upstream is None):
+        raise UsageError("say which tasks were run: either --data FILE, or --upstream and --suite")
+    if (args.upstream is None) != (args.suite is None):
+        raise UsageError("--upstream DIR and --suite NAME belong together")
+    if args.data is not None:
+        return datasets.load(args.data)
+    return datasets.load("nl2bash", root=args.upstream, suite=args.suite)
+
+
+def _selected(recorded: RecordedRun, args: argparse.Namespace) -> RecordedRun:
+    """Only the episodes that were asked for, in their order."""
+    episodes = recorded.episodes
+    if args.tasks:
+        wanted = set(args.tasks)
+        if missing := wanted - {episode.task_id for episode in episodes}:
+            raise TaskNotFoundError(f"{args.results} has no episode {', '.join(sorted(missing))}")
+        episodes = tuple(episode for episode in episodes if episode.task_id in wanted)
+    return with_fields(recorded, episodes=episodes[: args.limit])
+
+
+def _progress() -> Callable[[int, int], None]:
+    live = sys.stderr.isatty()
+    last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done < total and now - last < (0.1 if live else 5.0):
+            return
+        last = now
+        end = "" if live and done < total else "\n"
+        start = "\r\x1b[K" if live else ""
+        print(f"{start}{done}/{total} episodes", end=end, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def as_text(report: ReplayReport) -> str:
+    """The report for people: what agrees, and what does not by its cause."""
+    rows = [
+        _row("rewards equal (turns)", report.reward_equal, report.turns),
+        _row("observations equal (turns)", report.observation_equal, report.turns),
+        _row("success agrees (episodes)", report.success_agree, report.episodes),
+        _row("success recorded", report.success_recorded, report.episodes),
+        _row("success replayed", report.success_replayed, report.episodes),
+    ]
+    text = table(("", "count", "of", "share"), rows)
+    if report.mismatches:
+        every = Counter(mismatch.cause for mismatch in report.mismatches)
+        rewards = Counter(
+            mismatch.cause
+            for mismatch in report.mismatches
+            if abs(mismatch.reward_recorded - mismatch.reward_replayed) > 1e-9
+        )
+        causes = [
+            (safe(cause), str(count), str(rewards[cause])) for cause, count in every.most_common()
+        ]
+        text += "\n\n" + table(("mismatches by cause", "turns", "reward differs"), causes)
+        text += "\n(--json lists each of them)"
+    return f"{text}\n\n{report.episodes} episodes in {duration(report.seconds)}"
+
+
+def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
+    return name, str(count), str(total), percent(count / total if total else None)

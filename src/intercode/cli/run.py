@@ -1,0 +1,157 @@
+"""Run an agent over tasks, each in a fresh sandbox, and keep every episode.
+
+The run is a folder: run.json says what was run, episodes.jsonl what happened. A run that was
+interrupted is gone on with by the same command and --out FOLDER. One Ctrl-C waits for the
+episodes in flight, a second one stops at once.
+
+agents:
+  oracle                 runs gold: checks the tasks
+  noop                   submits at once: what doing nothing is worth
+  replay                 does again what --recording holds (a run's folder, or JSON: task → actions)
+  path/to/file.py:make   your own: make(task) gives an object with act(observation, history)
+
+Examples:
+  intercode run bash
+  intercode run bash --agent oracle --workers 4 --limit 10 --show
+  intercode run bash --data tasks.json --agent my_agent.py:make --out runs/mine
+  intercode run bash --data tasks.json --json | jq .statistics
+
+exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from intercode.agents import registry
+from intercode.agents.base import AgentFactory, ChecksTasks
+from intercode.cli import _environment, _options, _summary
+from intercode.cli._progress import Watcher
+from intercode.cli._text import duration, print_json
+from intercode.errors import UsageError
+from intercode.evaluate import RunResult, evaluate
+from intercode.evaluate.log import read_manifest
+from intercode.evaluate.runner import select
+from intercode.task import Task
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    _environment.add_name(parser)
+    who = parser.add_argument_group("who")
+    who.add_argument("--agent", default="oracle", help="see above (default: oracle)")
+    who.add_argument("--recording", type=Path, metavar="PATH", help="for --agent replay")
+    _options.add_selection(parser)
+    parser.add_argument(
+        "--epochs", type=_options.positive, default=1, metavar="N", help="attempts at each task"
+    )
+    _options.add_environment(parser)
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--workers", type=_options.positive, default=1, metavar="N", help="episodes at a time"
+    )
+    how.add_argument("--seed", type=_options.natural, default=0, metavar="N", help="default: 0")
+    how.add_argument(
+        "--retries",
+        type=_options.natural,
+        default=2,
+        metavar="N",
+        help="new attempts when a sandbox fails (default: 2)",
+    )
+    how.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/TIME-ENV-AGENT)"
+    )
+    how.add_argument("--show", action="store_true", help="print each episode as it ends")
+    how.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    how.add_argument("--json", action="store_true", help="print the result as one JSON object")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run, and print the summary."""
+    name, dataset = _environment.load(args)
+    tasks = select(dataset, args.tasks, args.limit)
+    options: dict[str, Any] = {} if args.recording is None else {"recording": args.recording}
+    agent = registry.get(args.agent, **options)
+    _check(args, agent, tasks)
+    setting = _environment.prepare(args, name, dataset, tasks)
+    out = args.out or _default_folder(name, args.agent)
+    watcher = Watcher(
+        show=(sys.stderr if args.json else sys.stdout) if args.show else None, quiet=args.quiet
+    )
+    result = evaluate(
+        dataset,
+        args.agent,
+        setting.make,
+        workers=args.workers,
+        out=out,
+        limit=args.limit,
+        tasks=args.tasks,
+        epochs=args.epochs,
+        seed=args.seed,
+        progress=watcher,
+        max_retries=args.retries,
+        settings=setting.facts,
+        agent_options=options,
+    )
+    _print(args, out, result)
+    if result.interrupted:
+        return 130
+    return 0 if result.complete else 1
+
+
+def _check(args: argparse.Namespace, agent: AgentFactory, tasks: list[Task]) -> None:
+    """Refuse, or warn of, what the agent cannot do, before anything starts."""
+    if args.agent == "replay" and args.recording is None:
+        raise UsageError("--agent replay needs --recording PATH")
+    if isinstance(agent, ChecksTasks):
+        agent.check(tasks)
+    without = [task.task_id for task in tasks if not task.gold]
+    if args.agent == "oracle" and without:
+        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
+        print(
+            f"intercode: warning: no gold for {', '.join(without[:3])}{more}: "
+            "there the oracle does nothing but submit",
+            file=sys.stderr,
+        )
+
+
+def _default_folder(env: str, agent: str) -> Path:
+    """A new name below ``runs/``: two runs of the same second get different ones."""
+    label = re.sub(r"[^\w.-]+", "-", Path(agent).name if ".py:" in agent else agent)
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{env}-{label}"
+    candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _print(args: argparse.Namespace, out: Path, result: RunResult) -> None:
+    manifest = read_manifest(out)
+    rate = result.ran / result.seconds if result.seconds else 0.0
+    if args.json:
+        print_json(
+            {
+                "run": str(out),
+                "env": manifest["env"]["env"],
+                "agent": manifest["agent"]["name"],
+                "dataset": manifest["dataset"],
+                "planned": result.planned,
+                "finished": len(result.outcomes),
+                "ran": result.ran,
+                "seconds": result.seconds,
+                "episodes_per_second": rate,
+                "interrupted": result.interrupted,
+                **_summary.as_json(result.outcomes),
+            }
+        )
+        return
+    print(_summary.facts(manifest), _summary.as_text(result.outcomes), sep="\n\n", end="\n\n")
+    workers = "1 worker" if args.workers == 1 else f"{args.workers} workers"
+    print(f"{result.ran} episodes in {duration(result.seconds)} ({rate:.1f}/s, {workers})")
+    print(f"run: {out}")
+    if result.interrupted:
+        missing = result.planned - len(result.outcomes)
+        print(f"interrupted: {missing} episodes are missing; go on with the same and --out {out}")

@@ -1,0 +1,50 @@
+"""The episodes of a run, turn by turn. Control characters are shown, not obeyed.
+
+Examples:
+  intercode show runs/20250101-120000-bash-oracle
+  intercode show RUN --task bash_014 --full
+  intercode show RUN --failed --json
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.cli._episode import LINES, render
+from intercode.cli._options import positive
+from intercode.cli._text import print_json
+from intercode.errors import TaskNotFoundError
+from intercode.evaluate.log import latest, read_manifest
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument(
+        "--task", action="append", metavar="ID", dest="tasks", help="only this task"
+    )
+    parser.add_argument("--failed", action="store_true", help="only what was not solved")
+    parser.add_argument(
+        "--lines", type=positive, default=LINES, metavar="N", help="of each observation (12)"
+    )
+    parser.add_argument("--full", action="store_true", help="observations from end to end")
+    parser.add_argument("--json", action="store_true", help="print a JSON list of episodes")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print the episodes."""
+    read_manifest(args.run)
+    episodes = list(latest(args.run, lambda episode: episode).values())
+    if args.tasks:
+        if missing := set(args.tasks) - {episode.task_id for episode in episodes}:
+            raise TaskNotFoundError(f"{args.run} has no episode of {', '.join(sorted(missing))}")
+        episodes = [episode for episode in episodes if episode.task_id in args.tasks]
+    if args.failed:
+        episodes = [episode for episode in episodes if not episode.success]
+    if args.json:
+        print_json([episode.to_dict() for episode in episodes])
+        return 0
+    for episode in episodes:
+        print(render(episode, None if args.full else args.lines))
+    return 0
