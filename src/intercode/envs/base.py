@@ -16,7 +16,7 @@ import gymnasium
 
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import Stage
-from intercode.episode import Episode, Score, Status, Turn, decode
+from intercode.episode import Episode, Score, Status, Turn, decode, encode
 from intercode.errors import (
     ActionError,
     EnvironmentStateError,
@@ -215,8 +215,9 @@ class InterCodeEnv(gymnasium.Env[str, str]):
         task, interpreter = self._task, self._interpreter
         assert task is not None and interpreter is not None  # the episode is running
         try:
+            encode(action)  # half a surrogate pair has no bytes that could be executed
             execution = interpreter.execute(action, task.timeout)
-        except ActionError as error:
+        except (ActionError, UnicodeEncodeError) as error:
             # The agent's mistake, not ours: it is told, and the episode goes on.
             note = f"not executed: {error}"
             execution = Execution(b"", ok=False, notes=(note,), info={"executed": False})

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from intercode.envs.bash import BashEnv
+from intercode.task import Dataset, Task
+
+TASKS = Dataset(
+    [
+        Task(
+            "count",
+            "How many files are in w?",
+            ("ls w | wc -l", "find w -type f | wc -l"),
+            setup="mkdir w; touch w/a w/b w/c",
+        ),
+        Task(
+            "sort",
+            "Sort in.txt into out.txt.",
+            ("sort in.txt > out.txt",),
+            files={"in.txt": "b\na\n", "/srv/data/other": "x"},
+        ),
+        Task("remove", "Remove old.", setup="mkdir old; touch old/f", verification="test ! -e old"),
+    ],
+    "small",
+)
+
+
+def kill_sandbox(env: BashEnv) -> None:
+    """Have the sandbox die under the episode, and wait until its processes have."""
+    shell = env._interpreter._process  # type: ignore[union-attr]
+    env.sandbox.close()
+    assert select.select([shell.exit_fd], [], [], 10)[0]
+
+
+MakeEnv = Callable[..., BashEnv]
+
+
+@pytest.fixture
+def make_env() -> Iterator[MakeEnv]:
+    """Makes environments that are closed when the test ends."""
+    made: list[BashEnv] = []
+
+    def make(data: Any = TASKS, **options: Any) -> BashEnv:
+        made.append(BashEnv(data, **options))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()

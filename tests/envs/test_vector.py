@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import intercode
+from intercode.envs.vector import ThreadVectorEnv
+from intercode.errors import SandboxError
+
+from .conftest import TASKS, kill_sandbox
+
+pytestmark = pytest.mark.filterwarnings("error")
+MakeVec = Callable[..., ThreadVectorEnv]
+COUNT = {"task_id": "count"}
+
+
+@pytest.fixture
+def make_vec() -> Iterator[MakeVec]:
+    made: list[ThreadVectorEnv] = []
+
+    def make(num_envs: int = 3, **options: Any) -> ThreadVectorEnv:
+        envs = gymnasium.make_vec("intercode-bash-v0", num_envs, data=TASKS, **options)
+        assert isinstance(envs, ThreadVectorEnv)
+        made.append(envs)
+        return envs
+
+    yield make
+    for envs in made:
+        envs.close()
+        envs.close()
+
+
+def test_eight_play_the_episodes_that_one_would(make_vec: MakeVec) -> None:
+    envs = make_vec(8)
+    observations, infos = envs.reset(seed=20)
+    assert observations in envs.observation_space
+    actions = tuple(f"echo {index}; ls" for index in range(8))
+    results = [envs.step(actions), envs.step(("submit",) * 8), envs.step(actions)]
+    for index in range(8):
+        alone = intercode.make("bash", data=TASKS)
+        observation, info = alone.reset(seed=20 + index)
+        assert (observations[index], infos["task_id"][index]) == (observation, info["task_id"])
+        for result, action in zip(results, (actions[index], "submit"), strict=False):
+            observation, reward, terminated, truncated, _ = alone.step(action)
+            assert [part[index] for part in result[:4]] == [
+                observation, reward, terminated, truncated,
+            ]  # fmt: skip
+        assert results[2][0][index] == alone.reset()[0]
+        alone.close()
+
+
+def test_different_seeds_give_different_episodes(make_vec: MakeVec) -> None:
+    assert len(set(make_vec(8).reset(seed=1)[0])) > 1
+    one, other = make_vec(8, seed=4), make_vec(8, seed=4)
+    assert one.reset()[0] == other.reset()[0] == make_vec(8).reset(seed=4)[0]
+    assert one.reset(seed=[7] * 8)[0] == (one.reset(seed=[7, *[None] * 7])[0][0],) * 8
+    with pytest.raises(ValueError, match="2 seeds"):
+        one.reset(seed=[1, 2])
+
+
+def test_they_run_at_the_same_time(make_vec: MakeVec) -> None:
+    envs = make_vec(3)
+    envs.reset()
+    together = threading.Barrier(3)
+    steps = [env.step for env in envs.envs]
+    for env, step in zip(envs.envs, steps, strict=True):
+        env.step = lambda action, step=step: (together.wait(10), step(action))[1]  # type: ignore[method-assign]
+    assert envs.step(("echo x",) * 3)[0] == ("x\n",) * 3
+
+
+def test_next_step_autoreset(make_vec: MakeVec) -> None:
+    envs = make_vec(2)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    envs.reset(options=COUNT)
+    _, rewards, terminated, _, infos = envs.step(("echo 3", "submit"))
+    assert list(terminated) == [False, True]
+    assert list(infos["_success"]) == [False, True]
+    observations, rewards, terminated, _, infos = envs.step(("submit", "ignored"))
+    assert list(rewards) == [1.0, 0.0]
+    assert list(terminated) == [True, False]
+    assert observations[1] in {task.query for task in TASKS}
+    assert list(infos["turn"]) == [1, 0]
+    assert envs.step(("ignored", "echo x"))[0][1] == "x\n"
+
+
+def test_same_step_autoreset(make_vec: MakeVec) -> None:
+    envs = make_vec(2, autoreset_mode="SameStep", max_turns=1)
+    envs.reset(options=COUNT)
+    observations, rewards, terminated, truncated, infos = envs.step(("echo 3", "submit"))
+    assert list(rewards) == [1.0, 0.0]
+    assert (list(terminated), list(truncated)) == ([False, True], [True, False])
+    assert list(infos["final_obs"]) == ["3\n", ""]
+    assert list(infos["final_info"]["success"]) == [True, False]
+    assert all(observation in {task.query for task in TASKS} for observation in observations)
+    assert list(infos["turn"]) == [0, 0]
+
+
+def test_disabled_autoreset(make_vec: MakeVec) -> None:
+    envs = make_vec(2, autoreset_mode="Disabled")
+    envs.reset(options=COUNT)
+    envs.step(("echo 3", "submit"))
+    with pytest.raises(ValueError, match="must be reset first"):
+        envs.step(("ls", "ls"))
+    mask = np.array([False, True])
+    observations, infos = envs.reset(options={**COUNT, "reset_mask": mask})
+    assert observations == ("3\n", TASKS["count"].query)
+    assert list(infos["_task_id"]) == [False, True]
+    assert list(envs.step(("submit", "submit"))[1]) == [1.0, 0.0]
+    with pytest.raises(ValueError, match="reset_mask"):
+        envs.reset(options={"reset_mask": np.zeros(2, dtype=np.bool_)})
+
+
+def test_gold_is_run_once_for_all(make_vec: MakeVec) -> None:
+    envs = make_vec(4)
+    started: list[str] = []
+    for env in envs.envs:
+        stage = env._stage
+        start = stage.start
+        stage.start = lambda task, start=start: (started.append(task.task_id), start(task))[1]
+    envs.reset(options=COUNT)
+    assert len(started) == 4
+    envs.step(("echo 3",) * 4)
+    envs.step(("submit",) * 4)
+    assert len(started) <= 5
+
+
+def test_an_error_is_raised_when_all_have_ended_their_step(make_vec: MakeVec) -> None:
+    envs = make_vec(2)
+    envs.reset(options=COUNT)
+    kill_sandbox(envs.envs[0])  # type: ignore[arg-type]
+    with pytest.raises(SandboxError):
+        envs.step(("echo 3", "echo 3"))
+    assert [len(episode.turns) for episode in envs.call("episode")] == [0, 1]
+    envs.reset(options=COUNT)
+    assert envs.step(("echo 3", "echo 3"))[0] == ("3\n", "3\n")
+
+
+def test_the_number_of_actions(make_vec: MakeVec) -> None:
+    envs = make_vec(2)
+    envs.reset()
+    with pytest.raises(ValueError, match="1 actions were given for 2"):
+        envs.step(("ls",))
+
+
+def test_render(make_vec: MakeVec) -> None:
+    envs = make_vec(2, render_mode="ansi")
+    envs.reset(options=COUNT)
+    assert envs.render() == (f"# {TASKS['count'].query}\n",) * 2
