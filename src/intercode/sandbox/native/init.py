@@ -166,20 +166,21 @@ class Init:
 
     def kill_except(self, keep: set[int]) -> None:
         """Kill until nothing else is left."""
+        if not keep & self.alive():
+            with suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # all at once: not even a fork bomb outruns it
+            self.reap(wait=True)
+            return
         deadline = time.monotonic() + _KILL_SECONDS
         for attempt in itertools.count():
             doomed = self.alive() - keep
             if not doomed or time.monotonic() > deadline:
                 return
-            if not keep & self.alive():
-                with suppress(ProcessLookupError):
-                    os.kill(-1, signal.SIGKILL)  # all at once: not even a fork bomb outruns it
-            else:
-                # What forks faster than it is killed is stopped first. Not at once: a shell
-                # reports children that stop.
-                number = signal.SIGSTOP if 5 < attempt < 50 else signal.SIGKILL
-                for pid in doomed:
-                    self.do_signal(pid, number, [])
+            # What forks faster than it is killed is stopped first. Not at once: a shell reports
+            # children that stop.
+            number = signal.SIGSTOP if 5 < attempt < 50 else signal.SIGKILL
+            for pid in doomed:
+                self.do_signal(pid, number, [])
             self.reap()
             time.sleep(0.0002)
 
@@ -187,11 +188,15 @@ class Init:
         """The pids in the sandbox, but for this one and zombies that a parent has yet to reap."""
         return {int(n) for n in os.listdir("/proc") if n.isdigit() and n != "1" and _runs(n)}
 
-    def reap(self) -> None:
-        """Collect the dead, and report the exit of those that the caller started."""
+    def reap(self, wait: bool = False) -> None:
+        """Collect the dead, and report the exit of those that the caller started.
+
+        Args:
+            wait: Until there is no other process: orphans, too, become this one's children.
+        """
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, 0 if wait else os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
