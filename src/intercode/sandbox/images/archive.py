@@ -70,6 +70,8 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
                 unpacker.add(archive, member)
                 count += 1
                 archive.members.clear()  # type: ignore[attr-defined] # it keeps them all
+            while archive.fileobj.read(1 << 20):
+                pass  # only at its end does a compressed file tell whether it was whole
         unpacker.finish()
     except _DAMAGE as error:
         raise ImageError(f"cannot unpack the archive {path}: {error}") from error
