@@ -169,14 +169,9 @@ class InterCodeEnv(gymnasium.Env[str, str]):
             raise EnvironmentStateError("the episode has ended: call reset() first")
         if not isinstance(action, str):
             raise ActionError(f"an action must be a text, not {type(action).__name__}")
-        word, _, answer = action.strip().partition(" ")
         with self._failures_recorded():
-            if word == "submit" and (not answer or self.takes_answer):
-                self.episode.answer = answer.strip() or None
-                score = self._finish("submitted")
-                return "", score.value, True, False, self._info(score=score)
-            if word == "skip" and not answer:
-                score = self._finish("skipped")
+            if (status := self._ending(action)) is not None:
+                score = self._finish(status)
                 return "", score.value, True, False, self._info(score=score)
             turn = self._execute(action)
             self.episode.turns.append(turn)
@@ -210,6 +205,14 @@ class InterCodeEnv(gymnasium.Env[str, str]):
         if not self._order:
             self._order = self.dataset.order(int(self.np_random.integers(2**32)))[::-1]
         return self.dataset[self._order.pop()]
+
+    def _ending(self, action: str) -> Status | None:
+        """How the episode ends by this action; None if the action is to be executed."""
+        word, _, answer = action.strip().partition(" ")
+        if word == "submit" and (not answer or self.takes_answer):
+            self.episode.answer = answer.strip() or None
+            return "submitted"
+        return "skipped" if word == "skip" and not answer else None
 
     def _execute(self, action: str) -> Turn:
         task, interpreter = self._task, self._interpreter
