@@ -49,7 +49,8 @@ class Watcher(Progress):
 
     def action(self, task: Task, action: str) -> None:
         """Remember what is being tried. (One assignment: safe from any thread.)"""
-        self._glimpse = f"{task.task_id}: {action[:200]}"
+        if action != "submit":
+            self._glimpse = f"{task.task_id}: {action[:200]}"
 
     def episode(self, episode: Episode) -> None:
         """Count it, and show it."""
@@ -94,7 +95,8 @@ class Watcher(Progress):
         if self._errors:
             parts.append(f"errors {self._errors}")
         if rate and self._done < self._total:
-            parts.append(f"{duration((self._total - self._done) / rate)} left")
+            left = max(1.0, (self._total - self._done) / rate)
+            parts.append(f"{duration(left)} left")
         if self._note:
             parts.append(self._note)
         return "  ".join(parts)

@@ -38,10 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 ok, 1 failed, 2 wrong usage, 130 interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    for stream in (sys.stdout, sys.stderr):
-        # What programs printed may hold anything, and a terminal may take little.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
     split = next((n for n, word in enumerate(arguments) if not word.startswith("-")), None)
     top = _parser()
     options = top.parse_args(arguments if split is None else arguments[:split])
@@ -61,6 +57,10 @@ def run_command(
     name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
 ) -> int:
     """Run a command with its own arguments, and turn what it raises into an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # What programs printed may hold anything, and a terminal may take little.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     module = import_module(f"intercode.cli.{name}")
     parser = argparse.ArgumentParser(
         prog=prog or f"intercode {name}",
@@ -69,9 +69,9 @@ def run_command(
     )
     module.configure(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    args = parser.parse_args(arguments)
+    debug = debug or args.debug
     try:
-        args = parser.parse_args(arguments)
-        debug = debug or args.debug
         code = int(module.execute(args))
         sys.stdout.flush()
         return code

@@ -76,6 +76,8 @@ def execute(args: argparse.Namespace) -> int:
     name, dataset = _environment.load(args)
     tasks = select(dataset, args.tasks, args.limit)
     options: dict[str, Any] = {} if args.recording is None else {"recording": args.recording}
+    if args.agent == "replay" and args.recording is None:
+        raise UsageError("--agent replay needs --recording PATH")
     agent = registry.get(args.agent, **options)
     _check(args, agent, tasks)
     setting = _environment.prepare(args, name, dataset, tasks)
@@ -83,21 +85,25 @@ def execute(args: argparse.Namespace) -> int:
     watcher = Watcher(
         show=(sys.stderr if args.json else sys.stdout) if args.show else None, quiet=args.quiet
     )
-    result = evaluate(
-        dataset,
-        args.agent,
-        setting.make,
-        workers=args.workers,
-        out=out,
-        limit=args.limit,
-        tasks=args.tasks,
-        epochs=args.epochs,
-        seed=args.seed,
-        progress=watcher,
-        max_retries=args.retries,
-        settings=setting.facts,
-        agent_options=options,
-    )
+    try:
+        result = evaluate(
+            dataset,
+            args.agent,
+            setting.make,
+            workers=args.workers,
+            out=out,
+            limit=args.limit,
+            tasks=args.tasks,
+            epochs=args.epochs,
+            seed=args.seed,
+            progress=watcher,
+            max_retries=args.retries,
+            settings=setting.facts,
+            agent_options=options,
+        )
+    except KeyboardInterrupt:
+        print(f"stopped; what was finished is in {out}", file=sys.stderr)
+        raise
     _print(args, out, result)
     if result.interrupted:
         return 130
@@ -106,8 +112,6 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace, agent: AgentFactory, tasks: list[Task]) -> None:
     """Refuse, or warn of, what the agent cannot do, before anything starts."""
-    if args.agent == "replay" and args.recording is None:
-        raise UsageError("--agent replay needs --recording PATH")
     if isinstance(agent, ChecksTasks):
         agent.check(tasks)
     without = [task.task_id for task in tasks if not task.gold]

@@ -1,0 +1,85 @@
+"""`play`, `doctor`, `clean`, `replay`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .conftest import Run, keys, parsed, write
+
+
+def test_play(cli: Run, data: Path) -> None:
+    typed = ":help\necho \\\nhello\n\nsubmit\nskip\n:quit\n"
+    told = cli("play", "bash", "--data", data, stdin=typed).stdout
+    assert "say hello" in told and "Ctrl-D" in told
+    assert "submitted: reward 1.000" in told
+    assert "skipped: reward 0.000" in told
+    assert told.rstrip().endswith("left")
+
+
+def test_play_json(cli: Run, data: Path) -> None:
+    typed = "echo hello\nsubmit\n"
+    done = cli("play", "bash", "--data", data, "--json", stdin=typed)
+    [episode] = parsed(done)
+    assert (episode["agent"], episode["score"]["value"]) == ("human", 1.0)
+    assert "say hello" in done.stderr
+
+
+def test_play_shows_the_last_observation_of_a_full_episode(cli: Run, data: Path) -> None:
+    done = cli("play", "bash", "--data", data, "--max-turns", 1, "--limit", 1, stdin="echo last\n")
+    assert "last\ntruncated: reward" in done.stdout.replace("$ ", "")
+
+
+def test_doctor(cli: Run) -> None:
+    told = parsed(cli("doctor", "--json"))
+    keys(told, "usable checks")
+    assert told["usable"]
+    for check in told["checks"]:
+        keys(check, "name ok detail fix")
+    assert "Sandboxes can be used." in cli("doctor").stdout
+
+
+def test_clean(cli: Run) -> None:
+    cli("clean")
+    assert parsed(cli("clean", "--dry-run", "--json")) == {"dry_run": True, "removed": []}
+    assert cli("clean").stdout == "nothing was left\n"
+
+
+def recorded(*turns: tuple[str, str, float]) -> dict[str, object]:
+    return {
+        "environment": "bash",
+        "dataset": "tasks.json",
+        "task_id": 0,
+        "query": "say hello",
+        "turn_history": {
+            "actions": [turn[0] for turn in turns],
+            "observations": [turn[1] for turn in turns],
+            "rewards": [turn[2] for turn in turns],
+            "valid_action": [True for _ in turns],
+        },
+        "summary": {"max_reward": max(turn[2] for turn in turns), "max_reward_idx": 0},
+    }
+
+
+def test_replay(cli: Run, tmp_path: Path) -> None:
+    data = write(tmp_path / "tasks.json", [{"query": "say hello", "gold": "echo hello"}])
+    turns = [("echo bye", "bye\n", 0.67), ("echo hello", "HELLO\n", 1.0)]
+    results = write(tmp_path / "results.json", {"0": recorded(*turns)})
+    arguments = ["replay", "--env", "bash", "--data", data, "--results", results]
+    told = parsed(cli(*arguments, "--image", "host", "--json"))
+    expected = (
+        "episodes turns reward_equal observation_equal success_recorded success_replayed "
+        "success_agree seconds by_task mismatches"
+    )
+    assert set(told) >= set(expected.split())
+    assert (told["episodes"], told["turns"], told["success_agree"]) == (1, 2, 1)
+    assert told["by_task"] == {"0": {"turns": 2, "reward_equal": 2, "observation_equal": 1}}
+    [mismatch] = told["mismatches"]
+    keys(
+        mismatch,
+        "task turn action observation_recorded observation_replayed reward_recorded "
+        "reward_replayed cause",
+    )
+    assert (mismatch["turn"], mismatch["observation_replayed"]) == (1, "hello\n")
+    table = cli(*arguments, "--image", "host").stdout
+    assert "rewards equal (turns)" in table and "mismatches by cause" in table
+    assert "no episode 7" in cli(*arguments, "--image", "host", "--task", "7", code=2).stderr

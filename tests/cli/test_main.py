@@ -1,0 +1,86 @@
+"""The frame of all commands: help, errors, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from intercode.cli.main import COMMANDS
+
+from .conftest import Run, command
+
+
+def test_help_names_every_command(cli: Run) -> None:
+    told = cli("--help").stdout
+    assert all(name in told for name in COMMANDS)
+    assert cli("--version").stdout.startswith("intercode ")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, intercode; before = set(sys.modules)\n"
+        "from intercode.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({m.partition('.')[0] for m in set(sys.modules) - before}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "numpy" not in done.stderr and "gymnasium" not in done.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_examples_and_json(cli: Run, name: str) -> None:
+    told = cli(name, "--help").stdout
+    assert "Examples:" in told and f"intercode {name}" in told
+    if name == "images":
+        told = cli(name, "list", "--help").stdout
+    assert "--json" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nope"], "there is no command 'nope'"),
+        (["--nope"], "unrecognized arguments: --nope"),
+        (["run", "--nope"], "unrecognized arguments"),
+        (["run"], "name an environment: bash"),
+        (["run", "nope"], "there is no environment 'nope'"),
+        (["run", "bash", "--env", "sql"], "which environment"),
+        (["run", "bash", "--workers", "0"], "--workers"),
+        (["run", "bash", "--memory", "lots"], "--memory"),
+        (["run", "bash", "--data", "none.json"], "none.json"),
+        (["replay", "--results", "r.json"], "either --data FILE, or --upstream"),
+        (["replay", "--results", "r.json", "--upstream", "x"], "belong together"),
+    ],
+)
+def test_wrong_usage(cli: Run, arguments: list[str], told: str) -> None:
+    done = cli(*arguments, code=2)
+    assert told in done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr
+
+
+def test_no_command_shows_the_help(cli: Run) -> None:
+    assert "commands:" in cli(code=2).stdout
+
+
+def test_debug_shows_where(cli: Run) -> None:
+    assert "Traceback" in cli("--debug", "run", "nope", code=1).stderr
+    assert "Traceback" in cli("run", "nope", "--debug", code=1).stderr
+
+
+def test_a_failure_is_one_line(cli: Run) -> None:
+    done = cli("report", "nowhere", code=1)
+    assert done.stderr.startswith("intercode: error: nowhere is not the folder of a run: run.json")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_closed_pipe_is_quiet(cli: Run, data: Path, tmp_path: Path) -> None:
+    cli("run", "bash", "--data", data, "--out", "run", "--quiet")
+    shell = " ".join(command("show", tmp_path / "run", "--json")) + " | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {shell}"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""

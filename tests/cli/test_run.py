@@ -1,0 +1,192 @@
+"""`intercode run` from end to end, in real sandboxes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from intercode.evaluate.log import EPISODES, RunLog, read_episodes
+
+from .conftest import TASKS, Run, keys, parsed, write
+
+
+def test_the_oracle_solves_everything(cli: Run, data: Path, tmp_path: Path) -> None:
+    done = cli("run", "bash", "--data", data, "--workers", 2)
+    assert "100.0 %" in done.stdout
+    folder = tmp_path / done.stdout.split("run: ")[1].strip()
+    assert folder.parent == tmp_path / "runs" and folder.name.endswith("-bash-oracle")
+    assert {e.task_id: e.reward for e in read_episodes(folder / EPISODES)} == {
+        task["task_id"]: 1.0 for task in TASKS
+    }
+
+
+def test_json(cli: Run, data: Path) -> None:
+    told = parsed(cli("run", "bash", "--data", data, "--agent", "noop", "--json", "--out", "run"))
+    keys(
+        told,
+        "run env agent dataset planned finished ran seconds episodes_per_second "
+        "interrupted statistics tags errors",
+    )
+    keys(told["dataset"], "name source digest tasks")
+    keys(
+        told["statistics"],
+        "episodes errors successes success_rate success_low success_high mean_reward "
+        "mean_turns mean_seconds truncated skipped",
+    )
+    assert (told["run"], told["env"], told["agent"]) == ("run", "bash", "noop")
+    assert told["planned"] == told["finished"] == told["ran"] == 4
+    assert told["statistics"]["successes"] == 0
+    assert list(told["tags"]) == ["files", "output", "verified"]
+    assert told["errors"] == []
+
+
+def test_the_papers_form(cli: Run, data: Path) -> None:
+    arguments = ["--env", "bash", "--data", data, "--limit", 1, "--json"]
+    told = parsed(cli(*arguments, module="intercode.run"))
+    assert told["statistics"]["successes"] == 1
+    assert "python -m intercode.run" in cli("--help", module="intercode.run").stdout
+
+
+def test_verification_without_gold(cli: Run, tmp_path: Path) -> None:
+    task = {key: value for key, value in TASKS[2].items() if key != "gold"}
+    done = cli("run", "bash", "--data", write(tmp_path / "one.json", task), "--json")
+    assert parsed(done)["statistics"]["mean_reward"] == 0.0
+    assert "no gold for bash_001" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("[", "JSON"),
+        ("[]", "no tasks"),
+        ('[{"task_id": "a", "query": "q"}]', "neither 'gold' nor 'verification'"),
+        ('[{"query": "q", "gold": 3}]', "row 0, field 'gold'"),
+        ('[{"task_id": "a", "query": "q", "gold": "g"}, {"task_id": "a", "query": "q"}]', "row 1"),
+    ],
+)
+def test_bad_data_is_refused_before_anything_starts(
+    cli: Run, tmp_path: Path, content: str, told: str
+) -> None:
+    (tmp_path / "bad.json").write_text(content)
+    done = cli("run", "bash", "--data", "bad.json", code=2)
+    assert told in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--task", "nope"], "no task has the id 'nope'"),
+        (["--agent", "nope"], "there is no agent 'nope'"),
+        (["--agent", "replay"], "needs --recording"),
+        (["--agent", "oracle", "--recording", "x"], "agent oracle"),
+        (["--agent", "missing.py:make"], "there is no file missing.py"),
+        (["--image", "nope"], "there is no image called 'nope'"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_starts(
+    cli: Run, data: Path, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    assert told in cli("run", "bash", "--data", data, *arguments, code=2).stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_selection_epochs_and_limits(cli: Run, data: Path) -> None:
+    options = ["--task", "touch", "--task", "hello", "--epochs", 2, "--out", "run", "--json"]
+    limits = ["--timeout", 5, "--memory", "256M", "--processes", 50, "--max-turns", 3]
+    assert parsed(cli("run", "bash", "--data", data, *options, *limits))["planned"] == 4
+    manifest = parsed(cli("report", "run", "--json"))["manifest"]
+    assert manifest["env"]["limits"]["memory"] == 256 << 20
+    assert manifest["env"]["limits"]["timeout"] == 5.0
+    assert manifest["env"]["max_turns"] == 3
+    assert manifest["env"]["images"]["host"]
+    told = cli("run", "bash", "--data", data, "--out", "run", code=1).stderr
+    assert "env.limits.memory was 268435456 and is now 1073741824" in told
+
+
+def test_going_on(cli: Run, data: Path) -> None:
+    cli("run", "bash", "--data", data, "--out", "run", "--limit", 1)
+    done = cli("run", "bash", "--data", data, "--out", "run", "--json")
+    assert (parsed(done)["ran"], parsed(done)["finished"]) == (3, 4)
+    assert "1 of 4 episodes are done" in done.stderr
+
+
+def test_a_run_has_one_writer(cli: Run, data: Path, tmp_path: Path) -> None:
+    with RunLog(tmp_path / "run"):
+        assert (
+            "another process" in cli("run", "bash", "--data", data, "--out", "run", code=1).stderr
+        )
+
+
+def test_what_is_shown_is_harmless(cli: Run, data: Path) -> None:
+    cli("run", "bash", "--data", data, "--out", "run")
+    shown = cli("run", "bash", "--data", data, "--show", "--workers", 2).stdout
+    for text in (shown, cli("show", "run", "--full").stdout):
+        assert "\x1b" not in text and "\r" not in text
+        assert "\\x1b[2J\\xff\\rx" in text
+        assert "$ find test_files -size +100M -delete" in text
+        assert "submitted: reward 1.000" in text
+    assert "hello" in cli("show", "run", "--task", "hello", env={"LC_ALL": "C"}).stdout
+
+
+def test_show_and_report(cli: Run, data: Path) -> None:
+    cli("run", "bash", "--data", data, "--out", "run", "--agent", "noop", "--quiet")
+    assert len(parsed(cli("show", "run", "--json", "--failed"))) == 4
+    [episode] = parsed(cli("show", "run", "--json", "--task", "touch"))
+    assert episode["status"] == "submitted" and episode["agent"] == "noop"
+    assert "no episode of nope" in cli("show", "run", "--task", "nope", code=2).stderr
+    told = parsed(cli("report", "run", "--json"))
+    keys(told, "run manifest statistics tags errors")
+    assert told["statistics"]["episodes"] == 4
+    assert "agent noop" in cli("report", "run").stdout
+
+
+def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import helper\n"
+        "class Mine:\n"
+        "    def __init__(self, task): self.task = task\n"
+        "    def act(self, observation, history):\n"
+        "        return 'submit' if history else helper.choose(observation)\n"
+    )
+    (tmp_path / "helper.py").write_text("def choose(query): return 'echo hello'\n")
+    arguments = ["run", "bash", "--data", data, "--out", "run", "--task", "hello", "--json"]
+    told = parsed(cli(*arguments, "--agent", "mine.py:Mine"))
+    assert told["statistics"]["successes"] == 1
+    (tmp_path / "mine.py").write_text("def Mine(task): return None\n")
+    assert "agent.digest" in cli(*arguments, "--agent", "mine.py:Mine", code=1).stderr
+    arguments[5] = "other"
+    told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
+    assert told["errors"][0]["type"] == "AgentError"
+    (tmp_path / "mine.py").write_text("def (")
+    done = cli(*arguments, "--agent", "mine.py:Mine", code=2)
+    assert "cannot be imported: SyntaxError" in done.stderr
+
+
+def test_replaying_a_run(cli: Run, data: Path) -> None:
+    cli("run", "bash", "--data", data, "--out", "run")
+    again = ["run", "bash", "--data", data, "--agent", "replay", "--recording", "run", "--json"]
+    assert parsed(cli(*again))["statistics"]["successes"] == 4
+
+
+def test_errors_are_told_apart_and_fail_the_run(cli: Run, tmp_path: Path) -> None:
+    bad = {"task_id": "bad", "query": "q", "gold": "true", "setup": "exit 3"}
+    data = write(tmp_path / "mixed.json", [TASKS[0], bad])
+    done = cli("run", "bash", "--data", data, code=1)
+    assert "Episodes without a result: 1 TaskError" in done.stdout
+    told = parsed(cli("run", "bash", "--data", data, "--json", code=1))
+    assert told["statistics"]["success_rate"] == 1.0
+    assert told["statistics"]["errors"] == 1
+    assert told["errors"][0]["task_id"] == "bad" and "setup" in told["errors"][0]["error"]
+
+
+def test_the_run_json_knows_what_was_run(cli: Run, data: Path, tmp_path: Path) -> None:
+    cli("run", "bash", "--data", data, "--out", "run", "--seed", 5)
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert manifest["seed"] == 5
+    assert manifest["env"]["protocol"] == "default"
+    [session] = manifest["sessions"]
+    keys(session["versions"], "python intercode-gym gymnasium numpy")
+    assert session["settings"]["workers"] == 1 and session["host"]["cpus"] >= 1

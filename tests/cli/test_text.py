@@ -1,0 +1,100 @@
+"""What is printed of untrusted output."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intercode.cli._options import positive, seconds, size
+from intercode.cli._text import duration, one_line, safe, shortened, table
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_safe_text_holds_nothing_that_a_terminal_obeys(text: str) -> None:
+    shown = safe(text)
+    assert all(c in "\n\t" or c.isprintable() for c in shown)
+    shown.encode("utf-8")
+    assert safe(shown) == shown
+
+
+@given(st.binary())
+def test_bytes_are_shown(data: bytes) -> None:
+    assert (
+        safe(data.decode("utf-8", "surrogateescape")).isprintable()
+        or b"\n" in data
+        or (b"\t" in data)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain ünïcode 漢字", "plain ünïcode 漢字"),
+        ("a\x1b[31mb", "a\\x1b[31mb"),
+        ("a\rb\b", "a\\rb\\b"),
+        ("\x9b2J", "\\x9b2J"),
+        (b"\xff\xfe".decode("utf-8", "surrogateescape"), "\\xff\\xfe"),
+        ("abc\u202egnp", "abc\\u202egnp"),
+        ("\U000e0041", "\\U000e0041"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_safe(text: str, shown: str) -> None:
+    assert safe(text) == shown
+
+
+@given(st.text(), st.integers(1, 40))
+def test_one_line_fits(text: str, width: int) -> None:
+    line = one_line(text, width)
+    assert len(line) <= width and "\n" not in line
+
+
+def test_shortened_keeps_head_and_tail() -> None:
+    text = "".join(f"line {n}\n" for n in range(100))
+    lines = shortened(text, 6).split("\n")
+    assert lines == [
+        "line 0",
+        "line 1",
+        "line 2",
+        "line 3",
+        "… 94 more lines …",
+        "line 98",
+        "line 99",
+    ]
+    assert shortened("a\nb\n", 2) == "a\nb"
+
+
+def test_table_and_duration() -> None:
+    assert (
+        table(("", "n"), [("long name", "1"), ("b", "22")])
+        == "            n\nlong name   1\nb          22"
+    )
+    assert [duration(s) for s in (0.0123, 1.25, 61, 3600)] == [
+        "12 ms",
+        "1.2 s",
+        "1 min 01 s",
+        "1 h 00 min",
+    ]
+
+
+def test_option_values() -> None:
+    assert [size(t) for t in ("512M", "1G", "1GiB", "1.5k", "100")] == [
+        512 << 20,
+        1 << 30,
+        1 << 30,
+        1536,
+        100,
+    ]
+    assert (positive("3"), seconds("2.5"), seconds("2s")) == (3, 2.5, 2.0)
+    for parse, text in (
+        (size, "x"),
+        (size, "0"),
+        (positive, "0"),
+        (positive, "-1"),
+        (seconds, "nan"),
+    ):
+        with pytest.raises(argparse.ArgumentTypeError):
+            parse(text)
