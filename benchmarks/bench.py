@@ -1,0 +1,226 @@
+"""InterCode against the machine's physical limits, in one run: ``make bench``.
+
+Times differ from machine to machine and from day to day; ratios to what the same machine does in
+the same run differ little. Writes ``benchmarks/results/bench.json`` and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import floors
+from floors import median_ms
+
+import intercode
+from intercode.evaluate import evaluate
+from intercode.sandbox import get_provider
+from intercode.sandbox.native import cgroup
+from intercode.task import Dataset, Task
+
+RESULTS = Path(__file__).parent / "results"
+HUNDRED = "for i in $(seq 100); do echo $i > /root/f$i; done"
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    value: float
+    unit: str
+    target: str = ""
+    ok: bool | None = None
+    note: str = ""
+
+
+def make_env(tasks: list[Task]) -> Any:
+    """The Bash environment itself, without Gymnasium's wrappers."""
+    return intercode.make("bash", data=Dataset(tasks, name="bench"), max_turns=10**9).unwrapped
+
+
+def against(
+    name: str, ms: float, floor_name: str, floor: float, times: float, goal: float | None = None
+) -> Row:
+    """A time as a multiple of a floor."""
+    ratio = ms / floor
+    target = f"< {times:g} x {floor_name}" + (f", goal {goal:g} x" if goal else "")
+    return Row(name, ms, "ms", target, ratio < times, f"{ratio:.2f} x")
+
+
+def below(name: str, value: float, limit: float, unit: str, note: str = "") -> Row:
+    """A value that must stay below a limit."""
+    return Row(name, value, unit, f"< {limit:g} {unit}", value < limit, note)
+
+
+def stepping(floor: dict[str, float]) -> list[Row]:
+    """Reset, steps and scoring of one environment."""
+    tasks = [Task("echo", "Print hello.", gold=("echo hello",)),
+             Task("files", "Write a hundred files.", gold=(HUNDRED,))]  # fmt: skip
+    env = make_env(tasks)
+    bash, true = floor["fork + exec of bash -c true"], floor["fork + exec of /bin/true"]
+    env.reset(seed=0, options={"task_id": "echo"})
+    reset = median_ms(lambda: env.reset(options={"task_id": "echo"}), 200)
+    builtin = median_ms(lambda: env.step("true"), 500)
+    external = median_ms(lambda: env.step("/bin/true"), 500)
+    env.step("echo hello")
+    env._score()
+    unchanged = median_ms(env._score, 200)
+    env.reset(options={"task_id": "files"})
+    env.step(HUNDRED)
+    env._score()
+    hundred = median_ms(env._score, 100)
+    env.close()
+    return [
+        against("reset to a pristine sandbox, shell ready", reset, "bash -c true", bash, 6, 3),
+        below("step of a shell builtin", builtin, 0.5, "ms"),
+        against("step of /bin/true", external, "its fork + exec", true, 2),
+        below("score, no file changes, gold cached", unchanged, 1, "ms"),
+        below("score, 100 changed files, gold cached", hundred, 10, "ms"),
+    ]
+
+
+def run_ms(*argv: str, repeats: int = 7) -> float:
+    """The median wall time of a whole process."""
+    return median_ms(lambda: subprocess.run(argv, check=True, capture_output=True), repeats)
+
+
+def starting() -> list[Row]:
+    """What importing and asking for help cost, as whole processes."""
+    alone = run_ms(sys.executable, "-c", "import gymnasium")
+    ours = run_ms(sys.executable, "-c", "import intercode")
+    command = str(Path(sys.executable).parent / "intercode")
+    return [
+        below("import intercode, above import gymnasium", ours - alone, 50, "ms",
+              f"{alone:.0f} ms alone"),
+        below("intercode --help", run_ms(command, "--help"), 350, "ms"),
+    ]  # fmt: skip
+
+
+def pss(pid: int) -> int:
+    """A process's share of memory, in bytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("no Pss")
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:  # it has just ended
+        return []
+    return [p for child in map(int, children) for p in (child, *descendants(child))]
+
+
+def leftovers() -> tuple[int, ...]:
+    """Processes below this one, mounts, cgroups of ours."""
+    mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
+    pattern = f"{cgroup.PREFIX}{os.getpid()}-*/*/"
+    groups = sum(len(list(Path(parent).glob(pattern))) for _, parent in cgroup.parents())
+    return len(descendants(os.getpid())), mounts, groups
+
+
+def many(count: int) -> list[Row]:
+    """That many sandboxes with their shells alive at once."""
+    from intercode.interpreters.bash import BashInterpreter
+
+    provider = get_provider("native")
+    provider.start("host").close()
+    time.sleep(0.5)
+    before = leftovers()
+    start = time.perf_counter()
+    sandboxes = [provider.start("host") for _ in range(count)]
+    shells = [BashInterpreter(sandbox) for sandbox in sandboxes]
+    opened = time.perf_counter() - start
+    spawner = provider._spawner.process.pid  # type: ignore[attr-defined]
+    memory = sum(pss(pid) for pid in descendants(spawner)) / count / 2**20
+    start = time.perf_counter()
+    for shell in shells:
+        shell.close()
+    for sandbox in sandboxes:
+        sandbox.close()
+    while leftovers() != before and time.perf_counter() - start < 60:
+        time.sleep(0.05)
+    closed = time.perf_counter() - start
+    left = [now - was for now, was in zip(leftovers(), before, strict=True)]
+    return [
+        Row(f"{count} sandboxes opened", opened, "s"),
+        below(f"memory of each of {count} (proportional set size)", memory, 8, "MiB"),
+        below(f"{count} sandboxes closed and gone", closed, 10, "s"),
+        below("processes, mounts, cgroups left", sum(map(abs, left)), 1, ""),
+    ]
+
+
+def throughput(seconds: float, workers: int = 8) -> list[Row]:
+    """Oracle episodes a second, of the bundled one-liners, all recorded on disk."""
+    from intercode import datasets
+
+    bundled = datasets.load("bash")
+    easy = [task for task in bundled if "easy" in task.tags and not task.verification]
+    dataset = Dataset(easy, name="one-liners")
+
+    def env() -> Any:
+        return intercode.make("bash", data=dataset).unwrapped
+
+    with tempfile.TemporaryDirectory() as folder:
+        warm = evaluate(dataset, "oracle", env, workers=workers, out=Path(folder) / "warm")
+        rate = len(warm.outcomes) / warm.seconds
+        epochs = max(1, round(seconds * rate / len(easy)))
+        result = evaluate(
+            dataset, "oracle", env, workers=workers, out=Path(folder) / "run", epochs=epochs
+        )
+    if result.statistics.success_rate != 1.0:
+        raise SystemExit(f"the oracle failed: {result.statistics}")
+    done = result.ran / result.seconds
+    note = f"{result.ran} episodes of {len(easy)} tasks; {os.cpu_count()} cores"
+    return [Row(f"oracle episodes, {workers} workers", done, "/s", ">= 150 /s", done >= 150, note)]
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sandboxes", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=20, help="for the throughput")
+    parser.add_argument("--only", choices=["stepping", "starting", "many", "throughput"])
+    args = parser.parse_args()
+    floor = floors.measure_apart()
+    parts: dict[str, Callable[[], list[Row]]] = {
+        "stepping": lambda: stepping(floor),
+        "starting": starting,
+        "many": lambda: many(args.sandboxes),
+        "throughput": lambda: throughput(args.seconds),
+    }
+    rows = [Row(name, ms, "ms", "the machine") for name, ms in floor.items()]
+    for name, part in parts.items():
+        if args.only in (None, name):
+            rows += part()
+    for row in rows:
+        mark = {True: "ok", False: "MISSED", None: ""}[row.ok]
+        print(f"{row.name:52} {row.value:9.2f} {row.unit:4} {row.target:34} {mark:7} {row.note}")
+    RESULTS.mkdir(exist_ok=True)
+    facts = {
+        "machine": platform.platform(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
+        "python": platform.python_version(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    report = {"facts": facts, "rows": [asdict(row) for row in rows]}
+    (RESULTS / "bench.json").write_text(json.dumps(report, indent=2) + "\n")
+    return int(any(row.ok is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
