@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.sandbox.native import wire
 
 _START_SECONDS = 30.0
+_OPEN_FILES = 65_536
 # The package's own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
 _BOOTSTRAP = """
 import sys, types
@@ -32,6 +34,7 @@ class Spawner:
     """A running spawner process. It ends when this is closed, or this process does."""
 
     def __init__(self) -> None:
+        _raise_open_files()
         package = str(Path(__file__).parents[2])
         ours, theirs = wire.pair()
         with theirs:
@@ -92,6 +95,14 @@ class Spawner:
             return
         self.process.kill()
         self.process.wait()
+
+
+def _raise_open_files() -> None:
+    """Use what the administrator allows: the usual soft limit of 1024 is 140 sandboxes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _name() -> str:

@@ -1,0 +1,91 @@
+"""kill -9 of a run at any moment: no finished episode is missing or torn, and nothing is left.
+
+The full figure (50) is run by hand before a release::
+
+    INTERCODE_SOAK_KILLS=50 pytest tests/soak/test_kill.py -s --timeout 3600
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from intercode.sandbox.native import cgroup
+
+KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "5"))
+TASKS = [{"task_id": f"t{n}", "query": "Say it.", "gold": f"echo {n}"} for n in range(50)]
+
+
+def intercode(*args: str) -> list[str]:
+    return [sys.executable, "-m", "intercode.cli", *args]
+
+
+def cgroups_of(pid: int) -> list[Path]:
+    return [f for _, p in cgroup.parents() for f in Path(p).glob(f"{cgroup.PREFIX}{pid}-*")]
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    data = tmp_path / "tasks.json"
+    data.write_text(json.dumps(TASKS))
+    out = tmp_path / "run"
+    # Never done within this test, however often it is gone on with.
+    command = intercode(
+        "run", "bash", "--data", str(data), "--out", str(out), "--workers", "4",
+        "--epochs", "2000",
+    )  # fmt: skip
+    moments = random.Random(7)
+    for attempt in range(KILLS):
+        log = tmp_path / f"log-{attempt}"
+        with log.open("wb") as file:
+            process = subprocess.Popen(command, stderr=file, stdout=file, start_new_session=True)
+        time.sleep(moments.uniform(0.2, 4.0))
+        assert process.poll() is None, log.read_text()
+        descendants = list(_descendants(process.pid))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        claimed = [int(n) for n in re.findall(r"^(\d+)/\d+ ", log.read_text(), re.MULTILINE)]
+        _gone(descendants)
+        episodes = out / "episodes.jsonl"
+        lines = episodes.read_bytes().split(b"\n")[:-1] if episodes.exists() else []
+        recorded = [json.loads(line) for line in lines]
+        keys = {(episode["epoch"], episode["task_id"]) for episode in recorded}
+        assert len(keys) == len(recorded), "an episode was recorded twice"
+        assert all(episode["score"]["value"] == 1.0 for episode in recorded)
+        assert len(recorded) >= (claimed[-1] if claimed else 0), "a finished episode is missing"
+        swept = subprocess.run(intercode("clean", "--json"), capture_output=True, check=True)
+        json.loads(swept.stdout)
+        assert not cgroups_of(process.pid)
+        print(f"kill {attempt + 1}: {len(recorded)} episodes recorded")
+    assert len(recorded) > 0
+
+
+def _descendants(pid: int) -> set[int]:
+    try:
+        found = {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    except OSError:
+        return set()
+    return found | {p for child in found for p in _descendants(child)}
+
+
+def _gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        alive = [pid for pid in pids if _runs(pid)]
+        if not alive:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"still alive: {alive}")
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
