@@ -85,7 +85,7 @@ def header(name: str, kind: bytes, link: str = "", mode: int = 0o644) -> tarfile
 def run_python(code: str, *args: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (SOURCE, *sys.path)))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -504,7 +504,7 @@ def test_prune_keeps_what_is_in_use(tmp_path: Path, cache: Path) -> None:
     """
     worker = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), f"scratch+{tar}"],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (SOURCE, *sys.path)))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

@@ -11,7 +11,8 @@ from pathlib import Path
 from intercode.sandbox.images.cache import RECORD, TEMPORARY, ImageCache
 from intercode.sandbox.images.files import locked, remove_tree
 
-_TORN = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY))
+_TORN = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
+_DYING = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,21 @@ def sweep(cache: ImageCache | None = None) -> list[Path]:
     cache = cache or ImageCache.default()
     swept: list[Path] = []
     for folder in cache.images.iterdir():
-        if match := _TORN.match(folder.name):
-            with locked(cache.locks / match["digest"], wait=False) as alone:
-                if alone is not None:
-                    remove_tree(folder)
-                    swept.append(folder)
+        match = _TORN.fullmatch(folder.name)
+        if match and _remove_torn(folder, cache.locks / match["digest"], match["pid"]):
+            swept.append(folder)
     return swept
+
+
+def _remove_torn(folder: Path, lock: Path, pid: str) -> bool:
+    """Remove a build's folder unless it is being built, and say whether it was."""
+    deadline = time.monotonic() + _DYING
+    while True:
+        with locked(lock, wait=False) as alone:
+            if alone is not None:
+                remove_tree(folder)
+                return True
+        # The programs of a builder that was killed hold its lock until they are gone too.
+        if Path("/proc", pid).exists() or time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
