@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import floors
-from floors import median_ms
-
 import intercode
+from floors import median_ms
 from intercode.evaluate import evaluate
 from intercode.sandbox import get_provider
 from intercode.sandbox.native import cgroup

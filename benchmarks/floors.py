@@ -106,9 +106,7 @@ def measure() -> dict[str, float]:
     """All of them, in milliseconds."""
     found = {
         "fork + exec of /bin/true": median_ms(lambda: fork_exec("/bin/true"), 300),
-        "fork + exec of bash -c true": median_ms(
-            lambda: fork_exec("/bin/bash", "-c", "true"), 300
-        ),
+        "fork + exec of bash -c true": median_ms(lambda: fork_exec("/bin/bash", "-c", "true"), 300),
     }
     if (overlay := overlay_mount_ms()) is not None:
         found["one overlay mount"] = overlay
@@ -117,7 +115,8 @@ def measure() -> dict[str, float]:
 
 def measure_apart() -> dict[str, float]:
     """`measure` in a process of its own."""
-    done = subprocess.run([sys.executable, "-I", "-S", __file__], stdout=subprocess.PIPE, check=True)
+    command = [sys.executable, "-I", "-S", __file__]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 

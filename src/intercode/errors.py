@@ -49,7 +49,15 @@ class SandboxError(InterCodeError, RuntimeError):
 
 
 class SandboxUnavailableError(SandboxError):
-    """This machine does not permit the sandbox; the message says which rule and how to mend it."""
+    """This machine does not permit the sandbox; the message says which rule and how to mend it.
+
+    Attributes:
+        fix: The one command that mends it.
+    """
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
 
 
 class SandboxClosedError(SandboxError):

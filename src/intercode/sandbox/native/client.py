@@ -122,53 +122,52 @@ def start_time(pid: int) -> int | None:
 def unavailable(reply: dict[str, Any]) -> SandboxError:
     """The error that says which rule of the machine is in the way, and what mends it."""
     failed, number = str(reply["failed"]), int(reply.get("errno", 0))
-    call = failed.partition(":")[0].removeprefix(f"[Errno {number}] ")
+    call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
     permission = number in (errno.EPERM, errno.EACCES)
     if call in ("unshare", "clone") and number == errno.ENOSPC:
-        why = "user.max_user_namespaces is used up or 0: `sysctl -w user.max_user_namespaces=65536`"
+        why, fix = "user.max_user_namespaces is 0 or used up", _MORE_NAMESPACES
     elif call in ("unshare", "clone") and permission:
-        why = _why_no_namespaces()
+        why, fix = _why_no_namespaces()
     elif call.startswith("write") and permission:
-        why = (
-            "AppArmor restricts user namespaces (Ubuntu 23.10+): "
-            "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
-        )
+        why, fix = _why_no_id_map()
     elif call == "mount proc" and permission:
-        why = (
-            "this container's /proc is masked: start it with "
-            "`--security-opt systempaths=unconfined`"
-        )
+        why, fix = "this container's /proc is masked", _UNMASK
     elif call == "mount overlay":
-        why = (
-            "overlayfs refused; Linux 5.19 (root) or 6.6 (ordinary user) and the module are needed"
-        )
+        why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
+        fix = "modprobe overlay"
     elif call == "mount_setattr":
-        why = (
-            "the image cache's file system cannot be id-mapped: set INTERCODE_CACHE to a folder "
-            "on ext4, xfs or btrfs, with Linux 5.19 or newer"
-        )
-    elif number in (errno.ENOENT, errno.ENOTDIR):
-        return SandboxError(f"a sandbox did not start: {failed}")
+        why = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
+        fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
     else:
         return SandboxError(f"a sandbox did not start: {failed}")
     return SandboxUnavailableError(
-        f"sandboxes are not permitted here ({failed}). {why}. `intercode doctor` tells more."
+        f"sandboxes are not permitted here: {why} ({failed}). To mend it: `{fix}`. "
+        "`intercode doctor` tells more.",
+        fix,
     )
 
 
-def _why_no_namespaces() -> str:
+_MORE_NAMESPACES = "sysctl -w user.max_user_namespaces=65536"
+_UNMASK = "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined …"
+_NO_APPARMOR = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+
+
+def _why_no_namespaces() -> tuple[str, str]:
     if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return (
-            "AppArmor restricts user namespaces: "
-            "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
-        )
+        return "AppArmor restricts user namespaces", _NO_APPARMOR
     if _read("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-        return "user namespaces are off: `sysctl -w kernel.unprivileged_userns_clone=1`"
+        return "user namespaces are off", "sysctl -w kernel.unprivileged_userns_clone=1"
     if _read("/proc/sys/user/max_user_namespaces") == "0":
-        return "user namespaces are off: `sysctl -w user.max_user_namespaces=65536`"
+        return "user namespaces are off", _MORE_NAMESPACES
+    return "a seccomp profile forbids namespaces, as Docker's default does", _UNMASK
+
+
+def _why_no_id_map() -> tuple[str, str]:
+    if _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return "AppArmor restricts user namespaces", _NO_APPARMOR
     return (
-        "a container's seccomp profile forbids namespaces: start it with `--security-opt "
-        "seccomp=unconfined --security-opt systempaths=unconfined`"
+        "this root has neither the rights of root nor those of an ordinary user",
+        "docker run --cap-add SYS_ADMIN … or run as another user",
     )
 
 

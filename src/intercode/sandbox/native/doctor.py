@@ -11,6 +11,7 @@ from pathlib import Path
 
 from intercode.errors import InterCodeError
 from intercode.sandbox.images import cache_root
+from intercode.sandbox.native.layers import is_root
 from intercode.sandbox.native.provider import NativeProvider
 
 _FILES_FOR_MANY = 4096
@@ -37,9 +38,9 @@ def check() -> list[Check]:
 def _kernel() -> Check:
     release = platform.release()
     numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
-    needed = [5, 19] if os.geteuid() == 0 else [6, 6]
+    needed = [5, 19] if is_root() else [6, 6]
     if platform.system() != "Linux" or numbers < needed:
-        why = "id-mapped layers" if os.geteuid() == 0 else "overlays on tmpfs for ordinary users"
+        why = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
         return Check(
             "kernel",
             False,
@@ -59,7 +60,7 @@ def _sandbox() -> list[Check]:
             sandbox.close()
         facts = provider.facts()
     except InterCodeError as error:
-        return [Check("sandbox", False, str(error), "see the message")]
+        return [Check("sandbox", False, str(error), getattr(error, "fix", ""))]
     finally:
         provider.close()
     if done.stdout != b"works\n":

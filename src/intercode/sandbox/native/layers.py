@@ -20,7 +20,13 @@ _CAP_SYS_ADMIN = 21
 
 
 def is_root() -> bool:
-    """Whether this process is root with its rights, not root of a restricted container."""
+    """Whether this process is the machine's root with its rights.
+
+    Root of a user namespace, or of a restricted container, is an ordinary user to us.
+    """
+    with open("/proc/self/uid_map") as file:
+        if file.read().split() != ["0", "0", "4294967295"]:
+            return False
     with open("/proc/self/status") as file:
         for line in file:
             if line.startswith("CapEff:"):

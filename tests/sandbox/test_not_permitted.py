@@ -1,0 +1,77 @@
+"""Machines that forbid sandboxes: the error names the rule and the command that mends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ASK = """
+from intercode.errors import SandboxUnavailableError
+from intercode.sandbox import get_provider
+try:
+    get_provider().start("host").close()
+except SandboxUnavailableError as error:
+    print(error)
+    print("fix:", error.fix)
+else:
+    print("started")
+"""
+# Our own filter forbids namespaces as Docker's default profile does.
+UNDER_SECCOMP = """
+import os, sys
+from intercode.sandbox.native import seccomp, syscalls
+syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+syscalls.set_seccomp(seccomp.build())
+os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+"""
+
+
+def ask(*prefix: str, command: str = '"$0" -c "$1"') -> str:
+    """What a process says that is started under the given restriction."""
+    shell = ["sh", "-c", command, sys.executable, ASK]
+    done = subprocess.run([*prefix, *shell], capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_permitted_in_a_user_namespace_of_ones_own() -> None:
+    assert ask("unshare", "-Urm") == "started\n"
+
+
+def test_no_user_namespaces() -> None:
+    command = 'echo 0 > /proc/sys/user/max_user_namespaces; "$0" -c "$1"'
+    said = ask("unshare", "-Urm", command=command)
+    assert "max_user_namespaces is 0 or used up" in said
+    assert "fix: sysctl -w user.max_user_namespaces=" in said
+
+
+def test_seccomp_profile() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_SECCOMP, ASK], capture_output=True, text=True, timeout=60
+    )
+    said = done.stdout + done.stderr
+    assert "seccomp profile forbids namespaces" in said
+    assert "fix: docker run --security-opt seccomp=unconfined" in said
+
+
+def test_masked_proc() -> None:
+    command = 'mount -t tmpfs none /proc/fs; "$0" -c "$1"'
+    said = ask("unshare", "-Urmpf", "--mount-proc", command=command)
+    assert "/proc is masked" in said
+    assert "systempaths=unconfined" in said
+
+
+def test_doctor_says_the_same() -> None:
+    command = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -m intercode.cli doctor'
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", command, sys.executable],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "sysctl -w user.max_user_namespaces=" in done.stdout
+
+
+def test_without_cgroups_it_still_starts() -> None:
+    said = ask("unshare", "-Urm", command='mount -t tmpfs none /sys; "$0" -c "$1"')
+    assert said == "started\n", "a missing /sys only costs the memory limit"
