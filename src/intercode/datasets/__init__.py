@@ -6,10 +6,11 @@ A benchmark is one module with a `load` function that returns a `Dataset`, and a
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any, cast
 
-from intercode.errors import TaskError
+from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
 
@@ -26,11 +27,17 @@ def load(data: str | Path | Dataset, **options: Any) -> Dataset:
 
     Raises:
         TaskError: There is no such dataset or file, or it is malformed.
+        UsageError: The registered dataset needs other options.
     """
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str) and data in DATASETS:
-        return cast(Dataset, DATASETS.get(data)(**options))
+        loader = DATASETS.get(data)
+        try:
+            inspect.signature(loader).bind(**options)
+        except TypeError as error:
+            raise UsageError(f"dataset {data!r}: {error}") from None
+        return cast(Dataset, loader(**options))
     from intercode.datasets.files import load_file
 
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
