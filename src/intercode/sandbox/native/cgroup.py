@@ -100,6 +100,8 @@ class Cgroups:
         os.mkdir(folder)
         if self.version == 1:
             _write(folder + "/memory.limit_in_bytes", str(memory))
+            with contextlib.suppress(OSError):  # absent where the kernel does not count swap
+                _write(folder + "/memory.memsw.limit_in_bytes", str(memory))
         else:
             _write(folder + "/memory.max", str(memory))
             with contextlib.suppress(OSError):  # absent where the kernel does not count swap

@@ -132,6 +132,7 @@ class Init:
                 **identity,
             )
             process.returncode = 0  # `reap` collects it: Popen must not look for it again
+            _like_any_other(process.pid)
             # Out of the way of the numbers that a caller asks for.
             self.exit_pipes[process.pid] = _move_up(exit_pipe)
             if track:
@@ -282,6 +283,12 @@ def _runs(pid: str) -> bool:
             return file.read().rpartition(b")")[2][1:2] not in b"ZX"
     except OSError:  # it has just ended
         return False
+
+
+def _like_any_other(pid: int) -> None:
+    """Take back what protects process 1, and so its children, when memory runs out."""
+    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
+        file.write("0")
 
 
 def _move_up(fd: int) -> int:

@@ -32,6 +32,8 @@ containers, which no account has."""
 
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWNET
 ALL_CAPABILITIES = (1 << 41) - 1
+OOM_SCORE = -100
+"""Process 1's; a program starts with 0. In thousandths of the sandbox's memory."""
 CAPABILITY_BITS = {"chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4}
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
@@ -61,8 +63,8 @@ def run(spec: dict[str, Any], control: socket.socket, handshake: int, machine: M
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    control, handshake = _keep_only(control, handshake)
     os.umask(0)
+    _survive_out_of_memory()
     socket.sethostname("intercode")
     if not spec["network"]:
         _loopback_up()
@@ -76,14 +78,23 @@ def run(spec: dict[str, Any], control: socket.socket, handshake: int, machine: M
     Init(control, upper, lower, ALL_CAPABILITIES, kept).run()
 
 
-def _keep_only(control: socket.socket, handshake: int) -> tuple[socket.socket, int]:
+def keep_only(control: socket.socket, handshake: int) -> tuple[socket.socket, int]:
     """Close every descriptor of the spawner's but these two."""
-    low = os.dup2(control.fileno(), 250), os.dup2(handshake, 251)
-    control.detach()
-    os.dup2(low[0], 3, inheritable=False)
-    os.dup2(low[1], 4, inheritable=False)
+    high = os.dup2(control.detach(), 250), os.dup2(handshake, 251)
+    os.dup2(high[0], 3, inheritable=False)
+    os.dup2(high[1], 4, inheritable=False)
     os.closerange(5, 65536)
     return socket.socket(fileno=3), 4
+
+
+def _survive_out_of_memory() -> None:
+    """Have the kernel choose a program of the sandbox before its process 1.
+
+    Against a program that fills memory files, which count for no process, 14 MiB would be the
+    most. Only root can; elsewhere there is no limit for the sandbox as a whole to run into.
+    """
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(OOM_SCORE))
 
 
 def _loopback_up() -> None:
@@ -117,13 +128,20 @@ def _file_system(spec: dict[str, Any], machine: Machine) -> tuple[int, int]:
     _mount_proc()
     _mount_dev(machine, owner)
     if spec["network"]:
-        with suppress(OSError):  # an image without the file has no resolver to configure
-            sc.mount("/etc/resolv.conf", "x/m/etc/resolv.conf", None, sc.MS_BIND)
+        _bind_resolver()
     os.chdir("x/m")
     sc.pivot_root(".", ".")
     sc.umount(".")
     os.chdir("/")
     return upper, lower
+
+
+def _bind_resolver() -> None:
+    """The machine's name servers, for a sandbox that may use its network."""
+    target = "x/m/etc/resolv.conf"
+    with suppress(FileNotFoundError):  # the machine has none, or the image has no /etc
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+        sc.mount("/etc/resolv.conf", target, None, sc.MS_BIND)
 
 
 def _mount_proc() -> None:

@@ -154,13 +154,16 @@ def become_sandbox(
     spec: dict[str, Any], control: socket.socket, handshake: int, machine: launch.Machine
 ) -> None:
     """In the child: never returns into the spawner's loop."""
+    status = 1
     try:
-        launch.run(spec, control, handshake, machine)
-        os._exit(0)
-    except BaseException as error:  # noqa: BLE001 - the one place that must not unwind further
-        with suppress(OSError):
-            report(socket.socket(fileno=os.dup(3)), error)
-        os._exit(1)
+        control, handshake = launch.keep_only(control, handshake)
+        try:
+            launch.run(spec, control, handshake, machine)
+            status = 0
+        except BaseException as error:  # noqa: BLE001 - must not unwind into the spawner
+            report(control, error)
+    finally:
+        os._exit(status)
 
 
 def report(control: socket.socket, error: BaseException) -> None:
