@@ -26,6 +26,7 @@ from typing import Any
 from intercode.sandbox.native import archive, diff, syscalls, wire
 
 _KILL_SECONDS = 5.0
+_OOM_SCORE = "500"
 _HIGH_FD = 300  # above the numbers that a caller asks for inside
 
 
@@ -132,7 +133,7 @@ class Init:
                 **identity,
             )
             process.returncode = 0  # `reap` collects it: Popen must not look for it again
-            _like_any_other(process.pid)
+            _first_to_go(process.pid)
             # Out of the way of the numbers that a caller asks for.
             self.exit_pipes[process.pid] = _move_up(exit_pipe)
             if track:
@@ -285,10 +286,14 @@ def _runs(pid: str) -> bool:
         return False
 
 
-def _like_any_other(pid: int) -> None:
-    """Take back what protects process 1, and so its children, when memory runs out."""
+def _first_to_go(pid: int) -> None:
+    """When memory runs out, have the kernel end a program before process 1 and before the host's.
+
+    Against a program that fills memory files, which count for no process, process 1 would be the
+    largest.
+    """
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
-        file.write("0")
+        file.write(_OOM_SCORE)
 
 
 def _move_up(fd: int) -> int:

@@ -32,8 +32,6 @@ containers, which no account has."""
 
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWNET
 ALL_CAPABILITIES = (1 << 41) - 1
-OOM_SCORE = -100
-"""Process 1's; a program starts with 0. In thousandths of the sandbox's memory."""
 CAPABILITY_BITS = {"chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4}
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
@@ -64,7 +62,6 @@ def run(spec: dict[str, Any], control: socket.socket, handshake: int, machine: M
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     os.umask(0)
-    _survive_out_of_memory()
     socket.sethostname("intercode")
     if not spec["network"]:
         _loopback_up()
@@ -85,16 +82,6 @@ def keep_only(control: socket.socket, handshake: int) -> tuple[socket.socket, in
     os.dup2(high[1], 4, inheritable=False)
     os.closerange(5, 65536)
     return socket.socket(fileno=3), 4
-
-
-def _survive_out_of_memory() -> None:
-    """Have the kernel choose a program of the sandbox before its process 1.
-
-    Against a program that fills memory files, which count for no process, 14 MiB would be the
-    most. Only root can; elsewhere there is no limit for the sandbox as a whole to run into.
-    """
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(str(OOM_SCORE))
 
 
 def _loopback_up() -> None:
