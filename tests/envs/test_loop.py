@@ -216,8 +216,9 @@ def test_the_order_of_calls(make_env: MakeEnv) -> None:
     env.step("ls")
     env.close()
     env.close()
-    with pytest.raises(EnvironmentStateError):
-        env.sandbox.changes()
+    for call in (lambda: env.step("ls"), lambda: env.step("submit"), lambda: env.sandbox):
+        with pytest.raises(EnvironmentStateError):
+            call()
 
 
 def test_an_action_that_cannot_be_executed(make_env: MakeEnv) -> None:

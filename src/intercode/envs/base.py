@@ -165,7 +165,7 @@ class InterCodeEnv(gymnasium.Env[str, str]):
             SandboxError: The sandbox died. The episode counts as an error, never as a reward.
             RewardError: The episode cannot be scored.
         """
-        if self.episode.status != "running":
+        if self.episode.status != "running" or self._interpreter is None:
             raise EnvironmentStateError("the episode has ended: call reset() first")
         if not isinstance(action, str):
             raise ActionError(f"an action must be a text, not {type(action).__name__}")
