@@ -160,6 +160,12 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     arguments[5] = "other"
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
     assert told["errors"][0]["type"] == "AgentError"
+    crash = "class Mine:\n    def __init__(self, task): pass\n    def act(self, *_): return 1 / 0\n"
+    (tmp_path / "mine.py").write_text(crash)
+    arguments[5] = "crash"
+    told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
+    assert told["errors"][0]["error"] == "the agent raised ZeroDivisionError: division by zero"
+    assert 'mine.py", line 3, in act' in cli("show", "crash", "--full").stdout
     (tmp_path / "mine.py").write_text("def (")
     done = cli(*arguments, "--agent", "mine.py:Mine", code=2)
     assert "cannot be imported: SyntaxError" in done.stderr
@@ -188,5 +194,5 @@ def test_the_run_json_knows_what_was_run(cli: Run, data: Path, tmp_path: Path) -
     assert manifest["seed"] == 5
     assert manifest["env"]["protocol"] == "default"
     [session] = manifest["sessions"]
-    keys(session["versions"], "python intercode-gym gymnasium numpy")
+    keys(session["versions"], "python intercode gymnasium numpy")
     assert session["settings"]["workers"] == 1 and session["host"]["cpus"] >= 1

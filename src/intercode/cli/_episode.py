@@ -22,7 +22,10 @@ def render(episode: Episode, lines: int | None = LINES) -> str:
         indented(safe(episode.query), "  "),
     ]
     parts += [_turn(turn, lines) for turn in episode.turns]
-    return "\n".join([*parts, f"  {ending(episode)}", ""])
+    parts.append(f"  {ending(episode)}")
+    if lines is None and (trace := episode.metadata.get("traceback")):
+        parts.append(indented(safe(str(trace)).rstrip("\n"), "    "))
+    return "\n".join([*parts, ""])
 
 
 def mark(episode: Episode) -> str:

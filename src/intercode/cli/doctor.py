@@ -16,6 +16,7 @@ import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 
+from intercode import __version__
 from intercode.cli._text import indented, print_json, safe
 from intercode.evaluate.manifest import version
 from intercode.sandbox.native.doctor import Check, check
@@ -51,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
 def _python() -> list[Check]:
     good = sys.version_info >= (3, 10)
     return [
-        Check("intercode", True, version("intercode-gym")),
+        Check("intercode", True, __version__),
         Check("python", good, platform.python_version(), "" if good else "install Python 3.10"),
         Check("gymnasium", True, version("gymnasium")),
     ]

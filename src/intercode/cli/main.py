@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from intercode import __version__
 from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, UsageError
 
 COMMANDS = {
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     top = _parser()
     options = top.parse_args(arguments if split is None else arguments[:split])
     if options.version:
-        print(_version())
+        print(f"intercode {__version__}")
         return 0
     if split is None:
         top.print_help()
@@ -108,15 +109,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return f"intercode {metadata.version('intercode-gym')}"
-    except metadata.PackageNotFoundError:
-        return "intercode (run from a checkout)"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 from intercode.agents.base import AgentError, AgentFactory
@@ -91,14 +92,16 @@ def failed(
     task: Task, error: Exception, *, env: str, name: str, epoch: int, partial: Episode | None
 ) -> Episode:
     """The record of an episode that has no result, with the turns that it got to."""
-    facts: Mapping[str, Any] = {"error_type": type(error).__name__}
     if partial is None or partial.task_id != task.task_id or partial.epoch != epoch:
         partial = Episode(task_id=task.task_id, query=task.query, env=env, epoch=epoch)
     partial.agent = name
     partial.status = "error"
     partial.score = None
     partial.error = str(error) or type(error).__name__
-    partial.metadata.update(facts)
+    partial.metadata["error_type"] = type(error).__name__
+    if isinstance(error, AgentError) and error.__cause__ is not None:
+        # The one failure that the reader is likely to have written, and wants to mend.
+        partial.metadata["traceback"] = "".join(traceback.format_exception(error.__cause__))
     return partial
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
+from intercode import __version__
 from intercode.errors import RecordError
 
 FORMAT = 1
@@ -94,8 +95,8 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    names = ("intercode-gym", "gymnasium", "numpy")
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+    versions = {"python": platform.python_version(), "intercode": __version__}
+    return versions | {name: version(name) for name in ("gymnasium", "numpy")}
 
 
 def version(name: str) -> str:
