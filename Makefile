@@ -1,7 +1,6 @@
 # Two commands do all the set-up: `make demo` and `make test`. Root or not; as an ordinary user
 # nothing outside this folder is touched, and what is missing is named.
 
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3.10 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_FLAGS ?= --quiet --disable-pip-version-check
@@ -13,8 +12,7 @@ help:  ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 $(BIN)/python:
-	@scripts/need-python "$(PYTHON)"
-	@"$(PYTHON)" -m venv $(VENV)
+	@python=$$(scripts/find-python) && "$$python" -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml
 	@echo "installing intercode into $(VENV) …"
