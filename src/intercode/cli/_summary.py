@@ -20,7 +20,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
         str(env.get("env", "")),
         f"agent {manifest.get('agent', {}).get('name')}",
         f"{dataset.get('name')} ({dataset.get('tasks')} tasks, {str(dataset.get('digest'))[:8]})",
-        f"image {', '.join(env.get('images', {}))}",
+        _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",
         f"seed {manifest.get('seed')}",
     ]
@@ -45,12 +45,19 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def as_text(outcomes: Sequence[Outcome]) -> str:
-    """The statistics as a table, by tag where there are tags, and the errors by kind."""
-    groups = by_tag(outcomes)
+def as_text(outcomes: Sequence[Outcome], tags: int | None = None) -> str:
+    """The statistics as a table, by tag where there are tags, and the errors by kind.
+
+    Args:
+        outcomes: What is summarized.
+        tags: Only the most frequent ones, so many; None: all.
+    """
+    groups = list(by_tag(outcomes).items())
     rows = [_row("all", summarize(outcomes))]
-    rows += [_row(f"  {safe(tag)}", stats) for tag, stats in groups.items()]
+    rows += [_row(f"  {safe(tag)}", stats) for tag, stats in groups[:tags]]
     text = table(_HEADER, rows)
+    if tags is not None and len(groups) > tags:
+        text += f"\n  ... {len(groups) - tags} more tags: see 'intercode report'"
     if kinds := errors_by_type(outcomes):
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         text += f"\n\nEpisodes without a result: {counts}. They count in no rate or mean.\n"
@@ -61,6 +68,10 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
         if len(failed) > SHOWN_ERRORS:
             text += f"\n  … and {len(failed) - SHOWN_ERRORS} more"
     return text
+
+
+def _images(names: Sequence[str]) -> str:
+    return f"image {names[0]}" if len(names) == 1 else f"{len(names)} images"
 
 
 def _row(name: str, stats: Statistics) -> list[str]:

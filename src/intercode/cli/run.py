@@ -39,6 +39,9 @@ from intercode.evaluate.log import read_manifest
 from intercode.evaluate.runner import select
 from intercode.task import Task
 
+TAGS = 8
+"""Shown at a run's end; 'intercode report' shows all."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -152,7 +155,8 @@ def _print(args: argparse.Namespace, out: Path, result: RunResult) -> None:
             }
         )
         return
-    print(_summary.facts(manifest), _summary.as_text(result.outcomes), sep="\n\n", end="\n\n")
+    text = _summary.as_text(result.outcomes, tags=TAGS)
+    print(_summary.facts(manifest), text, sep="\n\n", end="\n\n")
     workers = "1 worker" if args.workers == 1 else f"{args.workers} workers"
     print(f"{result.ran} episodes in {duration(result.seconds)} ({rate:.1f}/s, {workers})")
     print(f"run: {out}")
