@@ -1,0 +1,91 @@
+"""Why a replayed turn differs from the recorded one: a guess from its texts, for people."""
+
+from __future__ import annotations
+
+import re
+
+ORDER = "order of directory entries"
+LEAK = "leak from an earlier task"
+IMAGE = "image content"
+
+_COMMANDS = tuple(
+    (cause, re.compile(pattern))
+    for cause, pattern in (
+        ("network", r"\b(?:ping6?|curl|wget|dig|host|nslookup|getent|apt(?:-get)?|ssh|nc)\b"),
+        ("processes", r"\b(?:ps|pstree|pgrep|top|w|who|uptime|jobs|pidof|lsof|fuser)\b"),
+        ("disk usage", r"\b(?:df|du|mount|findmnt|lsblk)\b|\bls -\w*s|-size\b"),
+        ("proc/sys", r"/proc\b|/sys\b|\b(?:uname|nproc|free|lscpu|dmesg)\b"),
+        ("host name", r"\b(?:env|printenv|set|declare|export|hostname)\b|HOST"),
+        ("date", r"\b(?:date|cal)\b|-[acm](?:time|min)\b|-newer|-daystart"),
+    )
+)
+"""Commands that show the machine, the network or the moment."""
+
+_TEXTS = tuple(
+    (cause, re.compile(pattern, re.MULTILINE))
+    for cause, pattern in (
+        ("inode", r"^ *\d{6,} +\d+ [-dlrwx]{10}"),
+        ("date", r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +\d{1,2}\b"),
+        ("date", r"\b20\d\d-\d\d-\d\d\b|\b1[67]\d{8}\b"),
+        ("proc/sys", r"\bproc/|\bsys/"),
+        ("network", r"\b(?:\d{1,3}\.){3}\d{1,3}\b"),
+        (IMAGE, r"/(?:usr|lib|etc|var|bin|sbin|opt)/|\b(?:setup_nl2b|libx32|boot)\b"),
+    )
+)
+"""Texts that show them."""
+
+_DIGEST = re.compile(r"\b(?:md5|sha\d+|ck|b2)?sum\b")
+_EVERYTHING = re.compile(
+    r"(?:\bfind|\bgrep|\bls|\btree|\btar)\b[^|;]* (?:/|\.|\*|\$\{\w+\})(?: |$)"
+)
+_TOOL = re.compile(r"not found|option|syntax error|--help|warning:|usage:|Broken pipe", re.I)
+
+
+def cause_of(
+    command: str, recorded: str, replayed: str, *, same_observation: bool, gold: str
+) -> str:
+    """The likely cause of a mismatch.
+
+    Args:
+        command: What was run (for ``submit``: last).
+        recorded: What it showed in 2023.
+        replayed: What it showed now.
+        same_observation: Whether the two agree, so that only the reward differs.
+        gold: Gold's output now, or nothing.
+    """
+    if same_observation:
+        return f"gold: {_of_text(gold) or 'another run of it in the same container'}"
+    for cause, pattern in _COMMANDS:
+        if pattern.search(command):
+            return cause
+    if "Command timed out" in (recorded, replayed):
+        return "time limit"
+    if _same_lines(recorded, replayed):
+        return ORDER
+    if _DIGEST.search(command) and _DIGEST.search(command.rpartition("|")[2]):
+        return f"{ORDER}, or a file with random content"
+    return _of_text(recorded) or _of_text(replayed) or _of_pair(command, recorded, replayed)
+
+
+def _same_lines(recorded: str, replayed: str) -> bool:
+    """Whether one is the other in another order; the recorded one may be cut."""
+    one, two = recorded.split("\n"), replayed.split("\n")
+    if sorted(one) == sorted(two) or sorted(recorded) == sorted(replayed):
+        return True
+    return len(one) > 2 and set(one[:-1]) <= set(two)
+
+
+def _of_text(text: str) -> str | None:
+    return next((cause for cause, pattern in _TEXTS if pattern.search(text)), None)
+
+
+def _of_pair(command: str, recorded: str, replayed: str) -> str:
+    if _EVERYTHING.search(command):
+        return IMAGE
+    if _TOOL.search(recorded) or _TOOL.search(replayed):
+        return "tool version"
+    if not recorded or not replayed or "No such file" in recorded or "exists" in recorded:
+        return LEAK
+    words = set(recorded.split())
+    common = words & set(replayed.split())
+    return ORDER if 2 * len(common) > len(words) else "unknown"
