@@ -31,7 +31,7 @@ TASKS = Dataset(
 
 def kill_sandbox(env: BashEnv) -> None:
     """Have the sandbox die under the episode, and wait until its processes have."""
-    shell = env._interpreter._process  # type: ignore[union-attr]
+    shell = env._interpreter._shell._process  # type: ignore[union-attr]
     env.sandbox.close()
     assert select.select([shell.exit_fd], [], [], 10)[0]
 

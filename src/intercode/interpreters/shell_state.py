@@ -6,32 +6,36 @@ import re
 from dataclasses import dataclass
 
 # What makes a shell useless or tells it apart from a new one: not carried over.
-_DROPPED = re.compile(
-    rb"^set -o (?:errexit|noexec|xtrace|verbose|onecmd|restricted|monitor|history|histexpand)\n",
-    re.MULTILINE,
+_DROPPED = frozenset(
+    b"errexit noexec xtrace verbose onecmd restricted monitor history histexpand".split()
 )
-_OUR_TRAPS = re.compile(rb"^trap -- '\{ \. /proc/self/fd/\d+ .*\n", re.MULTILINE)
+_OUR_TRAPS = re.compile(rb"^trap -- '\{ \\\. /proc/self/fd/\d+ .*\n", re.MULTILINE)
+_DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # listed by bash in POSIX mode
+_PROCESS = re.compile(rb"/proc/(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One report."""
+    """One report. Bytes other than flags and directory are commands that recreate a state."""
 
-    kind: str
+    kind: str = "A"
     """``A``: the action ended; ``X``: the shell is exiting; ``T``: it was told to."""
-    status: int
-    flags: bytes
+    status: int = 0
+    flags: bytes = b""
     """``$-``."""
-    directory: bytes
-    pids: tuple[int, ...]
+    directory: bytes = b""
+    pids: tuple[int, ...] = ()
     """What runs in the sandbox beside process 1 and the shell: background jobs and daemons."""
-    state: bytes
-    """Commands that recreate variables, functions, aliases, options, umask and traps."""
-
-    @classmethod
-    def initial(cls) -> Frame:
-        """Before there was a shell."""
-        return cls("A", 0, b"", b"", (), b"")
+    shell_options: tuple[bytes, ...] = ()
+    """Of ``shopt``, those that are on."""
+    set_options: tuple[bytes, ...] = ()
+    """Of ``set -o``, those that are on."""
+    variables: bytes = b""
+    """And the umask and traps."""
+    functions: bytes = b""
+    """And aliases before them."""
+    hooks: bytes = b""
+    """Traps on DEBUG, ERR and RETURN: they are set during actions only."""
 
     @property
     def cwd(self) -> str:
@@ -39,9 +43,10 @@ class Frame:
         return self.directory.decode("utf-8", "surrogateescape")
 
     @property
-    def tracing(self) -> bytes:
-        """Of ``set -x`` and ``set -v``, those that are on."""
-        return bytes(flag for flag in self.flags if flag in b"xv")
+    def preamble(self) -> bytes:
+        """What goes before the next action: the hooks, and ``set -x`` and ``set -v`` if on."""
+        tracing = bytes(flag for flag in self.flags if flag in b"xv")
+        return self.hooks + (b"\\builtin set -%s\n" % tracing if tracing else b"")
 
 
 class FrameReader:
@@ -65,7 +70,7 @@ class FrameReader:
 
     def take(self) -> Frame | None:
         """The report, if it is complete."""
-        for number in self._numbers:
+        for number in self._numbers if self._buffer.endswith(b"\0") else ():
             end = b"\0end\0" + number + b"\0"
             if self._buffer.endswith(end):
                 return self._parse(bytes(self._buffer[: -len(end)]), number)
@@ -73,19 +78,48 @@ class FrameReader:
 
     @staticmethod
     def _parse(data: bytes, number: bytes) -> Frame | None:
-        fields = data.split(b"\0")[-7:]
-        if len(fields) < 7 or fields[0] != number or not fields[2].isdigit():
+        *fields, variables, functions = data.split(b"\0")
+        pids = []
+        while fields and (match := _PROCESS.fullmatch(fields[-1])):
+            pids.append(int(match[1]))
+            fields.pop()
+        if len(fields) < 8 or fields[-7] != number or not fields[-5].isdigit():
             return None
-        _, kind, status, flags, directory, pids, state = fields
-        numbers = (word.rpartition(b"/")[2] for word in pids.split())
-        alive = tuple(int(word) for word in numbers if word.isdigit() and word != b"1")
-        return Frame(kind.decode(errors="replace"), int(status), flags, directory, alive, state)
+        hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
+        return Frame(
+            kind.decode(errors="replace"),
+            int(status),
+            flags,
+            directory,
+            tuple(pid for pid in pids if pid != 1),
+            tuple(shell_options.split(b":")),
+            # Switched off while the processes were listed.
+            tuple(set_options.split(b":")) + ((b"noglob",) if b"f" in flags else ()),
+            variables,
+            functions,
+            _DEFAULTS.sub(b"", hooks),
+        )
 
 
 def restore_script(frame: Frame) -> bytes:
-    """Bash source that gives a new shell the reported state. Its errors are to be ignored."""
-    if not frame.state:
+    """Bash source that gives a new shell the reported state. Its errors are to be ignored.
+
+    What can call for a function or an alias of the agent's comes before these are there.
+    """
+    if not frame.variables:
         return b""
-    state = _OUR_TRAPS.sub(b"", _DROPPED.sub(b"", frame.state))
-    quoted = b"'" + frame.directory.replace(b"'", b"'\\''") + b"'"
-    return state + b"\n\\builtin cd -- " + quoted + b"\n"
+    aliases_on = b"expand_aliases" in frame.shell_options
+    shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
+    return b"\n".join(
+        [
+            b"cd -- '" + frame.directory.replace(b"'", b"'\\''") + b"'",
+            b"shopt -u ${BASHOPTS//:/ }",
+            b"for option in ${SHELLOPTS//:/ }; do set +o $option; done; unset option",
+            *(b"set -o " + option for option in frame.set_options if option not in _DROPPED),
+            b"shopt -s " + b" ".join(shell_options),
+            _OUR_TRAPS.sub(b"", frame.variables),
+            frame.functions,
+            b"\\builtin shopt -s expand_aliases" if aliases_on else b"",
+            b"",
+        ]
+    )

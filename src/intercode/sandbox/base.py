@@ -175,8 +175,11 @@ class Sandbox(Protocol):
             user: As in `exec`.
         """
 
-    def kill(self, keep: Sequence[int] = ()) -> None:
-        """Kill all processes in the sandbox except the pids (as seen inside) in `keep`."""
+    def kill(self, keep: Sequence[int] = ()) -> int:
+        """Kill all processes in the sandbox except the pids (as seen inside) in `keep`; how many.
+
+        All at once: not even a fork bomb outruns it.
+        """
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
         """The content of a regular file.

@@ -158,26 +158,28 @@ class Init:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def do_kill(self, keep: list[int], fds: list[int]) -> None:
+    def do_kill(self, keep: list[int], fds: list[int]) -> dict[str, Any]:
         """Kill everything except the pids in `keep`, and this process."""
-        self.kill_except(set(keep))
+        return {"killed": self.kill_except(set(keep))}
 
     def do_kill_started(self, pid: int, fds: list[int]) -> None:
         """Kill a tracked program and all that has been started since it was."""
         self.kill_except(self.alive_before.pop(pid, set()))
 
-    def kill_except(self, keep: set[int]) -> None:
-        """Kill until nothing else is left."""
-        if not keep & self.alive():
+    def kill_except(self, keep: set[int]) -> int:
+        """Kill until nothing else is left; how many were found to be killed."""
+        killed = self.alive()
+        if not keep & killed:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # all at once: not even a fork bomb outruns it
             self.reap(wait=True)
-            return
+            return len(killed)
         deadline = time.monotonic() + _KILL_SECONDS
         for attempt in itertools.count():
             doomed = self.alive() - keep
+            killed |= doomed
             if not doomed or time.monotonic() > deadline:
-                return
+                break
             # What forks faster than it is killed is stopped first. Not at once: a shell reports
             # children that stop.
             number = signal.SIGSTOP if 5 < attempt < 50 else signal.SIGKILL
@@ -185,6 +187,7 @@ class Init:
                 self.do_signal(pid, number, [])
             self.reap()
             time.sleep(0.0002)
+        return len(killed - keep)
 
     def alive(self) -> set[int]:
         """The pids in the sandbox, but for this one and zombies that a parent has yet to reap."""

@@ -141,9 +141,10 @@ class NativeSandbox:
             _close(*theirs.values(), exit_write)
         return NativeProcess(reply["pid"], ours, exit_read, self._signal)
 
-    def kill(self, keep: Sequence[int] = ()) -> None:
-        """Kill all processes except the pids (as seen inside) in `keep`."""
-        self._request({"op": "kill", "keep": list(keep)})
+    def kill(self, keep: Sequence[int] = ()) -> int:
+        """Kill all processes except the pids (as seen inside) in `keep`; how many they were."""
+        reply, _ = self._request({"op": "kill", "keep": list(keep)})
+        return int(reply["killed"])
 
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})
