@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.sandbox.native import seccomp, syscalls
+from intercode.sandbox.native import seccomp
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.init import Init
 
@@ -30,7 +30,8 @@ ID_COUNT = 65_536
 """As root, user 0 in a sandbox is user `ID_BASE` outside: the last range that systemd reserves for
 containers, which no account has."""
 
-NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWNET
+HOSTNAME = "intercode"
+NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
 ALL_CAPABILITIES = (1 << 41) - 1
 CAPABILITY_BITS = {"chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4}
 
@@ -44,6 +45,7 @@ _DEVICE_LINKS = {
     "ptmx": "pts/ptmx",
 }
 _DEV_SIZE = "64m"
+_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=64"
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -56,32 +58,52 @@ class Machine:
     seccomp_program: bytes
 
 
-def run(spec: dict[str, Any], control: socket.socket, handshake: int, machine: Machine) -> None:
-    """Become process 1 and serve until the caller goes away. Returns only then."""
+def clone(network: bool) -> int:
+    """Fork into the namespaces that a sandbox has from its start.
+
+    Args:
+        network: Share the machine's network; else it has one of its own, in which there is nobody.
+    """
+    return sc.clone(NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET)
+
+
+def keep_only(link: socket.socket) -> socket.socket:
+    """Close every descriptor of the spawner's but this one."""
+    os.dup2(os.dup2(link.detach(), 250), 3, inheritable=False)
+    os.closerange(4, 65536)
+    return socket.socket(fileno=3)
+
+
+def prepare(network: bool) -> None:
+    """What can be done before it is known what for."""
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     os.umask(0)
-    socket.sethostname("intercode")
-    if not spec["network"]:
+    socket.sethostname(HOSTNAME)
+    if not network:
         _loopback_up()
+
+
+def run(
+    spec: dict[str, Any], control: socket.socket, link: socket.socket, machine: Machine
+) -> None:
+    """Become process 1 and serve until the caller goes away. Returns only then.
+
+    Args:
+        spec: The caller's request, with its layers as names on the stage.
+        control: The caller's socket.
+        link: The spawner's.
+        machine: This machine.
+    """
     upper, lower = _file_system(spec, machine)
-    _enter_user_namespace(handshake)
+    _enter_user_namespace(link)
     _limit(spec["limits"])
     kept = sum(1 << CAPABILITY_BITS[name] for name in spec["limits"]["capabilities"])
     _drop_rights(kept)
     sc.set_seccomp(machine.seccomp_program)
     os.umask(0o022)
     Init(control, upper, lower, ALL_CAPABILITIES, kept).run()
-
-
-def keep_only(control: socket.socket, handshake: int) -> tuple[socket.socket, int]:
-    """Close every descriptor of the spawner's but these two."""
-    high = os.dup2(control.detach(), 250), os.dup2(handshake, 251)
-    os.dup2(high[0], 3, inheritable=False)
-    os.dup2(high[1], 4, inheritable=False)
-    os.closerange(5, 65536)
-    return socket.socket(fileno=3), 4
 
 
 def _loopback_up() -> None:
@@ -161,16 +183,16 @@ def _mount_dev(machine: Machine, owner: int) -> None:
     for name, mode in (("shm", 0o1777), ("pts", 0o755)):
         os.mkdir(f"x/m/dev/{name}", mode)
         os.chown(f"x/m/dev/{name}", owner, owner)
-    sc.mount("devpts", "x/m/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=620")
+    sc.mount("devpts", "x/m/dev/pts", "devpts", flags, _PTS_OPTIONS)
 
 
-def _enter_user_namespace(handshake: int) -> None:
+def _enter_user_namespace(link: socket.socket) -> None:
     """Leave the user namespace that owns the mounts; the spawner writes the id maps."""
     sc.unshare(sc.CLONE_NEWUSER)
-    os.write(handshake, b"u")
-    if os.read(handshake, 1) != b"k":
+    link.send(b"u")
+    if link.recv(1) != b"k":
         raise OSError("the spawner did not write the id maps")
-    os.close(handshake)
+    link.close()
     # After the spawner has put this process into its cgroup, which becomes the namespace's root.
     sc.unshare(sc.CLONE_NEWCGROUP)
     os.setresgid(0, 0, 0)
@@ -217,8 +239,3 @@ def _drop_rights(kept: int) -> None:
 def filter_program() -> bytes:
     """The seccomp filter, built once for all sandboxes."""
     return seccomp.build()
-
-
-def clone() -> int:
-    """Fork into the namespaces that a sandbox has from its start."""
-    return syscalls.clone(NAMESPACES)

@@ -83,6 +83,8 @@ class Layers:
         self.names: dict[str, str] = {}
         self.merged: dict[str, str] = {}
         self.binds: list[str] | None = None
+        self.mounted = 0
+        """How many mounts there are: a process forked before the last lacks it."""
 
     def prepare(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Replace the host's paths in a request by names on the stage, mounting what is new.
@@ -118,6 +120,7 @@ class Layers:
             else:
                 sc.mount_setattr(tree, _READ_ONLY, 0, recursive or not self.root)
             sc.move_mount(tree, f"{STAGE}/{name}")
+            self.mounted += 1
         finally:
             os.close(tree)
 
@@ -132,6 +135,7 @@ class Layers:
             options = "lowerdir=" + ":".join(f"{STAGE}/{n}" for n in names)
             options += "" if self.root else ",userxattr"
             sc.mount("overlay", f"{STAGE}/{name}", "overlay", sc.MS_RDONLY, options)
+            self.mounted += 1
             self.merged[key] = name
         return self.merged[key]
 

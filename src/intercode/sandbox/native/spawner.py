@@ -22,13 +22,32 @@ from intercode.sandbox.native import cgroup, launch, layers, wire
 from intercode.sandbox.native.syscalls import hide_arguments
 
 
+class Child:
+    """A forked process that is, or waits to become, a sandbox's process 1."""
+
+    def __init__(self, machine: launch.Machine, network: bool, layers_mounted: int) -> None:
+        self.network = network
+        self.layers_mounted = layers_mounted
+        """How many layers it sees: its copy of the mounts is as old as itself."""
+        self.link, theirs = wire.pair()
+        self.pid = launch.clone(network)
+        if self.pid == 0:
+            become_sandbox(theirs, machine, network)
+        theirs.close()
+
+
 class Spawner:
-    """The event loop of the spawner."""
+    """The event loop of the spawner.
+
+    One child is forked ahead, so that the next start need not wait for the fork and for the
+    kernel to make namespaces; it has nothing of any sandbox's yet.
+    """
 
     def __init__(self, caller: socket.socket, name: str) -> None:
         self.caller = caller
         self.poll = select.poll()
-        self.handshakes: dict[int, int] = {}
+        self.starting: dict[int, Child] = {}
+        self.spare: Child | None = None
         self.cgroups = cgroup.Cgroups(name)
         self.live: dict[int, str] = {}
         self.leaving: list[str] = []
@@ -87,83 +106,98 @@ class Spawner:
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
-        """Fork one sandbox. It announces itself on its socket when it is ready."""
+        """Start one sandbox. It announces itself on its socket when it is ready."""
         spec = self.layers.prepare(spec)
-        ours_fd, their_fd = socket.socketpair()
-        pid = launch.clone()
-        if pid == 0:
-            become_sandbox(spec, control, their_fd.fileno(), self.machine)
-        their_fd.close()
+        child = self.take_child(spec["network"])
         self.count += 1
         name = str(self.count)
-        self.live[pid] = name
+        self.live[child.pid] = name
         try:
             if self.cgroups.available:
                 limits = spec["limits"]
                 # Files in memory count as memory: they have a limit of their own to fill.
                 total = limits["memory"] + limits["disk"]
-                self.cgroups.add(name, pid, total, limits["processes"] + 1)
+                self.cgroups.add(name, child.pid, total, limits["processes"] + 1)
+            wire.send(child.link, spec, [control.fileno()])
         except OSError:
-            ours_fd.close()
-            os.kill(pid, signal.SIGKILL)
+            child.link.close()
+            os.kill(child.pid, signal.SIGKILL)
             raise
-        handshake = ours_fd.detach()
-        self.handshakes[handshake] = pid
-        self.poll.register(handshake, select.POLLIN)
+        self.starting[child.link.fileno()] = child
+        self.poll.register(child.link, select.POLLIN)
 
-    def write_id_maps(self, handshake: int) -> None:
+    def take_child(self, network: bool) -> Child:
+        """The child that was forked ahead, if it will do, or a new one."""
+        spare = self.spare
+        if spare is not None and not network:
+            self.spare = None
+            if spare.layers_mounted == self.layers.mounted:
+                return spare
+            spare.link.close()  # which ends it
+        return Child(self.machine, network, self.layers.mounted)
+
+    def write_id_maps(self, link: int) -> None:
         """A sandbox has entered its user namespace: say who is who in it."""
-        pid = self.handshakes.pop(handshake)
-        self.poll.unregister(handshake)
-        try:
-            if os.read(handshake, 1) == b"u":
-                layers.write_id_maps(pid, self.machine.root)
-                os.write(handshake, b"k")
-        except OSError:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        finally:
-            os.close(handshake)
+        child = self.starting.pop(link)
+        self.poll.unregister(link)
+        with child.link:
+            try:
+                if child.link.recv(1) == b"u":
+                    layers.write_id_maps(child.pid, self.machine.root)
+                    child.link.send(b"k")
+            except OSError:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+        if self.spare is None:
+            self.spare = Child(self.machine, False, self.layers.mounted)
 
     def reap(self) -> None:
         """Collect ended sandboxes and remove their cgroups."""
-        while self.live:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            name = self.live.pop(pid, None)
-            if name is not None and self.cgroups.available:
-                self.leaving.append(name)
+        with suppress(ChildProcessError):
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                name = self.live.pop(pid, None)
+                if name is not None and self.cgroups.available:
+                    self.leaving.append(name)
+                if self.spare is not None and self.spare.pid == pid:
+                    self.spare = None
         self.leaving = [name for name in self.leaving if not self.cgroups.remove(name)]
 
     def close(self) -> None:
         """End every sandbox and leave nothing."""
+        if self.spare is not None:
+            self.live[self.spare.pid] = ""
         for pid in self.live:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for pid in list(self.live):
+        for pid, name in self.live.items():
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            self.leaving.append(self.live.pop(pid))
-        for name in self.leaving:
+            self.leaving.append(name)
+        for name in filter(None, self.leaving):
             self.cgroups.remove(name)
         self.cgroups.close()
 
 
-def become_sandbox(
-    spec: dict[str, Any], control: socket.socket, handshake: int, machine: launch.Machine
-) -> None:
+def become_sandbox(link: socket.socket, machine: launch.Machine, network: bool) -> None:
     """In the child: never returns into the spawner's loop."""
-    status = 1
+    failure: BaseException | None = None
     try:
-        control, handshake = launch.keep_only(control, handshake)
+        link = launch.keep_only(link)
         try:
-            launch.run(spec, control, handshake, machine)
-            status = 0
+            launch.prepare(network)
+        except OSError as error:
+            failure = error
+        spec, fds = wire.receive(link)
+        control = socket.socket(fileno=fds[0])
+        try:
+            if failure is None:
+                launch.run(spec, control, link, machine)
         except BaseException as error:  # noqa: BLE001 - must not unwind into the spawner
-            report(control, error)
+            failure = error
+        if failure is not None:
+            report(control, failure)
     finally:
-        os._exit(status)
+        os._exit(failure is not None)
 
 
 def report(control: socket.socket, error: BaseException) -> None:
