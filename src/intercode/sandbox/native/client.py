@@ -87,6 +87,11 @@ class Spawner:
             raise unavailable(reply)
         return ours
 
+    def forget(self, layer: Path) -> None:
+        """Have it unmount a layer that is about to be deleted."""
+        with suppress(OSError):  # it has ended, and its mounts with it
+            wire.send(self.socket, {"forget": str(layer)})
+
     def close(self) -> None:
         """End it and all of its sandboxes, and wait until they are gone. Idempotent."""
         self.socket.close()

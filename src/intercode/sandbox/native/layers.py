@@ -101,10 +101,23 @@ class Layers:
             "binds": self.host(spec["hide"]) if spec["host"] else [],
         }
 
+    def forget(self, path: str) -> None:
+        """Unmount a layer, and what it was merged into. Sandboxes that run keep their own."""
+        name = self.names.pop(path, None)
+        if name is None:
+            return
+        for key in [key for key in self.merged if name in key.split(":")]:
+            self._unmount(self.merged.pop(key))
+        self._unmount(name)
+
+    def _unmount(self, name: str) -> None:
+        sc.umount(f"{STAGE}/{name}")
+        os.rmdir(f"{STAGE}/{name}")
+
     def layer(self, path: str) -> str:
         """A folder as a layer: its name on the stage."""
         if path not in self.names:
-            name = str(len(self.names) + 1)
+            name = str(self.mounted + 1)
             self.attach(path, name, idmap=True)
             self.names[path] = name
         return self.names[path]
@@ -130,7 +143,7 @@ class Layers:
             return names[0]
         key = ":".join(names)
         if key not in self.merged:
-            name = f"m{len(self.merged) + 1}"
+            name = f"m{self.mounted + 1}"
             os.mkdir(f"{STAGE}/{name}")
             options = "lowerdir=" + ":".join(f"{STAGE}/{n}" for n in names)
             options += "" if self.root else ",userxattr"

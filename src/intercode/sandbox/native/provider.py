@@ -56,7 +56,8 @@ class NativeProvider:
                 "limits": _as_spec(limits),
             }
         )
-        sandbox = NativeSandbox(control, resolved, limits, self._forget)
+        sandbox = NativeSandbox(control, resolved, limits, self._forget, spawner.forget)
+        sandbox.origin = image if isinstance(image, NativeSnapshot) else None
         with self._lock:
             self._live.add(sandbox)
         return sandbox

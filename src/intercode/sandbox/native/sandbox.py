@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from intercode.errors import (
@@ -39,11 +39,15 @@ class NativeSandbox:
         image: Image,
         limits: Limits,
         closed: Callable[[NativeSandbox], None],
+        forget: Callable[[Path], None],
     ) -> None:
         self.image = image
+        self.origin: NativeSnapshot | None = None
+        """What it was started from: its layer must be there for as long as this is."""
         self.limits = limits
         self._control = control
         self._on_close = closed
+        self._forget = forget
         self._lock = threading.Lock()
         self._dead = False
         control.settimeout(_ANSWER_SECONDS)
@@ -187,7 +191,7 @@ class NativeSandbox:
 
     def snapshot(self) -> NativeSnapshot:
         """Save the file system as it is now."""
-        return NativeSnapshot.save(self.image, self.archive)
+        return NativeSnapshot.save(self.image, self.archive, self._forget)
 
     def archive(self, out: int) -> None:
         """Stream what differs from the image into a descriptor, as `archive.write` does."""

@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,17 @@ from intercode.sandbox.native.layers import is_root
 
 
 class NativeSnapshot:
-    """See `sandbox.base.Snapshot`. Its folder is temporary: it goes with this process."""
+    """See `sandbox.base.Snapshot`. Its folder is temporary: it goes with this object.
 
-    def __init__(self, image: Image, folder: Path) -> None:
+    Args:
+        image: The sandbox's, with the saved layer on top.
+        folder: Holds the layer.
+        forget: Is told of a layer that is about to go.
+    """
+
+    def __init__(self, image: Image, folder: Path, forget: Callable[[Path], None]) -> None:
         self.image = image
-        self.folder = folder
+        self._finalizer = weakref.finalize(self, _discard, folder, image.layers[-1], forget)
 
     @property
     def name(self) -> str:
@@ -32,7 +39,9 @@ class NativeSnapshot:
         return self.image.name
 
     @classmethod
-    def save(cls, image: Image, write: Callable[[int], None]) -> NativeSnapshot:
+    def save(
+        cls, image: Image, write: Callable[[int], None], forget: Callable[[Path], None]
+    ) -> NativeSnapshot:
         """Save what `write` streams as a layer over `image`."""
         folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=_parent()))
         layer = folder / "layer"
@@ -48,11 +57,11 @@ class NativeSnapshot:
             digest=digest_of(image.digest, folder.name),
             layers=(*image.layers, layer),
         )
-        return cls(saved, folder)
+        return cls(saved, folder, forget)
 
     def delete(self) -> None:
         """Free its storage."""
-        _remove(self.folder)
+        self._finalizer()
 
 
 def fill(layer: Path, write: Callable[[int], None]) -> None:
@@ -104,6 +113,11 @@ def _parent() -> Path:
 
 def _prefix() -> str:
     return f"{os.getpid()}-{start_time(os.getpid())}-"
+
+
+def _discard(folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
+    forget(layer)
+    _remove(folder)
 
 
 def _remove(folder: Path) -> None:
