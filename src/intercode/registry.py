@@ -82,7 +82,7 @@ ENVS = Registry(
     "environment",
     {
         "bash": "intercode.envs.bash:BashEnv",
-        "bash:paper": "intercode.paper.env:PaperBashEnv",
+        "bash:paper": "intercode.paper.gym:PaperEnv",
     },
 )
 """Name, or ``name:protocol``, → an environment's class."""

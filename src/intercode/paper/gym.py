@@ -1,0 +1,143 @@
+"""The 2023 semantics behind Gymnasium's interface: ``intercode.make("bash", protocol="paper")``."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+from typing import ClassVar
+
+from intercode import datasets
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.stage import Stage
+from intercode.episode import Episode, Score, Status
+from intercode.errors import TaskError, UsageError
+from intercode.interpreters.base import Interpreter
+from intercode.paper.bash import AGENT_HOST, PaperBash, variables
+from intercode.paper.container import PaperImage, md5sum
+from intercode.paper.gold import GoldRuns
+from intercode.paper.reward import Outcome, score
+from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.task import Dataset, Task
+
+IMAGE = "nl2bash"
+"""What tasks run in that name no image."""
+
+_prepared: weakref.WeakKeyDictionary[Provider, dict[str, tuple[PaperImage, GoldRuns]]]
+_prepared = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class PaperStage(Stage):
+    """Starts sandboxes as the 2023 resets left containers.
+
+    What is prepared once for an image is shared by all environments of a provider.
+    """
+
+    def image(self, task: Task) -> str:
+        """The image that the task runs in."""
+        return self._image or task.image or IMAGE
+
+    def prepared(self, task: Task) -> tuple[PaperImage, GoldRuns]:
+        """The task's image made ready, and what golds leave in it."""
+        name = self.image(task)
+        with _lock:
+            known = _prepared.setdefault(self.provider, {})
+            if name not in known:
+                image = PaperImage(self.provider, name)
+                known[name] = image, GoldRuns(image)
+            return known[name]
+
+    def start(self, task: Task) -> Sandbox:
+        """A fresh sandbox."""
+        return self.prepared(task)[0].start()
+
+
+class PaperReward:
+    """The 2023 reward of an episode."""
+
+    def __init__(self, stage: PaperStage) -> None:
+        self._stage = stage
+
+    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        """The score.
+
+        Raises:
+            RewardError: Gold could not be run.
+            SandboxError: The sandbox died.
+        """
+        image, golds = self._stage.prepared(task)
+        observation = episode.turns[-1].observation if episode.turns else task.query
+        agent = Outcome(image.status(sandbox), observation, lambda path: md5sum(sandbox, path))
+        return score(agent, golds.outcome(task, again=episode.status == "running"))
+
+
+class PaperEnv(InterCodeEnv):
+    """The 2023 Bash environment: a new process for each action, its reward, its quirks.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        image: The image of all tasks; None: each task's own, or ``nl2bash``.
+        provider: What starts sandboxes, or its name.
+        limits: None or the defaults: the 2023 containers' own are used.
+        max_turns: As in `InterCodeEnv`.
+        reward_every_turn: As in `InterCodeEnv`; the 2023 "Try Again" experiments did.
+        render_mode: As in `InterCodeEnv`.
+        seed: As in `InterCodeEnv`.
+
+    Raises:
+        TaskError: A task has no gold, or has what 2023 knew nothing of.
+        UsageError: An option makes no sense.
+    """
+
+    name: ClassVar[str] = "bash"
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "bash",
+        *,
+        image: str | None = None,
+        provider: str | Provider = "native",
+        limits: Limits | None = None,
+        max_turns: int = 10,
+        reward_every_turn: bool = False,
+        render_mode: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if limits not in (None, Limits()):
+            raise UsageError("the paper protocol has the limits of 2023: leave yours away")
+        tasks = datasets.load(data)
+        for row, task in enumerate(tasks):
+            _check(tasks, row, task)
+        if isinstance(provider, str):
+            provider = get_provider(provider)
+        stage = PaperStage(provider, image)
+
+        def interpreter(sandbox: Sandbox) -> Interpreter:
+            assert self._task is not None  # there is an episode
+            return PaperBash(sandbox, variables(AGENT_HOST, stage.image(self._task)))
+
+        super().__init__(
+            tasks,
+            stage,
+            interpreter,
+            PaperReward(stage),
+            max_turns=max_turns,
+            reward_every_turn=reward_every_turn,
+            render_mode=render_mode,
+            seed=seed,
+        )
+
+    def _ending(self, action: str) -> Status | None:
+        if action == "skip":
+            return "skipped"
+        return "submitted" if action.startswith("submit") else None
+
+
+def _check(tasks: Dataset, row: int, task: Task) -> None:
+    where = f"{tasks.source or tasks.name}: row {row}"
+    if not task.gold:
+        raise TaskError(f"{where}, field 'gold': the paper protocol compares with gold")
+    for field in ("setup", "files", "verification"):
+        if getattr(task, field):
+            raise TaskError(f"{where}, field {field!r}: the paper protocol has no such thing")
