@@ -1,0 +1,248 @@
+"""The documentation is true: its commands are run, its code too, its links lead somewhere.
+
+What a page may contain, and what is done with it, in the page's own temporary folder and in order:
+
+- a ``console`` block: each line that begins with ``$ `` is run by bash (``> `` goes on with it).
+  It must exit with 0, or with N under ``<!-- exit N -->``. Lines without a prompt are output:
+  each must be among what was printed, ``…`` standing for anything.
+- a ``python`` block is run, and must not fail.
+- any block under ``<!-- file: NAME -->`` is written to that file, and not run.
+- a block under ``<!-- not run: REASON -->`` is not run; ``make`` must still have its target.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
+RUN = {"console", "python"}
+SECONDS = 120.0
+
+
+@dataclass
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    lines: list[str] = field(default_factory=list)
+    marks: dict[str, str] = field(default_factory=dict)
+    """The comments directly above it: ``file``, ``not run``, ``exit``."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page, in order."""
+    block: Block | None = None
+    marks: dict[str, str] = {}
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if block is not None:
+            if line.strip() == "```":
+                yield block
+                block = None
+            else:
+                block.lines.append(line)
+        elif match := re.fullmatch(r"<!-- (file|not run|exit):? (.+?) -->", line):
+            marks[match[1]] = match[2]
+        elif match := re.fullmatch(r"```(\w*)", line):
+            block, marks = Block(page, number, match[1], marks=marks), {}
+        elif line.strip():
+            marks = {}
+    assert block is None, f"{page}: a block is not closed"
+
+
+def commands(block: Block) -> list[tuple[str, list[str]]]:
+    """(command, the output that the page shows)."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.lines:
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        elif line.startswith("> ") and found and not found[-1][1]:
+            found[-1] = (f"{found[-1][0]}\n{line[2:]}", [])
+        elif found:
+            found[-1][1].append(line)
+        else:
+            raise AssertionError(f"{block.where}: output before any command")
+    return found
+
+
+def recipe(target: str) -> str:
+    """What a target of the Makefile runs, with the virtual environment on the PATH."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    match = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert match is not None, f"the Makefile has no target {target!r}"
+    return re.sub(r"^\t@?", "", match[1], flags=re.MULTILINE).replace("$(BIN)/", "")
+
+
+def run(command: str, folder: Path, code: int, where: str) -> str:
+    """What a command prints; it must exit with this code."""
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=SECONDS,
+        check=False,
+    )
+    output = done.stdout.decode(errors="backslashreplace")
+    assert done.returncode == code, f"{where}: {command}: exit {done.returncode}:\n{output}"
+    return output
+
+
+def check_output(shown: list[str], output: str, where: str) -> None:
+    """Each line that a page shows is among what was printed; runs of blanks count as one."""
+    printed = [" ".join(line.split()) for line in output.splitlines()]
+    for line in shown:
+        parts = [" ".join(part.split()) for part in line.split("…")]
+        pattern = re.compile(".*".join(map(re.escape, parts)))
+        if any(parts) and not any(pattern.fullmatch(text) for text in printed):
+            raise AssertionError(f"{where}: nothing printed is like {line!r}:\n{output}")
+
+
+def run_console(block: Block, folder: Path) -> None:
+    code = int(block.marks.get("exit", "0"))
+    for command, shown in commands(block):
+        made = re.fullmatch(r"make (\w+)", command)
+        output = run(recipe(made[1]) if made else command, folder, code, block.where)
+        check_output(shown, output, block.where)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_says_to_do_works(page: Path, tmp_path: Path) -> None:
+    if page.is_relative_to(ROOT / "examples"):
+        shutil.copytree(page.parent, tmp_path, dirs_exist_ok=True)
+    for block in blocks(page):
+        if name := block.marks.get("file"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(block.text, encoding="utf-8")
+        elif reason := block.marks.get("not run"):
+            assert len(reason) >= 10, f"{block.where}: say why it is not run"
+            for target in re.findall(r"^(?:\$ |> )?make ([a-z]+)", block.text, re.MULTILINE):
+                recipe(target)
+        elif block.language == "console":
+            run_console(block, tmp_path)
+        elif block.language == "python":
+            script = tmp_path / f"block_{block.line}.py"
+            script.write_text(block.text, encoding="utf-8")
+            run(f"python {script.name}", tmp_path, 0, block.where)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors that a page has, as GitHub makes them."""
+    found = set()
+    for title in re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        plain = re.sub(r"[^\w\- ]", "", title.replace("`", "").lower())
+        found.add(plain.strip().replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{page.relative_to(ROOT)} links to {target}"
+        if anchor:
+            assert anchor in headings(path), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {
+        (index.parent / name).resolve()
+        for name in re.findall(r"\]\(([^)#\s]+\.md)", index.read_text(encoding="utf-8"))
+    }
+    pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index}
+    assert pages <= linked, sorted(str(page) for page in pages - linked)
+
+
+def help_of(*command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "intercode.cli", *command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_cli_page_has_every_command_and_option() -> None:
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    top = help_of()
+    names = re.findall(r"^  ([a-z]+)  ", top.partition("commands:\n")[2], re.MULTILINE)
+    assert names, top
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)[1:]
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", top)):
+        assert option in page, f"cli.md does not mention {option}"
+    for name in names:
+        section = sections.get(f"intercode {name}")
+        assert section is not None, f"cli.md has no section 'intercode {name}'"
+        texts = [help_of(name)]
+        if "ACTION ..." in texts[0]:
+            actions = re.findall(r"^    ([a-z]+)  ", texts[0], re.MULTILINE)
+            assert actions, texts[0]
+            for action in actions:
+                assert f"intercode {name} {action}" in section
+            texts += [help_of(name, action) for action in actions]
+        options = set(re.findall(r"(?<![\w./-])--[a-z][a-z-]*", "".join(texts)))
+        # What belongs to every command, and what several share, is described once.
+        shared = page.partition("## Options that several commands share")[2].partition("\n## ")[0]
+        for option in options - {"--help", "--debug"}:
+            known = section + (shared if "Options that several commands share" in section else "")
+            assert re.search(rf"`{option}[ `]", known), f"{name}: cli.md lacks {option}"
+        # And nothing that does not exist.
+        for option in re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE):
+            assert option in options, f"{name}: cli.md has {option}, the command has not"
+
+
+def test_readme_shows_what_make_demo_does() -> None:
+    assert any("$ make demo" in block.lines for block in blocks(ROOT / "README.md"))
+
+
+def test_the_picture_is_well_formed() -> None:
+    assert ET.parse(ROOT / "docs" / "picture.svg").getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize("example", ["gym_loop.py", "vector_training.py"])
+def test_an_example_runs(example: str, tmp_path: Path) -> None:
+    output = run(f"python {ROOT / 'examples' / example}", tmp_path, 0, example)
+    assert "reward" in output
+
+
+def test_the_example_of_an_agent_runs(tmp_path: Path) -> None:
+    agent = ROOT / "examples" / "custom_agent.py"
+    tasks = ROOT / "examples" / "own_tasks" / "tasks.json"
+    output = run(
+        f"intercode run bash --agent {agent}:make --data {tasks} --json --quiet",
+        tmp_path,
+        0,
+        "custom_agent.py",
+    )
+    assert '"success_rate": 1.0' in output
