@@ -8,15 +8,19 @@ The full figure (10,000) is run by hand before a release::
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import intercode
 from intercode.agents.base import AgentFactory
 from intercode.episode import Turn
 from intercode.evaluate import evaluate
 from intercode.sandbox import get_provider
+from intercode.sandbox.images import cache_root
 from intercode.sandbox.native import cgroup
 from intercode.task import Dataset, Task
 
@@ -64,14 +68,19 @@ def state() -> dict[str, int]:
         "spawner mounts": len(Path(f"/proc/{spawner}/mountinfo").read_text().splitlines()),
         "sandboxes": len(list(children(spawner))),
         "cgroups": sum(len(list(Path(p).glob(pattern))) for _, p in cgroup.parents()),
-        "temporary files": len(os.listdir("/tmp")) + len(os.listdir("/dev/shm")),
+        "temporary files": len(os.listdir(tempfile.gettempdir())),
+        "snapshots": len(os.listdir(cache_root() / "snapshots")),
         "memory": kilobytes(own),
         "spawner memory": kilobytes(spawner),
     }
 
 
-def test_nothing_grows(tmp_path: Path) -> None:
-    dataset = Dataset([Task(f"t{n}", "Say hello.", gold=("echo hello",)) for n in range(20)], "soak")
+def test_nothing_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    dataset = Dataset(
+        [Task(f"t{n}", "Say hello.", gold=("echo hello",)) for n in range(20)], "soak"
+    )
     busy: AgentFactory = lambda task: Busy()  # noqa: E731
 
     def run(episodes: int, name: str) -> None:
@@ -83,7 +92,8 @@ def test_nothing_grows(tmp_path: Path) -> None:
             out=tmp_path / name,
             epochs=max(1, episodes // len(dataset)),
         )
-        assert result.complete
+        failed = [episode.error for episode in result.episodes() if episode.error]
+        assert result.complete, (len(failed), failed[:3])
         print(f"{result.ran} episodes in {result.seconds:.0f} s")
 
     run(WARM, "warm")
@@ -94,8 +104,6 @@ def test_nothing_grows(tmp_path: Path) -> None:
     for name in before:
         if "memory" in name:
             # In KiB. Interpreters' heaps breathe; a leak of 1 KiB an episode would show.
-            assert after[name] - before[name] < 2048 + EPISODES // 2, (name, before, after)
-        elif name == "temporary files":
-            assert after[name] <= before[name] + 2, (name, before, after)  # others use /tmp, too
+            assert after[name] - before[name] < 4096 + EPISODES // 2, (name, before, after)
         else:
             assert after[name] <= before[name], (name, before, after)
