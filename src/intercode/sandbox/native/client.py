@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import socket
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import SandboxError, SandboxUnavailableError
-from intercode.sandbox.native import wire
+from intercode.sandbox.native import lease, wire
 
 _START_SECONDS = 30.0
 _OPEN_FILES = 65_536
@@ -41,7 +40,7 @@ class Spawner:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOTSTRAP),
-                    *(package, str(theirs.fileno()), _name()),
+                    *(package, str(theirs.fileno()), lease.name()),
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -108,20 +107,6 @@ def _raise_open_files() -> None:
     wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _name() -> str:
-    """Unique among live processes: a sweep reads the caller's pid and start time from it."""
-    return f"{os.getpid()}-{start_time(os.getpid())}-{os.urandom(3).hex()}"
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; None if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return int(text.rpartition(")")[2].split()[19])
 
 
 def unavailable(reply: dict[str, Any]) -> SandboxError:

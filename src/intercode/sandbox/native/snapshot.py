@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable
@@ -15,8 +14,7 @@ from pathlib import Path
 from intercode.errors import SandboxError
 from intercode.sandbox.images import Image, cache_root
 from intercode.sandbox.images.base import digest_of
-from intercode.sandbox.native import archive
-from intercode.sandbox.native.client import start_time
+from intercode.sandbox.native import archive, lease
 from intercode.sandbox.native.layers import is_root
 
 
@@ -43,9 +41,9 @@ class NativeSnapshot:
         cls, image: Image, write: Callable[[int], None], forget: Callable[[Path], None]
     ) -> NativeSnapshot:
         """Save what `write` streams as a layer over `image`."""
-        folder = Path(tempfile.mkdtemp(prefix=_prefix(), dir=_parent()))
+        folder = _parent() / lease.name()
         layer = folder / "layer"
-        layer.mkdir()
+        layer.mkdir(parents=True)
         try:
             fill(layer, write)
         except BaseException:
@@ -96,9 +94,8 @@ def fill(layer: Path, write: Callable[[int], None]) -> None:
 def sweep(dry_run: bool = False) -> list[str]:
     """Remove the snapshots of processes that are gone; what was found."""
     found = []
-    for folder in _parent().glob("*-*-*"):
-        pid, ticks = folder.name.split("-")[:2]
-        if pid.isdigit() and start_time(int(pid)) != int(ticks):
+    for folder in _parent().iterdir():
+        if lease.is_gone(folder.name):
             found.append(str(folder))
             if not dry_run:
                 _remove(folder)
@@ -109,10 +106,6 @@ def _parent() -> Path:
     folder = cache_root() / "snapshots"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _prefix() -> str:
-    return f"{os.getpid()}-{start_time(os.getpid())}-"
 
 
 def _discard(folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:

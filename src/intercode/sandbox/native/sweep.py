@@ -9,18 +9,16 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from intercode.sandbox.native import snapshot
+from intercode.sandbox.native import lease, snapshot
 from intercode.sandbox.native.cgroup import PREFIX, parents
-from intercode.sandbox.native.client import start_time
 
 
 def sweep(dry_run: bool = False) -> list[str]:
     """Remove what belongs to callers that are gone; the paths that were found."""
     found = []
     for _, parent in parents():
-        for folder in Path(parent).glob(f"{PREFIX}*-*-*"):
-            pid, ticks = folder.name.removeprefix(PREFIX).split("-")[:2]
-            if not pid.isdigit() or start_time(int(pid)) == int(ticks):
+        for folder in Path(parent).glob(f"{PREFIX}*"):
+            if not lease.is_gone(folder.name.removeprefix(PREFIX)):
                 continue
             found.append(str(folder))
             if not dry_run:
