@@ -19,6 +19,8 @@ HARD_OUTPUT_FACTOR = 64
 _START_SECONDS = 10.0
 _PIPE_SIZE = 1 << 20
 _CHUNK = 1 << 18
+_MOST_CHUNKS = 8
+"""Of a last report: more than its pipe holds."""
 
 _drain = Drain()
 
@@ -116,8 +118,9 @@ class Shell:
             run.output.add(self._take(self._out, ready))
         if self._exit in ready:
             run.exit_code = self._process.poll()
-            while data := _read_some(self._status):
-                self._frames.add(data)
+            # Bounded: what the shell left running may be writing to its channel without end.
+            for _ in range(_MOST_CHUNKS):
+                self._frames.add(_read_some(self._status))
             run.frame = self._frames.take() or run.frame
         if run.frame is None and run.exit_code is None:
             return False
