@@ -9,17 +9,17 @@ LEAK = "leak from an earlier task"
 IMAGE = "image content"
 
 _COMMANDS = tuple(
-    (cause, re.compile(pattern))
+    (cause, re.compile(pattern.replace("<", r"(?<![\w/.-])(?:").replace(">", r")(?![\w/.-])")))
     for cause, pattern in (
-        ("network", r"\b(?:ping6?|curl|wget|dig|host|nslookup|getent|apt(?:-get)?|ssh|nc)\b"),
-        ("processes", r"\b(?:ps|pstree|pgrep|top|w|who|uptime|jobs|pidof|lsof|fuser)\b"),
-        ("disk usage", r"\b(?:df|du|mount|findmnt|lsblk)\b|\bls -\w*s|-size\b"),
-        ("proc/sys", r"/proc\b|/sys\b|\b(?:uname|nproc|free|lscpu|dmesg)\b"),
-        ("host name", r"\b(?:env|printenv|set|declare|export|hostname)\b|HOST"),
-        ("date", r"\b(?:date|cal)\b|-[acm](?:time|min)\b|-newer|-daystart"),
+        ("network", r"<ping6?|curl|wget|dig|host|nslookup|getent|apt(?:-get)?|ssh|nc>"),
+        ("processes", r"<ps|pstree|pgrep|top|w|who|uptime|jobs|pidof|lsof|fuser>"),
+        ("disk usage", r"<df|du|mount|findmnt|lsblk>|\bls -\w*s|-size\b"),
+        ("proc/sys", r"/proc\b|/sys\b|<uname|nproc|free|lscpu|dmesg>"),
+        ("host name", r"<env|printenv|set|declare|export|hostname>|HOST"),
+        ("date", r"<date|cal>|-[acm](?:time|min)\b|-newer|-daystart"),
     )
 )
-"""Commands that show the machine, the network or the moment."""
+"""Commands that show the machine, the network or the moment; ``<a|b>`` is a command's name."""
 
 _TEXTS = tuple(
     (cause, re.compile(pattern, re.MULTILINE))

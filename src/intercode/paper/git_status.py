@@ -13,23 +13,10 @@ from dataclasses import dataclass, field
 
 from intercode.sandbox.base import Change, FileType
 
-IGNORED = frozenset(
-    (
-        ".dockerenv",
-        "bin",
-        "boot",
-        "dev",
-        "etc",
-        "home",
-        "lib",
-        "media",
-        "opt",
-        "proc",
-        "root",
-        "run",
-    )
-    + ("sbin", "srv", "sys", "usr", "var")
-)
+_SYSTEM = """
+bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
+"""
+IGNORED = frozenset(_SYSTEM.split())
 """Names in ``/`` that the images' ``.gitignore`` lists."""
 
 Pair = tuple[str, str]
@@ -81,13 +68,14 @@ def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
             continue
         known = index.files.get(path)
         if known is None:
-            if change.kind != "deleted" and change.type in ("file", "symlink"):
-                untracked.add(_collapsed(index, path))
+            shown = _shown(index, path)
+            if shown and change.kind != "deleted" and change.type in ("file", "symlink"):
+                untracked.add(shown)
         elif change.kind == "deleted" or change.type == "dir":
             tracked.append((" D", path))
-        elif change.type != known[0]:
+        elif change.type in ("file", "symlink") and change.type != known[0]:
             tracked.append((" T", path))
-        elif change.content_changed or _executable(change) != known[1]:
+        elif change.type != known[0] or change.content_changed or _executable(change) != known[1]:
             tracked.append((" M", path))
     return sorted(tracked, key=_by_path) + [("??", path) for path in sorted(untracked, key=_bytes)]
 
@@ -97,9 +85,14 @@ def _executable(change: Change) -> bool:
     return change.type == "file" and bool(change.mode & stat.S_IXUSR)
 
 
-def _collapsed(index: Index, path: str) -> str:
-    """The highest directory above an untracked path that holds nothing tracked, or the path."""
+def _shown(index: Index, path: str) -> str | None:
+    """How an untracked path is shown: as the highest directory that holds nothing tracked.
+
+    Not at all, below a tracked file that became a directory.
+    """
     for directory in parents(path):
+        if directory in index.files:
+            return None
         if directory not in index.directories:
             return directory + "/"
     return path

@@ -128,8 +128,10 @@ def _episode(key: str, value: Any) -> RecordedEpisode:
     if not isinstance(query, str):
         raise RecordError("field 'query' is missing or not text")
     turns = _turns(history)
-    summary = value.get("summary")
-    best = _number(summary.get("max_reward"), "summary.max_reward") if summary else None
+    summary = value.get("summary") or {}
+    if not isinstance(summary, dict):
+        raise RecordError("field 'summary' is not an object")
+    best = _number(summary.get("max_reward"), "summary.max_reward")
     if best is None:
         best = max((t.reward for t in turns if t.reward is not None), default=0.0)
     return RecordedEpisode(
