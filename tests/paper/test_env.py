@@ -1,0 +1,170 @@
+"""The 2023 environment, quirk by quirk, in a real sandbox."""
+
+import pytest
+
+from intercode.errors import EnvironmentStateError, RewardError, TaskNotFoundError
+from intercode.paper.env import PaperBashEnv
+from intercode.task import Task
+
+GOLDS = {
+    "list": "ls /data",
+    "add": "echo new > /data/new.txt",
+    "leak": "echo x >> /root/log; wc -l < /root/log",
+    "quotes": 'echo "a  b" c',
+    "environment": "env",
+    "nothing": "true",
+}
+
+
+@pytest.fixture
+def env(image):
+    tasks = [Task(name, f"Do {name}.", (gold,)) for name, gold in GOLDS.items()]
+    made = PaperBashEnv(image, [*tasks, Task("none", "No gold.")])
+    yield made
+    made.close()
+
+
+def begin(env, name):
+    return env.reset(list(GOLDS).index(name) if name in GOLDS else len(GOLDS))
+
+
+def turn(env, action):
+    """As the experiments did: the action, then its reward."""
+    observation, reward, done, _ = env.step(action)
+    assert (reward, done) == (0.0, False)
+    _, reward, done, info = env.step("submit")
+    assert done
+    return observation, reward, info
+
+
+def test_an_episode(env):
+    assert begin(env, "list") == ("Do list.", {})
+    observation, reward, info = turn(env, "ls /data")
+    assert observation == "a.txt\ndir1\nold.txt\n", "the empty directories are gone"
+    assert reward == 1.0
+    assert info["reward"] == {"file_diff": 0.33, "file_changes": 0.33, "answer_similarity": 0.33}
+    assert env.trajectory == [("ls /data", observation), ("submit", None)]
+
+
+def test_next_task_and_pristine_state(env):
+    env.reset(1)
+    env.step("touch /data/mine")
+    assert env.reset()[0] == "Do leak."
+    assert env.step("ls /data")[0] == "a.txt\ndir1\nold.txt\n"
+
+
+def test_each_action_is_a_process_of_its_own(env):
+    begin(env, "nothing")
+    env.step("X=1; export X")
+    assert env.step("echo $X.")[0] == ".\n"
+
+
+def test_quotes_and_malformed(env):
+    begin(env, "quotes")
+    assert turn(env, 'echo "a  b" c')[:2] == ("a\n", 1.0)
+    assert env.step('echo "')[0] == "Malformed command"
+    assert env.step(r"printf '\377'")[0] == "Malformed command"
+    assert not env.info["action_executed"]
+
+
+def test_both_streams_in_order_and_no_terminal(env):
+    begin(env, "nothing")
+    observation, *_ = env.step("echo a; echo b >&2; echo c; test -t 1 || echo d")
+    assert observation == "a\nb\nc\nd\n"
+
+
+def test_cd(env):
+    begin(env, "nothing")
+    assert env.step("pwd")[0] == "/\n"
+    env.step("cd data")
+    assert env.step("pwd")[0] == "/data\n"
+    assert "No such file" in env.step("cd nowhere")[0]
+    assert env.step("pwd")[0] == "/data\n"
+    env.step("cd ../data/./dir1")
+    assert env.step("pwd")[0] == "/data/dir1\n"
+    assert env.step("cd / && echo in")[0] == "in\n"
+    assert env.step("pwd")[0] == (
+        "OCI runtime exec failed: exec failed: unable to start container process: "
+        'chdir to cwd ("/ && echo in") set in config.json failed: '
+        "no such file or directory: unknown\r\n"
+    )
+    env.step("cd /data")
+    assert env.step("pwd")[0] == "/data\n"
+
+
+def test_timeout(image, monkeypatch):
+    monkeypatch.setattr("intercode.paper.bash.TIMEOUT", 0.3)
+    env = PaperBashEnv(image, [Task("0", "q", ("true",))])
+    env.reset(0)
+    assert env.step("echo early; sleep 30")[0] == "Command timed out"
+    assert env.step("echo next")[0] == "next\n"
+    env.close()
+
+
+def test_background_jobs_end_within_their_action(env):
+    begin(env, "nothing")
+    assert env.step("(sleep 0.3; echo late) &")[0] == "late\n"
+    assert env.step("ls /nowhere 2>&1 | head -1 && echo ok")[0].endswith("ok\n")
+
+
+def test_files(env):
+    begin(env, "add")
+    _, reward, info = turn(env, "true")
+    assert info["diff_miss"] == [("data/new.txt", "??")]
+    _, reward, info = turn(env, "echo other > /data/new.txt")
+    assert info["reward"]["file_changes"] == 0.0 and reward < 1.0
+    _, reward, _ = turn(env, "echo new > /data/new.txt")
+    assert reward == 1.0
+    _, reward, info = turn(
+        env, "rm -r /data/dir1; chmod +x /data/a.txt; mkdir -p /x/y; touch /x/y/z"
+    )
+    assert info["diff_extra"] == [("data/a.txt", "M"), ("data/dir1/b.txt", "D"), ("x/", "??")]
+
+
+def test_system_directories_are_not_seen(env):
+    begin(env, "nothing")
+    assert turn(env, "touch /root/x /var/x; mkdir /data/dir2; touch /data/a.txt")[1] == 1.0
+
+
+def test_ages_are_those_of_the_recordings(env):
+    begin(env, "nothing")
+    assert env.step("find /data -type f -mtime +7")[0] == "/data/old.txt\n"
+    assert env.step("find /data -type f -mmin -61 | wc -l")[0] == "2\n"
+
+
+def test_gold_leaves_things_where_the_reset_does_not_look(env):
+    begin(env, "leak")
+    assert turn(env, "echo 1")[2]["eval_obs"] == "1\n"
+    assert turn(env, "echo 1")[2]["eval_obs"] == "2\n"
+    begin(env, "leak")
+    assert turn(env, "echo 1")[2]["eval_obs"] == "1\n"
+
+
+def test_environment_variables(env):
+    begin(env, "environment")
+    observation, reward, info = turn(env, "env")
+    names = {line.partition("=")[0] for line in observation.splitlines()}
+    assert names == {
+        *("PATH", "HOME", "HOSTNAME", "script", "file_system_version"),
+        *("PWD", "SHLVL", "_"),
+    }
+    assert "file_system_version=9\n" in observation and "SHLVL=0\n" in observation
+    assert observation != info["eval_obs"], "the containers have different names"
+    assert 0.9 < reward < 1.0
+
+
+def test_skip_and_submit(env):
+    begin(env, "nothing")
+    assert env.step("skip")[1:3] == (0.0, True)
+    begin(env, "nothing")
+    assert env.step("submitted words")[2] is True
+
+
+def test_wrong_use(env):
+    with pytest.raises(EnvironmentStateError):
+        env.step("ls")
+    with pytest.raises(TaskNotFoundError):
+        env.reset(99)
+    begin(env, "none")
+    with pytest.raises(RewardError, match="none"):
+        env.step("submit")

@@ -1,0 +1,148 @@
+"""Replays: of a run made here, and of the recorded ones where they are to be had."""
+
+import json
+import os
+
+import pytest
+
+from intercode.datasets import load
+from intercode.errors import RecordError
+from intercode.paper.env import PaperBashEnv
+from intercode.paper.replay import replay, same_text
+from intercode.paper.results import load_results
+from intercode.task import Task
+
+from .upstream import BASH_RESULTS, UPSTREAM, needs_upstream
+
+TASKS = [
+    Task("0", "Say hello.", ("echo hello",)),
+    Task("1", "Make a file.", ("echo x > /data/x.txt",)),
+]
+ACTIONS = [["echo goodbye world", "echo hello"], ["touch /data/y.txt", "echo x >/data/x.txt"]]
+
+
+@pytest.fixture
+def recorded(image, tmp_path):
+    """A results file of a run in our own environment."""
+    env = PaperBashEnv(image, TASKS)
+    episodes = {}
+    for row, actions in enumerate(ACTIONS):
+        env.reset(row)
+        seen = [(env.step(action)[0], env.step("submit")[1]) for action in actions]
+        episodes[str(row)] = {
+            "task_id": row,
+            "query": TASKS[row].query,
+            "turn_history": {
+                "actions": [*actions, "Nothing more."],
+                "observations": [o for o, _ in seen] + ["No Bash code was found in your last"],
+                "rewards": [r for _, r in seen] + [0],
+                "valid_action": [True] * 3,
+            },
+            "summary": {"max_reward": max(r for _, r in seen)},
+        }
+    env.close()
+
+    def written(change=lambda data: None):
+        change(episodes)
+        path = tmp_path / "r.json"
+        path.write_text(json.dumps(episodes))
+        return load_results(path)
+
+    return written
+
+
+def test_a_run_replays(recorded, provider, image):
+    told = []
+    run = recorded()
+    report = replay(TASKS, run, provider, image.name, workers=2, progress=lambda *n: told.append(n))
+    found = report.to_dict()
+    assert found.pop("seconds") > 0
+    assert found.pop("by_task") == {
+        key: {"turns": 2, "reward_equal": 2, "observation_equal": 2} for key in "01"
+    }
+    assert found == {
+        "episodes": 2,
+        "turns": 4,
+        "reward_equal": 4,
+        "observation_equal": 4,
+        "success_recorded": 1,
+        "success_replayed": 1,
+        "success_agree": 2,
+        "version": "released",
+        "mismatches": [],
+    }
+    assert told[-1] == (2, 2)
+    json.dumps(report.to_dict())
+
+
+def test_what_differs_is_told(recorded, provider, image):
+    def change(data):
+        data["0"]["turn_history"]["rewards"][1] = 0.5
+        data["0"]["turn_history"]["observations"][1] = "hullo\n"
+        data["0"]["summary"]["max_reward"] = 0.5
+
+    report = replay(TASKS, recorded(change), provider, image.name)
+    assert (report.reward_equal, report.observation_equal) == (3, 3)
+    assert (report.success_recorded, report.success_replayed, report.success_agree) == (0, 1, 1)
+    (mismatch,) = report.mismatches
+    assert (mismatch.task, mismatch.turn, mismatch.action) == ("0", 1, "echo hello")
+    assert (mismatch.observation_recorded, mismatch.observation_replayed) == ("hullo\n", "hello\n")
+    assert (mismatch.reward_recorded, mismatch.reward_replayed) == (0.5, 1.0)
+    assert mismatch.cause
+
+
+def test_react_is_rewarded_at_its_submit(provider, image, tmp_path):
+    history = {
+        "thoughts": ["a", "b"],
+        "actions": ["execute[echo hello]", "submit"],
+        "observations": ["hello\n", "hello\n"],
+        "rewards": [0, 1.0],
+        "valid_action": [True, True],
+    }
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"0": {"query": "Say hello.", "turn_history": history}}))
+    report = replay(TASKS, load_results(path), provider, image.name)
+    assert (report.turns, report.reward_equal, report.success_agree) == (2, 2, 1)
+
+
+def test_tasks_are_found_by_their_question(recorded, provider, image):
+    shifted = [Task("0", "Another.", ("true",)), *TASKS[1:], Task("7", "Say hello.", TASKS[0].gold)]
+    assert replay(shifted, recorded(), provider, image.name).reward_equal == 4
+
+
+def test_results_of_other_data(recorded, provider, image):
+    with pytest.raises(RecordError, match=r"Make a file"):
+        replay(TASKS[:1], recorded(), provider, image.name)
+
+
+def test_a_cut_observation():
+    assert same_text("x" * 350, "x" * 400)
+    assert not same_text("x" * 349, "x" * 400)
+    assert not same_text("x" * 350, "y" * 400)
+
+
+@needs_upstream
+@pytest.mark.skipif(
+    "INTERCODE_TEST_REPLAY" not in os.environ,
+    reason="builds an image and takes minutes: set INTERCODE_TEST_REPLAY",
+)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("path", sorted(BASH_RESULTS.rglob("*.json")), ids=lambda path: path.stem)
+def test_recorded_runs(provider, path):
+    number = path.stem[-1]
+    tasks = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{number}")
+    # Recorded in the container of fs_1.
+    suite = "1" if "react" in path.stem and number == "2" else number
+    machine = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{suite}")[0].image
+    run = load_results(path)
+    report = replay(list(tasks), run, provider, machine, workers=4)
+    unstable = json.loads((UPSTREAM / "derived/nl2bash_unstable_tasks.json").read_bytes())
+    stable = [
+        count
+        for task, count in report.by_task.items()
+        if f"{number}/{task}" not in unstable["unstable"]
+    ]
+    turns = sum(count.turns for count in stable)
+    assert sum(count.reward_equal for count in stable) >= 0.96 * turns
+    assert report.reward_equal >= 0.88 * report.turns
+    assert report.success_agree >= report.episodes - 3
