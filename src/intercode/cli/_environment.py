@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from intercode import datasets
 from intercode.cli import _options
 from intercode.cli._text import safe
 from intercode.envs import create
+from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.registry import ENVS
@@ -72,19 +74,24 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
         SandboxUnavailableError: This machine permits no sandbox.
     """
     provider = provider_that_tells()
-    images = sorted({args.image or task.image or "host" for task in tasks})
-    try:
-        for image in images:  # all names, before the first is built
-            check(image)
-    except ImageError as error:
-        raise UsageError(str(error)) from error
-    digests = {image: provider.digest(image) for image in images}
     limits = _options.limits(args)
     options: dict[str, Any] = {"data": dataset, "image": args.image, "limits": limits}
     if args.max_turns is not None:
         options["max_turns"] = args.max_turns
     if args.protocol == "default":
         options["cache_gold"] = GoldCache()  # one for all workers
+
+    def make() -> InterCodeEnv:
+        return cast(InterCodeEnv, create(name, protocol=args.protocol, **options))
+
+    with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
+        images = sorted({env.image(task) for task in tasks})
+    try:
+        for image in images:  # all names, before the first is built
+            check(image)
+    except ImageError as error:
+        raise UsageError(str(error)) from error
+    digests = {image: provider.digest(image) for image in images}
     facts = {
         "env": name,
         "protocol": args.protocol,
@@ -93,11 +100,6 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
         "max_turns": args.max_turns,
         "limits": asdict(limits),
     }
-
-    def make() -> EpisodeEnv:
-        return cast(EpisodeEnv, create(name, protocol=args.protocol, **options))
-
-    make().close()  # refuses what it cannot take, now and not in every worker
     return Setting(make, facts)
 
 

@@ -2,7 +2,7 @@
 
 Examples:
   intercode play bash
-  intercode play bash --task bash_014
+  intercode play bash --task shop-03
   intercode play bash --data tasks.json --image debian:bookworm
 """
 

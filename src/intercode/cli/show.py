@@ -2,7 +2,7 @@
 
 Examples:
   intercode show runs/20250101-120000-bash-oracle
-  intercode show RUN --task bash_014 --full
+  intercode show RUN --task shop-03 --full
   intercode show RUN --failed --json
 """
 

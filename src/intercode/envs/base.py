@@ -123,6 +123,10 @@ class InterCodeEnv(gymnasium.Env[str, str]):
             raise EnvironmentStateError("there is no sandbox: call reset() first")
         return self._sandbox
 
+    def image(self, task: Task) -> str:
+        """The image that a task of this environment runs in."""
+        return self._stage.image(task)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:

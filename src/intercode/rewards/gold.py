@@ -16,6 +16,13 @@ from intercode.rewards.normalise import normalise
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
 
+_TROUBLES = {
+    "timed_out": "ran into the time limit",
+    "gone": "left no shell",
+    "truncated": "printed more than the output limit",
+}
+"""What makes its result no measure, by the interpreter's word for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class GoldResult:
@@ -101,7 +108,7 @@ class GoldRunner:
         """What this solution of the task does.
 
         Raises:
-            RewardError: It ran into the time limit, so that nobody knows.
+            RewardError: Its result is no measure: it ran into a limit, or ended the shell for good.
             SandboxError: The sandbox failed.
         """
         if self._cache is None or task.metadata.get("cache_gold") is False:
@@ -118,8 +125,9 @@ class GoldRunner:
             interpreter = self._interpreter(sandbox)
             execution = interpreter.execute(gold, task.timeout)
             interpreter.close()
-            if execution.info.get("timed_out"):
-                raise RewardError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
+            for trouble, what in _TROUBLES.items():
+                if execution.info.get(trouble):
+                    raise RewardError(f"task {task.task_id!r}: gold {what}: {gold}")
             sandbox.kill()
             after = {change.path: change for change in sandbox.changes()}
         finally:

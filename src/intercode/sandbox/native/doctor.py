@@ -122,6 +122,8 @@ def _cache() -> Check:
 
 
 def _debootstrap() -> Check:
+    if not is_root():
+        return Check("debootstrap", None, "only root can build Debian images", "")
     if shutil.which("debootstrap"):
         return Check("debootstrap", True, "Debian images can be built")
     return Check(
