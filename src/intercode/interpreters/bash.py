@@ -56,7 +56,7 @@ class BashInterpreter:
         began = time.monotonic()
         seconds = self.sandbox.limits.timeout if timeout is None else timeout
         self._shell.wake()
-        run = Run(self._pending, began + seconds)
+        run = Run(self._pending, began + seconds, survivors=self._survivors(self._shell))
         self._pending = OutputBuffer(self.sandbox.limits.output)
         if not self._shell.send(action):
             # The shell died between two actions, for instance at the hands of its own children.
@@ -68,6 +68,13 @@ class BashInterpreter:
         if self._shell is not None:
             self._shell.rest(self._pending)
         return done
+
+    def _survivors(self, shell: Shell) -> tuple[int, ...]:
+        """What a timeout of the next action must not kill."""
+        if not set(self._state.pids) - {shell.pid}:
+            return ()
+        # Asked anew: a daemon has other pids than it had at the report.
+        return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
     def _follow(self, run: Run, shell: Shell) -> None:
         """Read until the action has ended, by itself or by us."""
@@ -89,18 +96,17 @@ class BashInterpreter:
         The signal's trap is pending when the command that the shell waits for is killed, so that
         the rest of the action never runs.
         """
-        survivors = list(self._state.pids)
         # What bash has to say about its killed children is our doing, not the action's.
         shown, run.output = run.output, OutputBuffer(0)
         shell.signal(TIMEOUT_SIGNAL)
         if shell.pid is not None:
-            killed = self.sandbox.kill([*survivors, shell.pid])
-            if self._crowded(killed + len(survivors)):
-                survivors = []
+            killed = self.sandbox.kill([*run.survivors, shell.pid])
+            if self._crowded(killed + len(run.survivors)):
+                run.survivors = ()
             grace = time.monotonic() + _GRACE_SECONDS
             while run.frame is None and run.exit_code is None and time.monotonic() < grace:
                 shell.read(run, grace)
-        self.sandbox.kill(survivors)
+        self.sandbox.kill(run.survivors)
         self._await_exit(run, shell)
         run.output = shown
 
@@ -109,7 +115,7 @@ class BashInterpreter:
         while run.exit_code is None and time.monotonic() < grace:
             shell.read(run, grace)
         if run.exit_code is None:
-            self.sandbox.kill(list(self._state.pids))
+            self.sandbox.kill(run.survivors)
             run.exit_code = _KILLED_CODE
 
     def _crowded(self, processes: int) -> bool:
@@ -134,9 +140,9 @@ class BashInterpreter:
             kept = self._restart(as_before=run.frame is None)
             notes[-1] += f"; {kept}"
             info["restarted"] = True
-        elif self._shell is not None and self._crowded(len(self._state.pids)):
+        elif self._shell is not None and self._crowded(len(self._state.pids) - 1):
             self.sandbox.kill([] if self._shell.pid is None else [self._shell.pid])
-            notes.append(f"its {len(self._state.pids)} background processes were killed")
+            notes.append(f"its {len(self._state.pids) - 1} background processes were killed")
         if run.output.truncated:
             info["truncated"] = True
         info["cwd"] = self._state.cwd

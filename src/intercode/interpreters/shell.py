@@ -40,6 +40,8 @@ class Run:
     """Of the shell itself, if it ended."""
     stopped: str = ""
     """Why we ended it, if we did."""
+    survivors: tuple[int, ...] = ()
+    """What ran before it, and is none of its."""
 
 
 class Shell:

@@ -21,21 +21,21 @@ EPILOGUE_TEXT = rb"""BASH_ARGV0=bash
 { \builtin : 200>&0; } 2>/dev/null || \exec </dev/null
 { \builtin : 200>&1; } 2>/dev/null || \exec >&195
 \builtin : 200>&2 || \exec 2>&195
+[[ $1 != A || -s /proc/self/fd/198 ]] || \builtin exit "${3%% *}"
 case "${3#* }" in *f*) \builtin set +f ;; esac
 { \builtin printf '%s\0' '' "$2" "$1" "${3%% *}" "${3#* }" "${DIRSTACK-}" \
 "$BASHOPTS" "$SHELLOPTS" /proc/[0-9]*
 case "${3#* }" in *f*) \builtin set -f ;; esac
 \builtin declare -p; \builtin umask -p; \builtin trap -p; \builtin printf '\0'
 \builtin alias -p; \builtin declare -f; \builtin printf '\0end\0%s\0' "$2"
-\builtin : <&198 || \builtin exit "${3%% *}"
 } 2>/dev/null >&199 || \builtin :
-case "${3#* }" in *e*) \builtin return 0 ;; esac
+case "${3#* }" in *e*) \builtin set -e; \builtin return 0 ;; esac
 \builtin return "${3%% *}"
 """
 """Sourced with a report's kind and number and ``$? $-`` as arguments.
 
-What an action closed is open again in the next; what it redirected stays. Bash writes line by line,
-and each line wakes the reader: hence no ``shopt -p``.
+What an action closed is open again in the next; what it redirected stays. A shell that can read no
+further action ends. Bash writes line by line and each line wakes the reader: hence no `shopt -p`.
 """
 
 # Traps that would fire for our own lines are reported and taken away until the next action. Of a
@@ -43,7 +43,7 @@ and each line wakes the reader: hence no ``shopt -p``.
 # write, outside its buffer.
 _COLLECT = (
     rf"\builtin trap -p DEBUG ERR RETURN>&{STATUS};\builtin trap - DEBUG ERR RETURN;"
-    r"\builtin set +xv;\builtin eval ')'||:;}>/dev/null 2>&1;"
+    r"\builtin set +exv;\builtin eval ')';}>/dev/null 2>&1;"
 )
 _REPORT = rf"\. /proc/self/fd/{EPILOGUE}"
 _SOURCE = rf"\. /proc/self/fd/{ACTION}"

@@ -11,7 +11,10 @@ _DROPPED = frozenset(
 )
 _OUR_TRAPS = re.compile(rb"^trap -- '\{ \\\. /proc/self/fd/\d+ .*\n", re.MULTILINE)
 _DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # listed by bash in POSIX mode
-_PROCESS = re.compile(rb"/proc/(\d+)")
+_PROCESS = re.compile(rb"/proc/(\d+|\[0-9]\*)")  # itself, where it was not expanded
+
+_LONGEST = 1 << 26
+"""Bytes of a report; a flood on the channel costs the agent its report, and us no memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Frame:
     """``$-``."""
     directory: bytes = b""
     pids: tuple[int, ...] = ()
-    """What runs in the sandbox beside process 1 and the shell: background jobs and daemons."""
+    """What runs in the sandbox beside process 1: the shell, background jobs, daemons."""
     shell_options: tuple[bytes, ...] = ()
     """Of ``shopt``, those that are on."""
     set_options: tuple[bytes, ...] = ()
@@ -67,6 +70,8 @@ class FrameReader:
     def add(self, data: bytes) -> None:
         """Append what was read."""
         self._buffer += data
+        if len(self._buffer) > _LONGEST:
+            del self._buffer[: -_LONGEST // 2]
 
     def take(self) -> Frame | None:
         """The report, if it is complete."""
@@ -81,7 +86,7 @@ class FrameReader:
         *fields, variables, functions = data.split(b"\0")
         pids = []
         while fields and (match := _PROCESS.fullmatch(fields[-1])):
-            pids.append(int(match[1]))
+            pids.append(match[1])
             fields.pop()
         if len(fields) < 8 or fields[-7] != number or not fields[-5].isdigit():
             return None
@@ -91,13 +96,13 @@ class FrameReader:
             int(status),
             flags,
             directory,
-            tuple(pid for pid in pids if pid != 1),
+            tuple(int(pid) for pid in pids if pid.isdigit() and pid != b"1"),
             tuple(shell_options.split(b":")),
             # Switched off while the processes were listed.
             tuple(set_options.split(b":")) + ((b"noglob",) if b"f" in flags else ()),
             variables,
             functions,
-            _DEFAULTS.sub(b"", hooks),
+            _DEFAULTS.sub(b"", hooks) if hooks.startswith(b"trap -- ") else b"",
         )
 
 
@@ -107,7 +112,7 @@ def restore_script(frame: Frame) -> bytes:
     What can call for a function or an alias of the agent's comes before these are there.
     """
     if not frame.variables:
-        return b""
+        return b"\n"  # no shell goes on with an empty file
     aliases_on = b"expand_aliases" in frame.shell_options
     shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
     return b"\n".join(

@@ -181,6 +181,9 @@ class Sandbox(Protocol):
         All at once: not even a fork bomb outruns it.
         """
 
+    def processes(self) -> list[int]:
+        """The pids (as seen inside) of what runs, except process 1."""
+
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
         """The content of a regular file.
 

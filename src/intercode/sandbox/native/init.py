@@ -10,10 +10,8 @@ Programs get none of its capabilities: `SECBIT_NOROOT` makes `execve` give user 
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
-import resource
 import select
 import signal
 import socket
@@ -23,11 +21,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from intercode.sandbox.native import archive, diff, syscalls, wire
+from intercode.sandbox.native import archive, diff, inside, wire
 
 _KILL_SECONDS = 5.0
-_OOM_SCORE = "500"
-_HIGH_FD = 300  # above the numbers that a caller asks for inside
 
 
 class Init:
@@ -117,7 +113,7 @@ class Init:
         high = [number for number in given if number > 2]
         try:
             if track:
-                before = self.alive()
+                before = inside.alive()
             for number in high:
                 os.dup2(given[number], number, inheritable=False)
             identity = self.identity(user)
@@ -133,9 +129,9 @@ class Init:
                 **identity,
             )
             process.returncode = 0  # `reap` collects it: Popen must not look for it again
-            _first_to_go(process.pid)
+            inside.first_to_go(process.pid)
             # Out of the way of the numbers that a caller asks for.
-            self.exit_pipes[process.pid] = _move_up(exit_pipe)
+            self.exit_pipes[process.pid] = inside.move_up(exit_pipe)
             if track:
                 self.alive_before[process.pid] = before
         finally:
@@ -149,7 +145,7 @@ class Init:
         """What `Popen` needs to run as a user: a name of the sandbox's own, or ``uid[:gid]``."""
         if user is None or user in ("root", "0"):
             return {}
-        uid, gid = _look_up_user(user)
+        uid, gid = inside.look_up_user(user)
         return {"user": uid, "group": gid, "extra_groups": []}
 
     def do_signal(self, pid: int, number: int, fds: list[int]) -> None:
@@ -162,13 +158,17 @@ class Init:
         """Kill everything except the pids in `keep`, and this process."""
         return {"killed": self.kill_except(set(keep))}
 
+    def do_processes(self, fds: list[int]) -> dict[str, Any]:
+        """What runs."""
+        return {"pids": sorted(inside.alive())}
+
     def do_kill_started(self, pid: int, fds: list[int]) -> None:
         """Kill a tracked program and all that has been started since it was."""
         self.kill_except(self.alive_before.pop(pid, set()))
 
     def kill_except(self, keep: set[int]) -> int:
         """Kill until nothing else is left; how many were found to be killed."""
-        killed = self.alive()
+        killed = inside.alive()
         if not keep & killed:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # all at once: not even a fork bomb outruns it
@@ -176,7 +176,7 @@ class Init:
             return len(killed)
         deadline = time.monotonic() + _KILL_SECONDS
         for attempt in itertools.count():
-            doomed = self.alive() - keep
+            doomed = inside.alive() - keep
             killed |= doomed
             if not doomed or time.monotonic() > deadline:
                 break
@@ -188,10 +188,6 @@ class Init:
             self.reap()
             time.sleep(0.0002)
         return len(killed - keep)
-
-    def alive(self) -> set[int]:
-        """The pids in the sandbox, but for this one and zombies that a parent has yet to reap."""
-        return {int(n) for n in os.listdir("/proc") if n.isdigit() and n != "1" and _runs(n)}
 
     def reap(self, wait: bool = False) -> None:
         """Collect the dead, and report the exit of those that the caller started.
@@ -238,9 +234,9 @@ class Init:
         os.ftruncate(fd, 0)
         return {"fds": [fd]}
 
-    def user_rights(self) -> _UserRights:
+    def user_rights(self) -> inside.UserRights:
         """For its duration, only the capabilities that programs here have."""
-        return _UserRights(self.capabilities, self.kept)
+        return inside.UserRights(self.capabilities, self.kept)
 
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
         """All changes; everything else stands still meanwhile."""
@@ -252,64 +248,6 @@ class Init:
         with self.frozen():
             archive.write(self.upper, self.lower, self.root, fds[0], timeout)
 
-    def frozen(self) -> _Frozen:
+    def frozen(self) -> inside.Frozen:
         """For its duration, all other processes are stopped."""
-        return _Frozen()
-
-
-class _UserRights:
-    def __init__(self, all_rights: int, kept: int) -> None:
-        self.all_rights, self.kept = all_rights, kept
-
-    def __enter__(self) -> None:
-        syscalls.capset(self.kept, self.all_rights, self.kept)
-
-    def __exit__(self, *_: object) -> None:
-        syscalls.capset(self.all_rights, self.all_rights, self.kept)
-
-
-class _Frozen:
-    def __enter__(self) -> None:
-        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (self.limits[1], self.limits[1]))
-        with suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGSTOP)
-
-    def __exit__(self, *_: object) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGCONT)
-        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
-
-
-def _runs(pid: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2][1:2] not in b"ZX"
-    except OSError:  # it has just ended
-        return False
-
-
-def _first_to_go(pid: int) -> None:
-    """When memory runs out, have the kernel end a program before process 1 and before the host's.
-
-    Against a program that fills memory files, which count for no process, process 1 would be the
-    largest.
-    """
-    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
-        file.write(_OOM_SCORE)
-
-
-def _move_up(fd: int) -> int:
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
-
-
-def _look_up_user(user: str) -> tuple[int, int]:
-    first, _, second = user.partition(":")
-    if first.isdigit():
-        return int(first), int(second) if second.isdigit() else int(first)
-    with suppress(OSError), open("/etc/passwd", errors="replace") as file:
-        for line in file:
-            fields = line.split(":")
-            if len(fields) > 3 and fields[0] == first and fields[2].isdigit():
-                return int(fields[2]), int(fields[3]) if fields[3].isdigit() else int(fields[2])
-    raise LookupError(f"the sandbox has no user {user!r}")
+        return inside.Frozen()

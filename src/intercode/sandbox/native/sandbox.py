@@ -150,6 +150,11 @@ class NativeSandbox:
         reply, _ = self._request({"op": "kill", "keep": list(keep)})
         return int(reply["killed"])
 
+    def processes(self) -> list[int]:
+        """The pids (as seen inside) of what runs, except process 1."""
+        reply, _ = self._request({"op": "processes"})
+        return list(reply["pids"])
+
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})
 
@@ -276,7 +281,7 @@ def _channel(kind: Channel) -> tuple[int, int]:
         return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
     read, write = os.pipe2(os.O_CLOEXEC)
     # Ours by owner, which is nobody inside; a program opens /dev/stdout anew by its name.
-    os.fchmod(read, 0o666)
+    os.fchmod(read, 0o444 if kind == "r" else 0o666)
     return (write, read) if kind == "r" else (read, write)
 
 

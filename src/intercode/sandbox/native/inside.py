@@ -1,0 +1,98 @@
+"""What process 1 of a sandbox does to the others, and to its own rights, in small pieces."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+import stat
+from contextlib import suppress
+
+from intercode.sandbox.native import syscalls
+
+_OOM_SCORE = "500"
+_HIGH_FD = 300  # above the numbers that a caller asks for inside
+_USERS_BYTES = 1 << 20
+
+
+class UserRights:
+    """For its duration, this process has only the capabilities that programs have."""
+
+    def __init__(self, all_rights: int, kept: int) -> None:
+        self.all_rights, self.kept = all_rights, kept
+
+    def __enter__(self) -> None:
+        syscalls.capset(self.kept, self.all_rights, self.kept)
+
+    def __exit__(self, *_: object) -> None:
+        syscalls.capset(self.all_rights, self.all_rights, self.kept)
+
+
+class Frozen:
+    """For its duration, all other processes are stopped."""
+
+    def __enter__(self) -> None:
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.limits[1], self.limits[1]))
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGSTOP)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGCONT)
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+
+
+def alive() -> set[int]:
+    """All pids but this one's, and but for zombies that a parent has yet to reap."""
+    return {int(n) for n in os.listdir("/proc") if n.isdigit() and n != "1" and _runs(n)}
+
+
+def _runs(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2][1:2] not in b"ZX"
+    except OSError:  # it has just ended
+        return False
+
+
+def first_to_go(pid: int) -> None:
+    """When memory runs out, have the kernel end a program before process 1 and before the host's.
+
+    Against a program that fills memory files, which count for no process, process 1 would be the
+    largest.
+    """
+    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
+        file.write(_OOM_SCORE)
+
+
+def move_up(fd: int) -> int:
+    """A copy of a descriptor, out of the way of the numbers that a caller asks for."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+
+
+def look_up_user(user: str) -> tuple[int, int]:
+    """User and group id of a name of the sandbox's own, or of ``uid[:gid]``.
+
+    Raises:
+        LookupError: There is no such user.
+    """
+    first, _, second = user.partition(":")
+    if first.isdigit():
+        return int(first), int(second) if second.isdigit() else int(first)
+    for line in _users().split("\n"):
+        fields = line.split(":")
+        if len(fields) > 3 and fields[0] == first and fields[2].isdigit():
+            return int(fields[2]), int(fields[3]) if fields[3].isdigit() else int(fields[2])
+    raise LookupError(f"the sandbox has no user {user!r}")
+
+
+def _users() -> str:
+    """The sandbox's ``/etc/passwd``, which is whatever an agent has made of it."""
+    with suppress(OSError):
+        fd = os.open("/etc/passwd", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return file.read(_USERS_BYTES).decode(errors="replace")
+    return ""

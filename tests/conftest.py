@@ -1,0 +1,94 @@
+"""Markers, and sandboxes for the conformance suite: every provider, every image with a bash."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from intercode.interpreters.bash import BashInterpreter
+from intercode.sandbox import Completed, Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.images import list_images
+
+PROVIDERS = ["native"]
+MARKERS = (
+    "case(*numbers): which of the 83 cases of a hostile command (CASES in test_coverage.py) it is",
+    "defends(*classes): what it defends from: escape, host leak, exfiltration, lateral, host DoS, "
+    "peer DoS, self DoS",
+    "inspect(name): which of Inspect AI's self-check cases for sandboxes it is",
+    "ordinary: also run as an ordinary user, where the tests run as root",
+)
+
+Start = Callable[..., Sandbox]
+Run = Callable[..., Completed]
+Shell = Callable[..., BashInterpreter]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.fixture(scope="session", params=PROVIDERS)
+def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
+    found = get_provider(request.param)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def start(provider: Provider) -> Iterator[Start]:
+    """Starts sandboxes, with limits by keyword, that are closed when the test ends."""
+    started: list[Sandbox] = []
+
+    def start_one(image: object = "host", **limits: object) -> Sandbox:
+        started.append(provider.start(image, Limits(**limits)))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start_one
+    for sandbox in started:
+        sandbox.close()
+
+
+@pytest.fixture
+def sandbox(start: Start) -> Sandbox:
+    return start()
+
+
+@pytest.fixture
+def sh(sandbox: Sandbox) -> Run:
+    """Runs a script in the sandbox."""
+
+    def run(script: str, **options: object) -> Completed:
+        return sandbox.exec(["bash", "-c", script], **options)  # type: ignore[arg-type]
+
+    return run
+
+
+def shell_images() -> list[str]:
+    """Images with other versions of bash are used if they are there; none is built for it."""
+    built = {image.spec for image in list_images()} if os.geteuid() == 0 else set()
+    return ["host", *sorted(built & {"nl2bash", "debian:bullseye"})[:1]]
+
+
+@pytest.fixture(params=shell_images())
+def shell(request: pytest.FixtureRequest, start: Start) -> Iterator[Shell]:
+    """Opens shells, with limits by keyword, in a sandbox of their own."""
+    opened: list[BashInterpreter] = []
+
+    def open_one(**limits: object) -> BashInterpreter:
+        sandbox = start(request.param, **limits)
+        assert sandbox.exec(["mkdir", "-p", "/tmp/w"]).ok
+        opened.append(BashInterpreter(sandbox))
+        assert opened[-1].execute("cd /tmp/w").ok
+        return opened[-1]
+
+    yield open_one
+    for bash in opened:
+        bash.close()
+
+
+@pytest.fixture
+def bash(shell: Shell) -> BashInterpreter:
+    return shell()

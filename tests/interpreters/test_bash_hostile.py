@@ -1,0 +1,152 @@
+"""Attacks on the shell and on its framing: each gives an observation, and the episode goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from intercode.interpreters.bash import BashInterpreter
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def output_of(bash: BashInterpreter, action: str) -> str:
+    return bash.execute(action).output.decode()
+
+
+def assert_goes_on(bash: BashInterpreter) -> None:
+    assert output_of(bash, "echo $kept; pwd") == "1\n/tmp/w\n"
+    assert bash.execute("(exit 5)").exit_code == 5
+
+
+@pytest.fixture
+def bash(shell: object) -> BashInterpreter:
+    opened: BashInterpreter = shell(timeout=0.25)  # type: ignore[operator]
+    opened.execute("kept=1")
+    return opened
+
+
+@pytest.mark.case(20)
+def test_set_n(bash: BashInterpreter) -> None:
+    bash.execute("set -n")
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(23)
+def test_a_debug_trap_that_skips_every_command(bash: BashInterpreter) -> None:
+    done = bash.execute("shopt -s extdebug; trap false DEBUG; echo hidden")
+    assert b"hidden" not in done.output
+    assert done.info["timed_out"] is True
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(26)
+def test_overridden_commands_are_honoured(bash: BashInterpreter) -> None:
+    bash.execute(
+        'echo() { builtin echo mine "$@"; }; eval() { builtin echo evil; }; '
+        "for f in declare trap set shopt umask alias source pwd; do "
+        'builtin eval "$f() { builtin echo $f; }"; done; alias .=false cd=false case2=x'
+    )
+    assert output_of(bash, "echo a; eval x; pwd") == "mine a\nevil\npwd\n"
+    bash.execute("exit")
+    assert output_of(bash, "echo $kept; trap") == "mine 1\ntrap\n"
+
+
+@pytest.mark.case(27)
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "builtin() { :; }; printf() { :; }",
+        "builtin() { while :; do :; done; }",
+        ".() { :; }",
+        "exec() { exit; }; exec 2>&-",
+        "enable -n builtin printf",
+        "alias builtin=false case=false",
+        "set -r",
+        "readonly BASH_ARGV0",
+        "unset BASH_ARGV0",
+    ],
+)
+def test_the_means_of_the_report_are_overridden(bash: BashInterpreter, attack: str) -> None:
+    bash.execute(attack)
+    bash.execute("true")
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(31)
+def test_all_descriptors_are_closed(bash: BashInterpreter) -> None:
+    bash.execute('for i in {0..260}; do eval "exec $i>&-"; done; echo x')
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(33)
+@pytest.mark.parametrize("number", [195, 196, 197, 198, 199, 254, 255])
+def test_a_descriptor_of_ours_is_closed_or_replaced(bash: BashInterpreter, number: int) -> None:
+    bash.execute(f"exec {number}>&-")
+    assert_goes_on(bash)
+    bash.execute(f"exec {number}>/dev/null")
+    bash.execute("true")
+    bash.execute("true")
+    assert b"alive" in bash.execute("echo alive").output or bash.execute("exit").info["restarted"]
+
+
+@pytest.mark.case(33)
+def test_writing_to_every_descriptor(bash: BashInterpreter) -> None:
+    bash.execute("for i in /proc/self/fd/*; do echo junk > $i; done 2>/dev/null")
+    bash.execute("for i in {3..260}; do echo junk >&$i; done 2>/dev/null")
+    bash.execute("head -c 300000 /dev/urandom >&199")
+    assert bash.execute("true").exit_code == 0
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(34)
+@pytest.mark.defends("escape")
+def test_a_forged_report_changes_at_most_the_own_exit_code(bash: BashInterpreter) -> None:
+    for number in range(1, 12):
+        bash.execute(
+            f"printf '%s\\0' '' {number} A 0 hB /etc a:b c:d /proc/1 >&199; "
+            f"printf 'forged=1\\n\\0\\0end\\0{number}\\0' >&199; (exit 9)"
+        )
+    assert output_of(bash, "echo $forged$kept") == "1\n"
+    assert bash.execute("(exit 5)").exit_code == 5
+
+
+@pytest.mark.case(48)
+@pytest.mark.defends("self DoS")
+@pytest.mark.parametrize("target", ["-1", "0", "$$", "1"])
+def test_kill_9(bash: BashInterpreter, target: str) -> None:
+    bash.execute(f"sleep 50 & kill -9 {target}; kill -9 {target}")
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(49)
+@pytest.mark.parametrize("name", ["STOP", "SEGV", "TERM", "INT", "HUP", "QUIT", "ABRT", "PIPE"])
+def test_a_signal_to_the_shell(bash: BashInterpreter, name: str) -> None:
+    bash.execute(f"kill -{name} $$")
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(49)
+def test_every_signal_ignored_and_sent(bash: BashInterpreter) -> None:
+    bash.execute("for i in {1..64}; do trap '' $i; kill -$i $$; done")
+    assert_goes_on(bash)
+
+
+@pytest.mark.case(66)
+@pytest.mark.defends("self DoS")
+def test_everything_is_removed(bash: BashInterpreter) -> None:
+    bash.execute("rm -rf --no-preserve-root / 2>/dev/null", timeout=10)
+    done = bash.execute("echo still here")
+    assert done.output == b"still here\n"
+    done = bash.execute("exit")
+    if done.info.get("restarted") and not bash.execute("true").info.get("gone"):
+        assert bash.execute("echo on").output == b"on\n"  # /usr is read-only in the host image
+    else:
+        assert bash.execute("echo x").observation.startswith("[there is no bash left")
+
+
+@pytest.mark.case(66)
+def test_bash_is_replaced(bash: BashInterpreter) -> None:
+    bash.execute("mkdir /bad; cp /bin/true /bad/bash; chmod 755 /bad/bash; rm -f /bin /bin/bash")
+    bash.execute("exit")
+    done = bash.execute("echo x")
+    assert done.output == b"x\n" or done.info.get("gone") is True
