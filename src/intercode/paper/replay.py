@@ -12,7 +12,7 @@ from typing import Any
 
 from intercode.episode import Score
 from intercode.errors import RecordError
-from intercode.paper.causes import cause_of
+from intercode.paper.causes import CUT, cause_of
 from intercode.paper.container import PaperImage
 from intercode.paper.env import PaperBashEnv
 from intercode.paper.gold import GoldRuns
@@ -20,9 +20,6 @@ from intercode.paper.results import RecordedEpisode, RecordedRun, RecordedTurn
 from intercode.paper.reward import early
 from intercode.sandbox.base import Provider
 from intercode.task import Task
-
-CUT = 350
-"""ReAct's runs kept so many characters of an observation."""
 
 Progress = Callable[[int, int], None]
 """Is told how many episodes are done, and of how many."""
