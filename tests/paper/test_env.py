@@ -90,6 +90,10 @@ def test_cd(env):
     )
     env.step("cd /data")
     assert env.step("pwd")[0] == "/data\n"
+    env.step("cd /data/a.txt; true")
+    assert "no such file" in env.step("pwd")[0]
+    env.step("cd /; true " + "x" * 5000)
+    assert "file name too long" in env.step("pwd")[0]
 
 
 def test_timeout(image, monkeypatch):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from intercode.errors import SandboxError
 from intercode.interpreters.base import Execution
 from intercode.paper.action import START, plan, split
 from intercode.paper.processes import as_in_container
@@ -106,7 +109,9 @@ def run(
             output_limit=OUTPUT_LIMIT,
             merge_stderr=True,
         )
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except SandboxError:
+        raise
+    except OSError as error:  # of the directory: a `cd` that did more than one thing
         return Output(_no_directory(cwd, error), 126)
     if done.timed_out:
         return Output(TIMED_OUT, None, timed_out=True)
@@ -119,12 +124,7 @@ def run(
 
 def _no_directory(cwd: str, error: OSError) -> str:
     """What the container engine printed when it could not enter a directory."""
-    if isinstance(error, FileNotFoundError):
-        reason = "no such file or directory"
-    elif isinstance(error, NotADirectoryError):
-        reason = "not a directory"
-    else:
-        reason = "permission denied"
+    reason = os.strerror(error.errno or errno.ENOENT).lower()
     return (
         "OCI runtime exec failed: exec failed: unable to start container process: "
         f"chdir to cwd ({json.dumps(cwd, ensure_ascii=False)}) set in config.json failed: "
