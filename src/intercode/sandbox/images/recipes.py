@@ -18,6 +18,11 @@ sed -i 's/^ssh:/_ssh:/' /etc/group /etc/gshadow
 
 ln -sfn /proc/mounts /etc/mtab
 printf 'nameserver 127.0.0.1\\n' >/etc/resolv.conf
+sed -i 's/^hosts:.*/hosts: files/' /etc/nsswitch.conf
+{
+  echo '# symbolic names for networks, see networks(5) for more information'
+  echo 'link-local 169.254.0.0'
+} >/etc/networks
 {
   printf '127.0.0.1\\tlocalhost\\n'
   printf '::1\\tlocalhost ip6-localhost ip6-loopback\\n'
@@ -33,6 +38,17 @@ for name in bin boot dev etc home lib media opt proc root run sbin srv sys usr v
 done >/.gitignore
 git -c init.defaultBranch=master init -q /
 
+# The stub of a minimized Ubuntu.
+cat >/usr/bin/man <<'STUB'
+#!/bin/sh
+echo "This system has been minimized by removing packages and content that are"
+echo "not required on a system that users do not log into."
+echo ""
+echo "To restore this content, including manpages, you can run the 'unminimize'"
+echo "command. You will still need to ensure the 'man-db' package is installed."
+STUB
+chmod 755 /usr/bin/man
+
 # The image was days old when it was used.
 find /var/log -exec touch -h -d '2023-06-01 12:00 UTC' {} +
 """
@@ -42,7 +58,7 @@ bash python3 psmisc procps bsdmainutils imagemagick dnsutils git less tree net-t
 curl cpio jq netbase
 """
 _NL2BASH_ABSENT = """
-md5deep xxd sudo bc rsync parallel wget python file man vi vim nano gcc c++ make unzip zip rename
+md5deep xxd sudo bc rsync parallel wget python file vi vim nano gcc c++ make unzip zip rename
 compress ip gawk
 """
 

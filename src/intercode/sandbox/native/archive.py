@@ -111,6 +111,7 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> None:
         tarfile.TarError, OSError: The stream is broken, or the folder cannot be written.
     """
     owner = os.geteuid() == 0
+    now = time.time()
     folders: list[tuple[Path, tarfile.TarInfo]] = []
     with (
         open(source, "rb", closefd=False) as file,
@@ -128,13 +129,13 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> None:
                 os.chown(target, info.uid, info.gid, follow_symlinks=False)
             if not info.issym() and not info.ischr():
                 target.chmod(info.mode)
-            os.utime(target, (info.mtime, info.mtime), follow_symlinks=False)
+            os.utime(target, (now, info.mtime), follow_symlinks=False)
     # Last and deepest first: writing into a folder changes its times, and may need its old mode.
     for target, info in reversed(folders):
         if owner:
             os.chown(target, info.uid, info.gid)
         target.chmod(info.mode)
-        os.utime(target, (info.mtime, info.mtime))
+        os.utime(target, (now, info.mtime))
 
 
 def _extract_one(

@@ -184,7 +184,7 @@ def become_sandbox(link: socket.socket, machine: launch.Machine, network: bool) 
     try:
         link = launch.keep_only(link)
         try:
-            launch.prepare(network)
+            launch.prepare(network, machine.root)
         except OSError as error:
             failure = error
         spec, fds = wire.receive(link)
