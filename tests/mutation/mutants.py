@@ -1,0 +1,48 @@
+"""Making a mutant of the source, and running a probe on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from .defences import Defence
+
+SRC = Path(__file__).parents[2] / "src"
+_TESTS = Path(__file__).parents[1]
+_SECONDS = 60
+
+
+def occurrences(defence: Defence) -> list[int]:
+    """How often each text to replace is there; each once, or the table has rotted."""
+    return [(SRC / edit.file).read_text().count(edit.old) for edit in defence.edits]
+
+
+def mutate(defence: Defence, folder: Path) -> Path:
+    """A copy of the source without this defence."""
+    # Without compiled files, which Python might take for the changed source's.
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    copy = shutil.copytree(SRC, folder / "src", ignore=ignored)
+    for edit in defence.edits:
+        path = copy / edit.file
+        path.write_text(path.read_text().replace(edit.old, edit.new))
+    return copy
+
+
+def probe(defence: Defence, src: Path = SRC) -> tuple[int, str]:
+    """Exit code and output; see `probes`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mutation.probes", defence.name, str(src)],
+        env={**os.environ, "PYTHONPATH": f"{src}{os.pathsep}{_TESTS}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_SECONDS,
+    )
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def unrooted(defence: Defence) -> bool:
+    return defence.needs_root and os.geteuid() != 0

@@ -1,0 +1,386 @@
+"""One function for each defence: does it hold? Run in a process of its own::
+
+    python -m mutation.probes NAME SRC
+
+with SRC, the source to probe, first on the path. The exit code is 0 if the defence holds, 1 if it
+is gone, 77 if that cannot be told on this machine, and 2 for anything else that goes wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from intercode.sandbox import Completed, Limits, Sandbox, get_provider
+from intercode.sandbox.base import MIB
+
+HOLDS, GONE, BROKEN, SKIPPED = 0, 1, 2, 77
+_X86 = platform.machine() == "x86_64"
+_SECRET = "INTERCODE_PROBE_SECRET"
+
+
+class SkippedError(Exception):
+    """This machine cannot tell."""
+
+
+class ProbeError(Exception):
+    """What the probe needs does not work: that says nothing about the defence."""
+
+
+def start(**limits: object) -> Sandbox:
+    return get_provider().start("host", Limits(**limits))  # type: ignore[arg-type]
+
+
+def run(script: str, sandbox: Sandbox | None = None, **limits: object) -> Completed:
+    return (sandbox or start(**limits)).exec(["bash", "-c", script])
+
+
+def say(script: str, sandbox: Sandbox | None = None, **limits: object) -> str:
+    """What a script prints that must succeed."""
+    done = run(script, sandbox, **limits)
+    if not done.ok:
+        raise ProbeError(f"{script!r}: {done}")
+    return done.stdout.decode().strip()
+
+
+def perl(script: str, **limits: object) -> str:
+    done = start(**limits).exec(["perl", "-e", "$| = 1; " + script])
+    if not done.ok:
+        raise ProbeError(f"{script!r}: {done}")
+    return done.stdout.decode().strip()
+
+
+def one_of(found: str, holds: str, gone: str) -> bool:
+    """Whether it is the one, and no third thing."""
+    if found not in (holds, gone):
+        raise ProbeError(f"neither {holds!r} nor {gone!r}: {found!r}")
+    return found == holds
+
+
+def spawner() -> int:
+    return get_provider()._running().process.pid  # type: ignore[attr-defined]
+
+
+def host_pid(marker: str) -> int | None:
+    """The process, as seen from outside, that has this among its arguments."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if marker.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
+                return int(folder.name)
+    return None
+
+
+def wait_for(marker: str) -> int:
+    for _ in range(300):
+        if (pid := host_pid(marker)) is not None:
+            return pid
+        time.sleep(0.01)
+    raise ProbeError("the program did not start")
+
+
+def ends(pid: int, seconds: float = 3.0) -> bool:
+    """Whether a process ends soon."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            return True
+        if stat.rpartition(b")")[2][1:2] in b"ZX":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def status(key: str) -> str:
+    return say(f"grep '^{key}:' /proc/self/status").split()[1]
+
+
+def mount_options(target: str) -> set[str]:
+    lines = say("cat /proc/self/mounts").split("\n")
+    found = [line.split()[3] for line in lines if line.split()[1] == target]
+    if not found:
+        raise ProbeError(f"nothing is mounted at {target}")
+    return set(found[-1].split(","))
+
+
+# -- escape ------------------------------------------------------------------------------------
+
+
+def seccomp() -> bool:
+    number = 272 if _X86 else 97  # unshare(CLONE_NEWUSER)
+    script = f"print syscall({number}, 0x10000000) == 0 ? 'done' : $!+0"
+    return one_of(perl(script), holds="1", gone="done")
+
+
+def seccomp_clone_flags() -> bool:
+    number = 56 if _X86 else 220  # clone(CLONE_NEWUSER | SIGCHLD)
+    script = f"my $p = syscall({number}, 0x10000011, 0, 0, 0, 0); my $e = $! + 0;"
+    script += "require POSIX; POSIX::_exit(0) if $p == 0; print $p > 0 ? 'done' : $e"
+    return one_of(perl(script), holds="1", gone="done")
+
+
+def seccomp_socket_families() -> bool:
+    # AF_PACKET: refused by the filter, or only for want of a capability.
+    script = "print socket(my $s, 17, 2, 0) ? 'done' : $! + 0"
+    return one_of(perl(script), holds="97", gone="1")
+
+
+def no_new_privileges() -> bool:
+    return one_of(status("NoNewPrivs"), holds="1", gone="0")
+
+
+def capabilities() -> bool:
+    return int(status("CapEff"), 16) == 0
+
+
+def bounding_set() -> bool:
+    return int(status("CapBnd"), 16) == 0
+
+
+def _outer_ids() -> tuple[set[str], str]:
+    """User and group ids of a program as this machine sees them, and its user namespace."""
+    marker = f"{1000 + os.getpid()}.125"
+    sandbox = start()
+    sandbox.popen(["sleep", marker], channels={}, cwd="/")
+    pid = wait_for(marker)
+    lines = Path(f"/proc/{pid}/status").read_text().split("\n")
+    ids = {i for line in lines if line.startswith(("Uid:", "Gid:")) for i in line.split()[1:]}
+    return ids, os.readlink(f"/proc/{pid}/ns/user")
+
+
+def user_namespace() -> bool:
+    ids, namespace = _outer_ids()
+    return namespace != os.readlink("/proc/self/ns/user") and "0" not in ids
+
+
+def unprivileged_ids() -> bool:
+    return "0" not in _outer_ids()[0]
+
+
+def read_only_programs() -> bool:
+    # Nothing is written: without the defence, that would be this machine's own folder.
+    return one_of(say("[ -w /usr/bin ] && echo yes || echo no"), holds="no", gone="yes")
+
+
+def no_setuid_or_devices() -> bool:
+    return {"nosuid", "nodev"} <= mount_options("/")
+
+
+def read_only_proc_sys() -> bool:
+    return "ro" in mount_options("/proc/sys")
+
+
+# -- leaks and neighbours ----------------------------------------------------------------------
+
+
+def network_namespace() -> bool:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        threading.Thread(target=server.accept, daemon=True).start()
+        return run(f"exec 3<>/dev/tcp/127.0.0.1/{port}").exit_code != 0
+
+
+def proc_of_its_own() -> bool:
+    marker = f"{1000 + os.getpid()}.375"
+    with subprocess.Popen(["sleep", marker]) as host:
+        try:
+            # In brackets, so that the search does not find itself.
+            pattern = f"[{marker[0]}]{marker[1:]}"
+            found = say(f"cat /proc/[0-9]*/cmdline 2>/dev/null | grep -ac '{pattern}' || :")
+        finally:
+            host.kill()
+    return found == "0"
+
+
+def old_root_unmounted() -> bool:
+    return one_of(say("[ -e /old/proc/1 ] && echo yes || echo no"), holds="no", gone="yes")
+
+
+def ipc_namespace() -> bool:
+    libc = ctypes.CDLL(None, use_errno=True)
+    segment = libc.shmget(0, 12345, 0o1600)  # IPC_PRIVATE, IPC_CREAT
+    if segment < 0:
+        raise SkippedError("no System V shared memory")
+    try:
+        return " 12345 " not in say("cat /proc/sysvipc/shm")
+    finally:
+        libc.shmctl(segment, 0, None)  # IPC_RMID
+
+
+def clean_environment() -> bool:
+    os.environ[_SECRET] = "1"
+    return _SECRET not in say("env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'")
+
+
+def hidden_arguments() -> bool:
+    return one_of(
+        say("grep -aq intercode /proc/1/cmdline && echo yes || echo no"), holds="no", gone="yes"
+    )
+
+
+def inherited_descriptors() -> bool:
+    marker = f"{1000 + os.getpid()}.625"
+    sandbox = start()
+    sandbox.popen(["sleep", marker], channels={})
+    stat = Path(f"/proc/{wait_for(marker)}/stat").read_text()
+    init = stat.rpartition(")")[2].split()[1]
+    # Its caller's, and no other: above all not the one by which sandboxes are asked for.
+    links = [os.readlink(link) for link in Path(f"/proc/{init}/fd").iterdir()]
+    return sum(link.startswith("socket:") for link in links) == 1
+
+
+# -- denial of service -------------------------------------------------------------------------
+
+
+def process_limit() -> bool:
+    script = "for (1..60) { my $p = fork; last unless defined $p; if (!$p) { sleep 9; exit } $n++ }"
+    count = int(perl(script + "print $n;", processes=20))
+    if not 10 <= count <= 60:
+        raise ProbeError(f"{count} processes")
+    return count < 20
+
+
+def disk_size() -> bool:
+    # Several files: one alone meets the limit of a file's size.
+    script = "cd /tmp; for i in 1 2 3 4; do head -c 4M /dev/zero >f$i || exit 3; done"
+    return one_of(str(run(script, disk=8 * MIB).exit_code), holds="3", gone="0")
+
+
+def file_count() -> bool:
+    script = "for (1..400) { open(my $f, '>', \"/tmp/$_\") or last; $n++ } print $n >= 400 ? 1 : 0"
+    return one_of(perl(script, files=200), holds="0", gone="1")
+
+
+def file_size() -> bool:
+    # A memory file: no file system's size limits it.
+    number = 319 if _X86 else 279
+    script = f"$SIG{{XFSZ}} = 'IGNORE'; my $n = 'm'; my $fd = syscall({number}, $n, 0);"
+    script += "open(my $f, '>&=', $fd) or die; sysseek($f, 9 << 20, 0);"
+    script += "print syswrite($f, 'x') ? 'done' : $! + 0"
+    return one_of(perl(script, disk=8 * MIB), holds="27", gone="done")
+
+
+def dev_size() -> bool:
+    script = "head -c 80M /dev/zero >/dev/shm/f || exit 3"
+    return one_of(str(run(script, disk=256 * MIB).exit_code), holds="3", gone="0")
+
+
+def memory_of_a_process() -> bool:
+    script = "perl -e 'my $x = \"x\" x (200 << 20); print length $x' || :"
+    found = say(script, memory=64 * MIB, disk=512 * MIB)
+    return one_of(found, holds="", gone=str(200 << 20))
+
+
+def memory_of_a_sandbox() -> bool:
+    if get_provider().facts()["cgroup"] == 0:  # type: ignore[attr-defined]
+        raise SkippedError("needs cgroup v1 or v2, writable")
+    # Each is within the limit of a process. One that is killed prints nothing.
+    one = 'perl -e \'my $x = "x" x (20 << 20); sleep 1; print "y"\''
+    found = say(f"for i in 1 2 3 4 5 6; do {one} & done 2>/dev/null; wait; echo .",
+                memory=64 * MIB, disk=16 * MIB)  # fmt: skip
+    return len(found) < 7
+
+
+def output_kept() -> bool:
+    sandbox = start(output=MIB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = sandbox.exec(["head", "-c", "60M", "/dev/zero"])
+    if not done.ok or not done.truncated:
+        raise ProbeError(f"exit code {done.exit_code}")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 * 1024
+
+
+def endless_output() -> bool:
+    return not start(output=1024).exec(["yes"], timeout=2).timed_out
+
+
+def device_nodes_of_its_own() -> bool:
+    first, second = start(), start()
+    holder = first.popen(["bash", "-c", "exec 9>/dev/null; flock 9 && echo y; sleep 60"],
+                         channels={})  # fmt: skip
+    if os.read(holder.fds[1], 1) != b"y":
+        raise ProbeError("no lock")
+    found = str(run("exec 9>/dev/null; flock -n 9 || exit 3", second).exit_code)
+    return one_of(found, holds="0", gone="3")
+
+
+def timeout_kills_sessions() -> bool:
+    sandbox = start()
+    done = sandbox.exec(["bash", "-c", "setsid -f sleep 60; sleep 60"], timeout=0.5)
+    if not done.timed_out:
+        raise ProbeError(f"it ended: {done}")
+    return not sandbox.processes()
+
+
+@contextmanager
+def _caller() -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
+    """Another caller with a sandbox, its spawner, and a process in the sandbox."""
+    marker = f"{1000 + os.getpid()}.875"
+    code = (
+        "import sys; from mutation import probes; s = probes.start();"
+        f"s.popen(['sleep', {marker!r}], channels={{}}); print(probes.spawner(), flush=True);"
+        "sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as caller:
+        assert caller.stdout is not None
+        line = caller.stdout.readline()
+        if not line.strip().isdigit():
+            raise ProbeError("the caller did not start")
+        spawned = int(line)
+        try:
+            yield caller, spawned, wait_for(marker)
+        finally:
+            caller.kill()
+            if not ends(spawned, 1.0):
+                os.kill(spawned, signal.SIGKILL)
+
+
+def caller_killed() -> bool:
+    with _caller() as (caller, spawned, inside):
+        caller.kill()
+        caller.wait()
+        return ends(inside, 2.0) and ends(spawned, 2.0)
+
+
+def spawner_killed() -> bool:
+    # The caller lives on, and holds on to the sandbox's socket.
+    with _caller() as (_, spawned, inside):
+        os.kill(spawned, signal.SIGKILL)
+        return ends(inside, 2.0)
+
+
+def main(name: str, src: str) -> int:
+    try:
+        import intercode.sandbox.base as loaded
+
+        if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
+            raise ProbeError(f"{loaded.__file__} is not in {src}")
+        if globals()[name]():
+            return HOLDS
+        return GONE
+    except SkippedError as why:
+        print(why)
+        return SKIPPED
+    except Exception:  # noqa: BLE001 - it must not count as a defence that is gone
+        traceback.print_exc()
+        return BROKEN
+    finally:
+        get_provider().close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))
