@@ -117,12 +117,13 @@ class Init:
             for number in high:
                 os.dup2(given[number], number, inheritable=False)
             identity = self.identity(user)
+            with self.user_rights():
+                os.chdir(cwd)
             process = subprocess.Popen(
                 [os.fsencode(a) for a in argv],
                 stdin=given.get(0, self.null),
                 stdout=given.get(1, self.null),
                 stderr=given.get(2, subprocess.STDOUT),
-                cwd=cwd,
                 env=env,
                 pass_fds=high,
                 start_new_session=True,
@@ -135,6 +136,7 @@ class Init:
             if track:
                 self.alive_before[process.pid] = before
         finally:
+            os.chdir("/")
             for number in high:
                 with suppress(OSError):
                     os.close(number)

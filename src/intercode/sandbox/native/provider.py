@@ -57,7 +57,7 @@ class NativeProvider:
             }
         )
         sandbox = NativeSandbox(control, resolved, limits, self._forget, spawner.forget)
-        sandbox.origin = image if isinstance(image, NativeSnapshot) else None
+        sandbox.held = image.layers if isinstance(image, NativeSnapshot) else ()
         with self._lock:
             self._live.add(sandbox)
         return sandbox

@@ -22,7 +22,7 @@ from intercode.sandbox.base import MIB, Change, Completed, Limits
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.process import NativeProcess, run_to_end
-from intercode.sandbox.native.snapshot import NativeSnapshot
+from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
 
 Channel = Literal["r", "w", "text"]
 _ANSWER_SECONDS = 30.0
@@ -42,8 +42,8 @@ class NativeSandbox:
         forget: Callable[[Path], None],
     ) -> None:
         self.image = image
-        self.origin: NativeSnapshot | None = None
-        """What it was started from: its layer must be there for as long as this is."""
+        self.held: tuple[Layer, ...] = ()
+        """Saved layers that it was started from: they must be there for as long as it is."""
         self.limits = limits
         self._control = control
         self._on_close = closed
@@ -196,7 +196,7 @@ class NativeSandbox:
 
     def snapshot(self) -> NativeSnapshot:
         """Save the file system as it is now."""
-        return NativeSnapshot.save(self.image, self.archive, self._forget)
+        return NativeSnapshot.save(self.image, self.held, self.archive, self._forget)
 
     def archive(self, out: int) -> None:
         """Stream what differs from the image into a descriptor, as `archive.write` does."""
@@ -242,6 +242,7 @@ class NativeSandbox:
             return
         with self._lock:
             self._control.close()
+        self.held = ()
 
 
 class _NoSuchProgramError(FileNotFoundError):

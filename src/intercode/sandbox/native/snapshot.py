@@ -18,29 +18,56 @@ from intercode.sandbox.native import archive, lease
 from intercode.sandbox.native.layers import is_root
 
 
-class NativeSnapshot:
-    """See `sandbox.base.Snapshot`. Its folder is temporary: it goes with this object.
+class Layer:
+    """A saved layer's folder. It goes with its last user: a snapshot, one over it, a sandbox.
 
     Args:
-        image: The sandbox's, with the saved layer on top.
         folder: Holds the layer.
+        layer: The layer's own folder.
         forget: Is told of a layer that is about to go.
     """
 
-    def __init__(self, image: Image, folder: Path, forget: Callable[[Path], None]) -> None:
-        self.image = image
-        self._finalizer = weakref.finalize(self, _discard, folder, image.layers[-1], forget)
+    def __init__(self, folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
+        weakref.finalize(self, _discard, folder, layer, forget)
+
+
+class NativeSnapshot:
+    """See `sandbox.base.Snapshot`. It is temporary: it goes with this object.
+
+    Args:
+        image: The sandbox's, with the saved layer on top.
+        layers: Those of the image that are saved ones.
+    """
+
+    def __init__(self, image: Image, layers: tuple[Layer, ...]) -> None:
+        self._image = image
+        self.layers = layers
+
+    @property
+    def image(self) -> Image:
+        """What a sandbox starts from.
+
+        Raises:
+            SandboxError: It was deleted.
+        """
+        if not self.layers:
+            raise SandboxError(f"the snapshot {self.name!r} was deleted")
+        return self._image
 
     @property
     def name(self) -> str:
         """A name for people."""
-        return self.image.name
+        return self._image.name
 
     @classmethod
     def save(
-        cls, image: Image, write: Callable[[int], None], forget: Callable[[Path], None]
+        cls,
+        image: Image,
+        below: tuple[Layer, ...],
+        write: Callable[[int], None],
+        forget: Callable[[Path], None],
     ) -> NativeSnapshot:
-        """Save what `write` streams as a layer over `image`."""
+        """Save what `write` streams as a layer over `image`, of which `below` are saved ones."""
         folder = _parent() / lease.name()
         layer = folder / "layer"
         layer.mkdir(parents=True)
@@ -55,11 +82,11 @@ class NativeSnapshot:
             digest=digest_of(image.digest, folder.name),
             layers=(*image.layers, layer),
         )
-        return cls(saved, folder, forget)
+        return cls(saved, (*below, Layer(folder, layer, forget)))
 
     def delete(self) -> None:
-        """Free its storage."""
-        self._finalizer()
+        """Free its storage, as soon as no sandbox and no other snapshot needs it."""
+        self.layers = ()
 
 
 def fill(layer: Path, write: Callable[[int], None]) -> None:
