@@ -28,7 +28,8 @@ demo: $(VENV)/.demo  ## Watch an agent being evaluated on interactive Bash tasks
 	@$(BIN)/intercode run bash --agent oracle --limit 8 --workers 2 --show
 
 test: $(VENV)/.test  ## Install what the tests need, and run them all
-	@scripts/need-system debootstrap git
+	@scripts/need-system debootstrap git perl
+	@scripts/need-system --packages debian-archive-keyring || true
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 lint: $(VENV)/.test  ## Format, lint, types, layers

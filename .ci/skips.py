@@ -5,9 +5,7 @@ import sys
 import xml.etree.ElementTree as ET
 
 # What no installation on this machine can give.
-ALLOWED = re.compile(
-    r"\.\./shared is absent|needs (?:an ordinary user|aarch64|cgroup v\d)|got empty parameter set"
-)
+ALLOWED = re.compile(r"no recorded runs in|needs cgroup v|got empty parameter set")
 
 
 def main(path: str) -> int:

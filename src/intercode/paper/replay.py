@@ -46,6 +46,8 @@ class TaskReplay:
     turns: int = 0
     reward_equal: int = 0
     observation_equal: int = 0
+    success_agree: bool = True
+    """Of its episode."""
 
 
 @dataclass(slots=True)
@@ -201,6 +203,7 @@ def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]])
         report.success_replayed += success
         report.success_agree += success == episode.success
         count = report.by_task.setdefault(episode.task_id, TaskReplay())
+        count.success_agree = success == episode.success
         for turn in turns:
             count.turns += 1
             count.reward_equal += turn.same_reward(is_early)
