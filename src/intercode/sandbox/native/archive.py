@@ -130,6 +130,8 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> None:
             if not info.issym() and not info.ischr():
                 target.chmod(info.mode)
             os.utime(target, (now, info.mtime), follow_symlinks=False)
+        while file.read(1 << 16):
+            pass  # the padding: a writer still at work on it would get EPIPE
     # Last and deepest first: writing into a folder changes its times, and may need its old mode.
     for target, info in reversed(folders):
         if owner:

@@ -111,6 +111,10 @@ def fill(layer: Path, write: Callable[[int], None]) -> None:
     thread.start()
     try:
         write(writer)
+    except BrokenPipeError:
+        thread.join()
+        if not failure:  # else that is why
+            raise
     finally:
         os.close(writer)
         thread.join()
