@@ -90,7 +90,7 @@ class Snapshot(Protocol):
         """A name for people."""
 
     def delete(self) -> None:
-        """Free its storage. Idempotent."""
+        """Free its storage, once nothing that was started from it runs. Idempotent."""
 
 
 class Process(Protocol):

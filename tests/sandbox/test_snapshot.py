@@ -1,0 +1,283 @@
+"""Snapshots: what a sandbox that is started from one sees, and what is left of them."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from intercode.errors import InterCodeError, SandboxError
+from intercode.sandbox import Provider, Sandbox, Snapshot
+from intercode.sandbox.native import archive
+from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.snapshot import NativeSnapshot
+
+from . import Start
+from .test_changes_random import dug, image, walk  # noqa: F401 - a fixture
+
+STEPS = {
+    "nothing": "true",
+    "new files": "echo x > new; mkdir -p p/q; echo y > p/q/r",
+    "modified": "echo x >> file; printf 'A\\n' > dir/a",
+    "deleted": "rm file link dir/a",
+    "deleted tree": "rm -r dir",
+    "everything deleted": "rm -r *",
+    "opaque": "rm -r dir; mkdir dir; echo x > dir/new",
+    "opaque and empty": "rm -r dir; mkdir dir",
+    "opaque below": "rm -r dir/sub; mkdir dir/sub",
+    "opaque below opaque": "rm -r dir; mkdir -p dir/sub/sub; echo x > dir/sub/n",
+    "file to directory": "rm file; mkdir file; echo x > file/x",
+    "directory to file": "rm -r dir; echo x > dir",
+    "directory to symlink": "rm -r dir; ln -s bare dir",
+    "symlinks": "ln -s /etc/passwd s; ln -s no t; ln -sfn dir link; ln -s $(printf %0999d 1) u",
+    "hard links": "ln file f2; ln file dir/f3; echo x > n; ln n bare/n",
+    "one of two hard links": "echo x > one",
+    "modes": "chmod 4711 file; chmod 2770 dir; chmod 1777 bare; chmod 400 other",
+    "fifo": "mkfifo -m 640 fifo; rm file; mkfifo file",
+    "sizes": "truncate -s 5000000 hole; head -c 3000000 /dev/urandom > full; : > none",
+    "odd names": "touch ' ' -- -n $'new\\nline' \"$(printf %0255d 1)\" é '*' '.wh.file'",
+    "rename of a tree": "mv dir named; mv bare dir",
+}  # fmt: skip
+
+
+@pytest.fixture
+def box(start: Start, image: str) -> Sandbox:  # noqa: F811 - the fixture
+    return start(image)
+
+
+def run(sandbox: Sandbox, script: str) -> bytes:
+    done = sandbox.exec(["bash", "-ec", script], cwd="/data", timeout=60)
+    assert done.ok, done.stderr
+    return done.stdout
+
+
+def links_and_times(sandbox: Sandbox) -> tuple[dict[str, int], dict[str, float]]:
+    lines = run(sandbox, "find . -printf '%p %n %T@\\n'").decode().splitlines()
+    parts = [line.split() for line in lines]
+    return {p: int(n) for p, n, _ in parts}, {p: float(t) for p, _, t in parts}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_sandbox_of_it_sees_all(start: Start, box: Sandbox, step: str) -> None:
+    run(box, STEPS[step])
+    seen, changed = walk(box), box.changes()
+    again = start(box.snapshot())
+    assert walk(again) == seen
+    assert again.changes() == []
+    assert box.changes() == changed, "saving changes nothing"
+
+
+def test_closed_directories_and_files(start: Start, box: Sandbox) -> None:
+    run(box, "mkdir shut; echo x > shut/x; chmod 000 shut/x shut; chmod 000 dir/a dir")
+    again = start(box.snapshot())
+    assert again.changes() == []
+    assert run(again, "stat -c %a shut dir") == b"0\n0\n"
+    assert run(again, "chmod 700 shut dir; stat -c %a shut/x dir/a") == b"0\n0\n"
+    assert run(again, "chmod 600 shut/x; cat shut/x") == b"x\n"
+
+
+def test_links_and_times(start: Start, box: Sandbox) -> None:
+    run(box, "echo x > n; ln n m; touch -d @1234567890.5 n dir bare; touch -h -d @99 link")
+    again = start(box.snapshot())
+    (links, times), (saved_links, saved_times) = links_and_times(box), links_and_times(again)
+    assert saved_links == links
+    assert saved_times == pytest.approx(times, rel=0, abs=1e-5)  # a tar's times are floats
+    # As with the links of any image: a write breaks them.
+    assert run(again, "echo y > n; cat m") == b"x\n"
+
+
+def test_saving_never_fails_by_chance(box: Sandbox) -> None:
+    """A reader that closed before the writer's last bytes once broke one in some hundred."""
+    run(box, "rm -r dir; mkdir dir; head -c 20000 /dev/urandom > new")
+    for _ in range(200):
+        box.snapshot().delete()
+
+
+def test_why_saving_failed_is_told(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run(box, "head -c 3000000 /dev/urandom > new")
+    monkeypatch.setattr(archive, "extract", full)
+    with pytest.raises(SandboxError, match="No space left"):
+        box.snapshot()
+    monkeypatch.undo()
+    box.snapshot().delete()
+
+
+def test_names_that_are_not_utf_8(start: Start, box: Sandbox) -> None:
+    box.write_file("/data/\udcff\udc80", b"odd")
+    again = start(box.snapshot())
+    assert again.read_file("/data/\udcff\udc80") == b"odd"
+
+
+def test_a_socket_goes_with_its_process(start: Start, box: Sandbox) -> None:
+    script = "socket S, AF_UNIX, SOCK_STREAM, 0; bind S, sockaddr_un('s') or die"
+    assert box.exec(["perl", "-MSocket", "-e", script], cwd="/data").ok
+    again = start(box.snapshot())
+    assert "./s" not in walk(again)
+    assert again.changes() == []
+
+
+def test_processes_are_not_saved(start: Start, box: Sandbox) -> None:
+    run(box, "setsid sleep 60 > /dev/null 2>&1 &")
+    again = start(box.snapshot())
+    assert again.processes() == []
+    assert len(box.processes()) == 1, "it goes on"
+
+
+def test_a_writer_at_work(start: Start, box: Sandbox) -> None:
+    run(box, "(while :; do for i in 1 2 3 4 5; do date > $i; rm $i; done; done) >/dev/null 2>&1 &")
+    for _ in range(5):
+        assert set(walk(start(box.snapshot()))) - {f"./{n}" for n in range(1, 6)} >= {"./file"}
+    box.kill()
+
+
+def test_the_two_are_independent(start: Start, box: Sandbox) -> None:
+    run(box, "echo common > file; rm -r dir")
+    saved = box.snapshot()
+    one, two = start(saved), start(saved)
+    run(box, "echo original > file; touch a")
+    run(one, "echo one > file; mkdir dir; touch b")
+    assert run(two, "cat file; ls -x") == b"common\nbare  empty  file  link  one  other  two  way\n"
+    assert run(start(saved), "cat file") == b"common\n"
+    assert [c.path for c in one.changes()] == ["/data/b", "/data/dir", "/data/file"]
+    assert two.changes() == []
+    assert run(box, "cat file") == b"original\n"
+
+
+def test_a_snapshot_of_a_snapshot(start: Start, box: Sandbox) -> None:
+    run(box, "rm -r dir; mkdir dir; echo 1 > dir/one; rm file; ln -s dir l")
+    second = start(box.snapshot())
+    run(second, "echo 2 > dir/two; echo back > file; rm dir/one; rm l; mkdir l; rm -r bare")
+    third = start(second.snapshot())
+    assert walk(third) == walk(second)
+    assert third.changes() == []
+    run(third, "rm -r dir; mkdir dir bare; echo 3 > dir/three; rm -r l; echo x > l")
+    fourth = start(third.snapshot())
+    assert walk(fourth) == walk(third)
+    assert fourth.changes() == []
+    assert set(walk(fourth)) & {"./dir/one", "./dir/two", "./dir/a"} == set()
+
+
+def test_names_and_digests_tell_them_apart(provider: Provider, box: Sandbox) -> None:
+    one = box.snapshot()
+    run(box, "echo x > file")
+    two = box.snapshot()
+    assert one.name and provider.digest(one) == provider.digest(one)
+    assert provider.digest(one) != provider.digest(two)
+
+
+@pytest.mark.parametrize("depth", [250, 900])
+def test_deep_nesting_is_saved_or_refused(start: Start, image: str, depth: int) -> None:  # noqa: F811
+    sandbox = dug(start, image, depth)
+    try:
+        again = start(sandbox.snapshot())
+    except InterCodeError:
+        assert depth > 300
+    else:
+        assert again.exec(["rm", "-r", "/data/bare/n"]).ok
+        assert {c.kind for c in again.changes()} == {"deleted"}
+    assert sandbox.exec(["true"]).ok
+
+
+# -- what is left --------------------------------------------------------------------------------
+
+
+def folder_of(snapshot: Snapshot) -> Path:
+    return cast(NativeSnapshot, snapshot).image.layers[-1].parent
+
+
+def mounts(provider: Provider) -> str:
+    spawner = cast(NativeProvider, provider)._spawner
+    assert spawner is not None
+    return Path(f"/proc/{spawner.process.pid}/mountinfo").read_text()
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    for _ in range(250):
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_delete_is_idempotent_and_leaves_nothing(
+    provider: Provider, start: Start, box: Sandbox
+) -> None:
+    run(box, "echo x > new; mkdir -p shut/in; chmod 000 shut/in shut")
+    before = mounts(provider).count("\n")
+    saved = box.snapshot()
+    folder = folder_of(saved)
+    start(saved).close()
+    assert folder.exists() and folder.name in mounts(provider)
+    saved.delete()
+    saved.delete()
+    assert not folder.exists()
+    assert eventually(lambda: folder.name not in mounts(provider))
+    assert eventually(lambda: mounts(provider).count("\n") == before)
+    with pytest.raises((SandboxError, OSError)):
+        start(saved)
+    assert box.exec(["true"]).ok
+
+
+def test_a_sandbox_outlives_the_deletion_of_its_snapshot(start: Start, box: Sandbox) -> None:
+    run(box, "echo x > new; rm -r dir")
+    saved = box.snapshot()
+    folder = folder_of(saved)
+    again = start(saved)
+    saved.delete()
+    assert run(again, "echo y >> /data/file; cat file new") == b"content\ny\nx\n"
+    assert [c.path for c in again.changes()] == ["/data/file"]
+    assert folder.exists()
+    again.close()
+    assert not folder.exists()
+
+
+def test_a_snapshot_outlives_the_one_below(start: Start, box: Sandbox) -> None:
+    run(box, "echo 1 > one")
+    first = box.snapshot()
+    middle = start(first)
+    run(middle, "echo 2 > two")
+    second = middle.snapshot()
+    folder = folder_of(first)
+    first.delete()
+    middle.close()
+    assert folder.exists()
+    assert run(start(second), "cat one two") == b"1\n2\n"
+
+
+def test_the_folder_goes_with_the_last_user(provider: Provider, image: str) -> None:  # noqa: F811
+    box = provider.start(image)
+    saved = box.snapshot()
+    folder = folder_of(saved)
+    again = provider.start(saved)
+    box.close()
+    del saved
+    gc.collect()
+    assert folder.exists(), "a sandbox was started from it"
+    assert again.changes() == []
+    again.close()
+    del again
+    gc.collect()
+    assert not folder.exists()
+    assert eventually(lambda: folder.name not in mounts(provider))
+
+
+def test_many_snapshots_leave_no_mounts(provider: Provider, image: str) -> None:  # noqa: F811
+    box = provider.start(image)
+    before = mounts(provider).count("\n")
+    for _ in range(20):
+        saved = box.snapshot()
+        box.close()
+        box = provider.start(saved)
+        assert box.exec(["touch", f"/data/{time.monotonic_ns()}"]).ok
+    box.close()
+    del box, saved
+    gc.collect()
+    assert eventually(lambda: mounts(provider).count("\n") <= before)
