@@ -55,9 +55,13 @@ DEFENCES = [
         '"socket": _allow_only(_ARG0, _SOCKET_FAMILIES, errno.EAFNOSUPPORT)',
         '"socket": [_op(_RET, _ALLOW)]',
     ),
-    _one(
-        "network_namespace", "exfiltration, lateral", LAUNCH,
-        "NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET", "NAMESPACES",
+    Defence(
+        "network_namespace", "exfiltration, lateral",
+        (
+            Edit(LAUNCH, "NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET", "NAMESPACES"),
+            # No defence: it must not touch the machine's own.
+            Edit(LAUNCH, "    if not network:\n        _loopback_up()\n", ""),
+        ),
     ),
     _one(
         "no_new_privileges", "escape", LAUNCH,
