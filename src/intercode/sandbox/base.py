@@ -36,7 +36,7 @@ class Limits:
     output: int = 1 * MIB
     """Bytes of output kept of one action or command: its head and its tail."""
     open_files: int = 1024
-    """File descriptors for each process."""
+    """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
     """Capabilities kept, all of them limited to the sandbox's own files: any of ``chown``,
     ``dac_override``, ``fowner``, ``fsetid``. The default is none."""

@@ -22,6 +22,7 @@ from intercode.sandbox.native.snapshot import NativeSnapshot, fill
 from intercode.sandbox.native.sweep import sweep
 
 _SCRIPT_SECONDS = 600.0
+_FEWEST_FILES = 512
 _CAPABILITIES = {"chown", "dac_override", "fowner", "fsetid"}
 
 
@@ -139,6 +140,8 @@ def _check(limits: Limits) -> None:
     for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
         if getattr(limits, name) <= 0:
             raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
+    if limits.open_files < _FEWEST_FILES:
+        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}: shells need as many")
     if unknown := set(limits.capabilities) - _CAPABILITIES:
         allowed = ", ".join(sorted(_CAPABILITIES))
         raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")

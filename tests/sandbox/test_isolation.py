@@ -1,0 +1,190 @@
+"""What a program inside can reach: the host's files, processes, network; other sandboxes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from intercode.sandbox import Provider, Sandbox
+from intercode.sandbox.images import cache_root
+
+from . import Run, Start
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+CANARY = "intercode-canary-7c1e"
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def hosts_files(tmp_path: Path) -> Iterator[list[Path]]:
+    """Files of the host's, in places that people keep theirs in."""
+    places = [tmp_path, Path.home(), Path.cwd(), Path("/tmp"), Path("/var/tmp"), Path("/dev/shm")]
+    files = []
+    for place in places:
+        if os.access(place, os.W_OK):
+            files.append(place / CANARY)
+            files[-1].write_text(CANARY)
+    yield files
+    for file in files:
+        file.unlink()
+
+
+@pytest.mark.defends("host leak", "escape")
+def test_the_hosts_files(sandbox: Sandbox, sh: Run, hosts_files: list[Path]) -> None:
+    assert hosts_files
+    for file in hosts_files:
+        assert not sh(f"cat {file}").stdout
+    assert not sh(f"find / -name '{CANARY}*' 2>/dev/null", timeout=50).stdout
+    for file in hosts_files:
+        sh(f"mkdir -p {file.parent}; echo x > {file}")
+        assert file.read_text() == CANARY
+
+
+@pytest.mark.defends("host leak")
+def test_home_folders_and_the_working_tree(sh: Run) -> None:
+    assert sh("ls -A /home /root /mnt /media /srv /opt | grep -v :").stdout.strip() == b""
+    assert not sh(f"ls {REPOSITORY}").ok
+    assert not sh(f"ls {cache_root()}").ok
+    assert sh("grep -c '[$]' /etc/shadow").stdout in (b"", b"0\n")
+    assert not sh("ls /etc/ssh /etc/ssl/private /boot /lost+found /var/log/syslog").stdout
+
+
+@pytest.mark.defends("host leak")
+def test_the_hosts_environment(sh: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INTERCODE_CANARY", CANARY)
+    assert CANARY.encode() not in sh("env; cat /proc/*/environ; cat /proc/*/cmdline").stdout
+    assert sh("hostname").stdout.decode().strip() != socket.gethostname()
+
+
+@pytest.mark.case(80)
+@pytest.mark.defends("host leak")
+def test_the_hosts_paths_in_the_list_of_mounts(
+    provider: Provider, start: Start, tmp_path: Path
+) -> None:
+    sandbox = start("host")
+    snapshot = sandbox.snapshot()
+    again = start(snapshot)
+    for one in (sandbox, again):
+        listed = one.exec(["cat", "/proc/self/mountinfo", "/proc/mounts"]).stdout.decode()
+        for path in (Path.home(), cache_root(), REPOSITORY, tmp_path, Path.cwd()):
+            assert str(path) not in listed
+    snapshot.delete()
+
+
+@pytest.mark.defends("host leak", "escape")
+def test_no_descriptor_of_the_hosts(sandbox: Sandbox) -> None:
+    listed = sandbox.exec(["ls", "-l", "/proc/self/fd"]).stdout.decode().splitlines()[1:]
+    opened = {line.split()[-3]: line.split()[-1] for line in listed}
+    assert set(opened) == {"0", "1", "2", "3"}  # 3 is that of the listing itself
+    assert opened["0"] == "/dev/null"
+    assert opened["1"].startswith("pipe:")
+
+
+@pytest.mark.case(76)
+@pytest.mark.defends("escape", "host leak")
+def test_process_1_is_out_of_reach(sh: Run) -> None:
+    for name in ("mem", "environ", "fd/", "root/", "cwd/", "exe", "maps", "auxv", "stack"):
+        done = sh(f"if [ -d /proc/1/{name} ]; then ls /proc/1/{name}; else cat /proc/1/{name}; fi")
+        assert not done.stdout, name
+    attach = "my $n = `uname -m` =~ /x86/ ? 101 : 117; print syscall($n, 16, 1, 0, 0) + 0"
+    assert sh(f"perl -e '{attach}'").stdout == b"-1"
+    assert not sh("kill -9 1; kill -STOP 1; echo x > /proc/1/mem").ok
+    assert sh("echo works").stdout == b"works\n"
+
+
+@pytest.mark.defends("host leak", "lateral")
+def test_only_the_own_processes(sandbox: Sandbox, sh: Run) -> None:
+    listed = sh("ps -e -o pid=,comm=").stdout.decode().split()
+    assert set(listed[1::2]) <= {"init", "bash", "ps", "python3", "python"}
+    assert len(listed) <= 6
+
+
+@pytest.mark.case(71)
+@pytest.mark.defends("exfiltration", "lateral", "escape")
+@pytest.mark.parametrize("kind", ["unix", "abstract", "tcp", "udp"])
+def test_the_hosts_sockets(sh: Run, tmp_path: Path, kind: str) -> None:
+    family = socket.AF_INET if kind in ("tcp", "udp") else socket.AF_UNIX
+    listener = socket.socket(family, socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
+    name = {"unix": str(tmp_path / "s"), "abstract": f"\0{CANARY}"}.get(kind, ("127.0.0.1", 0))
+    with listener:
+        listener.settimeout(0.2)
+        listener.bind(name)
+        if kind != "udp":
+            listener.listen()
+        port = listener.getsockname()[1]
+        perl = {
+            "unix": f'socket S,AF_UNIX,SOCK_STREAM,0; connect S,sockaddr_un("{name}") or exit 1',
+            "abstract": "socket S,AF_UNIX,SOCK_STREAM,0; "
+            f'connect S,pack("S a*",1,"\\0{CANARY}") or exit 1',
+            "tcp": "socket S,AF_INET,SOCK_STREAM,6; "
+            f'connect S,pack_sockaddr_in({port},inet_aton("127.0.0.1")) or exit 1',
+            "udp": "socket S,AF_INET,SOCK_DGRAM,17; "
+            f'send S,"x",0,pack_sockaddr_in({port},inet_aton("127.0.0.1")); exit 1',
+        }[kind]
+        assert sh(f"perl -MSocket -e '{perl}'").exit_code == 1
+        with pytest.raises(TimeoutError):
+            listener.recv(1) if kind == "udp" else listener.accept()
+
+
+@pytest.mark.case(71)
+@pytest.mark.defends("exfiltration")
+def test_no_network(sh: Run) -> None:
+    assert sh("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").stdout == b"lo\n"
+    for address in ("1.1.1.1", "10.0.0.1", "169.254.169.254"):
+        done = sh(f"exec 3<>/dev/tcp/{address}/80", timeout=5)
+        assert (done.exit_code, done.timed_out) == (1, False)
+        assert b"unreachable" in done.stderr
+    assert not sh("exec 3<>/dev/tcp/example.com/80", timeout=20).ok
+
+
+def test_the_own_loopback_works(sh: Run) -> None:
+    script = (
+        "socket S,AF_INET,SOCK_STREAM,6; bind S,pack_sockaddr_in(0,INADDR_LOOPBACK); listen S,1; "
+        "my $a = getsockname S; if (!fork) { socket C,AF_INET,SOCK_STREAM,6; connect C,$a; "
+        'syswrite C,"hello" } else { accept N,S; sysread N,my $x,9; print $x }'
+    )
+    assert sh(f"perl -MSocket -e '{script}'").stdout == b"hello"
+
+
+@pytest.mark.defends("lateral", "peer DoS")
+def test_peers_do_not_see_each_other(start: Start) -> None:
+    one, two = start(), start()
+    one.exec(["bash", "-c", "exec -a canary sleep 60 >/dev/null 2>&1 & echo x > /dev/shm/canary; "
+              "echo x > /tmp/canary"])  # fmt: skip
+    one.exec(["perl", "-e", "shmget(0x1234, 100, 0x200 | 0600)"])
+    assert b"canary" not in two.exec(["ps", "-e", "-o", "args="]).stdout
+    assert not two.exec(["bash", "-c", "ls /tmp/canary || ls /dev/shm/canary"]).ok
+    done = two.exec(["perl", "-e", "print defined shmget(0x1234, 100, 0600) ? 1 : 0"])
+    assert done.stdout == b"0"
+    two.exec(["bash", "-c", "kill -9 -1; hostname other"])
+    assert b"canary" in one.exec(["ps", "-e", "-o", "args="]).stdout
+
+
+@pytest.mark.case(79)
+@pytest.mark.defends("lateral", "peer DoS")
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/tmp"])
+def test_file_locks(provider: Provider, start: Start, path: str) -> None:
+    if path.startswith("/dev") and not getattr(provider, "facts", lambda: {"root": 1})()["root"]:
+        pytest.skip("an ordinary user cannot make device nodes: locks on the machine's are shared")
+    one, two = start(), start()
+    one.exec(["bash", "-c", f"setsid flock {path} sleep 60 >/dev/null 2>&1 & sleep 0.2"])
+    assert one.exec(["flock", "-n", path, "true"]).ok is False
+    assert two.exec(["flock", "-n", path, "true"]).ok is True
+
+
+@pytest.mark.case(82)
+def test_the_thread_that_started_it_ends(provider: Provider) -> None:
+    started: list[Sandbox] = []
+    thread = threading.Thread(target=lambda: started.append(provider.start("host")))
+    thread.start()
+    thread.join()
+    try:
+        assert started[0].exec(["sleep", "0.2"]).ok
+        assert started[0].exec(["echo", "works"]).stdout == b"works\n"
+    finally:
+        started[0].close()

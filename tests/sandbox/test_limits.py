@@ -1,0 +1,182 @@
+"""What one sandbox may use: it runs into its limits, and is usable afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from intercode.sandbox import Limits, Provider, Sandbox
+
+from . import Run, Start
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+MIB = 1 << 20
+
+
+def whole_sandbox_limited(provider: Provider) -> bool:
+    """Whether there is a cgroup; without one `doctor` and a run's record say so."""
+    facts = getattr(provider, "facts", dict)()
+    return bool(facts.get("cgroup", True))
+
+
+def assert_usable(sandbox: Sandbox) -> None:
+    sandbox.kill()
+    assert sandbox.exec(["bash", "-c", "(echo works)"]).stdout == b"works\n"
+
+
+@pytest.mark.case(59)
+@pytest.mark.defends("host DoS", "peer DoS")
+@pytest.mark.parametrize(
+    "bomb",
+    [":(){ :|:& };:", "perl -e 'fork while 1'", "perl -e 'while (1) { fork; setpgrp }'",
+     "while :; do setsid sleep 50 & done"],
+)  # fmt: skip
+def test_a_fork_bomb_is_capped(start: Start, bomb: str) -> None:
+    sandbox, peer = start(processes=32), start(processes=32)
+    assert sandbox.exec(["bash", "-c", f"{bomb} 2>/dev/null"], timeout=0.5).exit_code is not None
+    assert len(sandbox.processes()) <= 32
+    assert peer.exec(["bash", "-c", "for i in {1..20}; do sleep 0.1 & done; wait"]).ok
+    assert_usable(sandbox)
+
+
+@pytest.mark.case(59, 65)
+@pytest.mark.defends("host DoS")
+def test_the_number_of_processes_is_exact(start: Start) -> None:
+    sandbox = start(processes=20)
+    script = "my $n = 0; while (defined(my $p = fork)) { if (!$p) { sleep 50 } $n++ } print $n"
+    done = sandbox.exec(["perl", "-e", script], timeout=20)
+    assert 17 <= int(done.stdout) <= 20
+    assert_usable(sandbox)
+
+
+@pytest.mark.case(65)
+@pytest.mark.defends("host DoS", "self DoS")
+def test_open_files(start: Start) -> None:
+    sandbox = start(open_files=512)
+    script = "while (open my $f, '<', '/dev/null') { push @f, $f } print scalar @f, qq( $!)"
+    done = sandbox.exec(["perl", "-e", script])
+    number, _, error = done.stdout.partition(b" ")
+    assert 480 < int(number) < 512
+    assert error == b"Too many open files"
+    assert sandbox.exec(["bash", "-c", "ulimit -n 200000"]).exit_code != 0
+    assert_usable(sandbox)
+
+
+@pytest.mark.case(60)
+@pytest.mark.defends("host DoS", "peer DoS")
+def test_a_memory_bomb_in_one_process(start: Start) -> None:
+    sandbox = start(memory=64 * MIB)
+    script = "my @x; push @x, 'x' x 1048576 for 1 .. 4000; print 'done'"
+    done = sandbox.exec(["perl", "-e", script], timeout=30)
+    assert not done.ok
+    assert b"done" not in done.stdout
+    assert sandbox.exec(["perl", "-e", "my $x = 'x' x 10000000; print length $x"]).ok
+    assert_usable(sandbox)
+
+
+@pytest.mark.case(60, 61)
+@pytest.mark.defends("host DoS", "peer DoS")
+def test_a_memory_bomb_of_many_processes(provider: Provider, start: Start) -> None:
+    if not whole_sandbox_limited(provider):
+        pytest.skip("no cgroup: memory is limited for each process (doctor says so)")
+    sandbox = start(memory=64 * MIB, disk=16 * MIB)
+    script = "for (1 .. 20) { last if !fork } my $x = 'x' x 30000000; sleep 3; print 'x'"
+    done = sandbox.exec(["perl", "-e", script], timeout=20)
+    assert len(done.stdout) < 5
+    assert_usable(sandbox)
+
+
+@pytest.mark.case(61)
+@pytest.mark.defends("host DoS", "peer DoS")
+@pytest.mark.parametrize("where", ["memfd", "shm"])
+def test_memory_that_belongs_to_no_process(provider: Provider, start: Start, where: str) -> None:
+    if not whole_sandbox_limited(provider):
+        pytest.skip("no cgroup: memory files are not limited (doctor says so)")
+    sandbox = start(memory=32 * MIB, disk=16 * MIB)
+    memfd = (
+        "my $n = `uname -m` =~ /x86/ ? 319 : 279; my $f = syscall($n, 'm', 0); open F, '>&=', $f;"
+    )
+    shm = "my $id = shmget(0, 500 << 20, 0600); $id >= 0 or die $!;"
+    fill = {
+        "memfd": memfd + "$| = 1; for (1 .. 500) { syswrite(F, 'x' x 1048576) or last }",
+        "shm": shm + "for (0 .. 499) { shmwrite($id, 'x' x 1048576, $_ << 20, 1 << 20) or last }",
+    }[where]
+    done = sandbox.exec(["perl", "-e", fill + "print 'all'"], timeout=30)
+    assert b"all" not in done.stdout
+    assert sandbox.exec(["true"]).ok
+
+
+@pytest.mark.case(62)
+@pytest.mark.defends("host DoS", "peer DoS")
+@pytest.mark.parametrize("folder", ["/tmp", "/root", "/var/tmp", "/opt"])
+def test_the_disk_is_full(start: Start, folder: str) -> None:
+    sandbox = start(disk=8 * MIB)
+    fill = f"for i in 1 2 3; do head -c 6M /dev/zero > {folder}/$i || exit; done"
+    done = sandbox.exec(["bash", "-c", fill])
+    assert not done.ok
+    assert b"No space left" in done.stderr
+    with pytest.raises(OSError, match="No space left"):
+        sandbox.write_file(f"{folder}/more", b"x" * (6 * MIB))
+    assert len(sandbox.changes()) > 1
+    sandbox.exec(["bash", "-c", f"rm {folder}/1"])
+    sandbox.write_file(f"{folder}/more", b"x" * MIB)
+
+
+@pytest.mark.case(62)
+@pytest.mark.defends("host DoS", "peer DoS")
+def test_too_many_files(start: Start) -> None:
+    sandbox = start(files=500)
+    done = sandbox.exec(["bash", "-c", "mkdir /tmp/d; cd /tmp/d; touch {1..2000}"])
+    assert b"No space left" in done.stderr
+    assert 300 < len(sandbox.changes()) <= 500
+    assert_usable(sandbox)
+
+
+@pytest.mark.case(63)
+@pytest.mark.defends("host DoS", "peer DoS")
+@pytest.mark.parametrize("folder", ["/dev", "/dev/shm"])
+def test_memory_file_systems_are_limited(sandbox: Sandbox, sh: Run, folder: str) -> None:
+    done = sh(f"head -c 300M /dev/zero > {folder}/fill; stat -c %s {folder}/fill")
+    assert b"No space left" in done.stderr
+    assert int(done.stdout) <= 64 * MIB
+    many = sh(f"cd {folder}; rm -f fill; touch {{1..9000}}; ls | wc -l")
+    assert int(many.stdout) < 5000
+
+
+@pytest.mark.case(63)
+def test_no_other_file_system_can_be_written_to(sandbox: Sandbox, sh: Run) -> None:
+    mounts = sh("cut -d' ' -f5 /proc/self/mountinfo").stdout.decode().split()
+    for point in set(mounts) - {"/", "/dev", "/dev/pts"}:
+        assert not sh(f"echo x > {point}/x").ok, point
+
+
+@pytest.mark.case(64)
+@pytest.mark.defends("host DoS")
+def test_a_sparse_file_of_terabytes(sandbox: Sandbox) -> None:
+    assert not sandbox.exec(["truncate", "-s", "8T", "/tmp/sparse"]).ok
+    assert sandbox.exec(["truncate", "-s", "500M", "/tmp/sparse"]).ok
+    assert len(sandbox.changes()) == 1
+
+
+@pytest.mark.defends("host DoS")
+def test_limits_cannot_be_raised(sandbox: Sandbox, sh: Run) -> None:
+    for flag in ("-u", "-f", "-d", "-c", "-l", "-i", "-q"):
+        assert not sh(f"ulimit {flag} unlimited").ok, flag
+    assert not sh("echo -1000 > /proc/self/oom_score_adj").ok
+    assert sh("nice -n -10 true 2>&1; ionice -c 1 true").stdout != b""
+
+
+@pytest.mark.defends("host leak")
+def test_no_core_is_left(sh: Run) -> None:
+    sh("cd /tmp; ulimit -c unlimited; sh -c 'kill -SEGV $$'")
+    assert sh("ls /tmp").stdout == b""
+
+
+@pytest.mark.parametrize("name", ["timeout", "memory", "processes", "disk", "files", "output"])
+def test_a_limit_must_be_positive(provider: Provider, name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        provider.start("host", Limits(**{name: 0}))
+
+
+def test_too_few_open_files(provider: Provider) -> None:
+    with pytest.raises(ValueError, match="open_files"):
+        provider.start("host", Limits(open_files=100))

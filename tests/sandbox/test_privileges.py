@@ -1,0 +1,222 @@
+"""System calls and rights: what could reach into the kernel or out of the sandbox is refused.
+
+System calls are made by perl, which every Debian has, with arguments that the kernel would accept
+from an ordinary user: only the sandbox can be the one that refuses.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+
+import pytest
+
+from intercode.sandbox import Provider, Sandbox
+
+from . import Run, Start
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+
+X86 = platform.machine() == "x86_64"
+NEWUSER = 0x10000000
+# name: number on x86-64, on aarch64, arguments, the error that tells that it was refused.
+REFUSED: dict[str, tuple[int, int, str, int]] = {
+    "add_key": (248, 217, '"user", "x", "y", 1, -4', errno.EPERM),
+    "keyctl": (250, 219, "0, -4, 1", errno.EPERM),
+    "request_key": (249, 218, '"user", "x", 0, 0', errno.EPERM),
+    "mount": (165, 40, '"x", "/tmp", "tmpfs", 0, 0', errno.EPERM),
+    "umount2": (166, 39, '"/proc", 2', errno.EPERM),
+    "pivot_root": (155, 41, '"/tmp", "/tmp"', errno.EPERM),
+    "chroot": (161, 51, '"/tmp"', errno.EPERM),
+    "unshare": (272, 97, str(NEWUSER), errno.EPERM),
+    "unshare of nothing": (272, 97, "0", errno.EPERM),
+    "setns": (308, 268, "0, 0", errno.EPERM),
+    "clone": (56, 220, f"{NEWUSER | 17}, 0, 0, 0, 0", errno.EPERM),
+    "clone3": (435, 435, "0, 0", errno.ENOSYS),
+    "bpf": (321, 280, "0, 0, 0", errno.EPERM),
+    "perf_event_open": (298, 241, "0, 0, -1, -1, 0", errno.EPERM),
+    "userfaultfd": (323, 282, "1", errno.EPERM),
+    "kcmp": (312, 272, "$$, $$, 0, 0, 0", errno.EPERM),
+    "pidfd_getfd": (438, 438, "0, 0, 0", errno.EPERM),
+    "name_to_handle_at": (303, 264, '-100, "/", 0, 0, 0', errno.EPERM),
+    "open_by_handle_at": (304, 265, "-100, 0, 0", errno.EPERM),
+    "init_module": (175, 105, "0, 0, 0", errno.EPERM),
+    "finit_module": (313, 273, "0, 0, 0", errno.EPERM),
+    "kexec_load": (246, 104, "0, 0, 0, 0", errno.EPERM),
+    "reboot": (169, 142, "0, 0, 0, 0", errno.EPERM),
+    "swapon": (167, 224, '"/tmp", 0', errno.EPERM),
+    "acct": (163, 89, "0", errno.EPERM),
+    "quotactl": (179, 60, "0, 0, 0, 0", errno.EPERM),
+    "clock_settime": (227, 112, "0, 0", errno.EPERM),
+    "settimeofday": (164, 170, "0, 0", errno.EPERM),
+    "adjtimex": (159, 171, "0", errno.EPERM),
+    "syslog": (103, 116, "3, 0, 0", errno.EPERM),
+    "mbind": (237, 235, "0, 0, 0, 0, 0, 0", errno.EPERM),
+    "fanotify_init": (300, 262, "0, 0", errno.EPERM),
+    "memfd_secret": (447, 447, "0", errno.EPERM),
+    "io_uring_setup": (425, 425, "1, 0", errno.ENOSYS),
+    "io_uring_enter": (426, 426, "0, 0, 0, 0, 0, 0", errno.ENOSYS),
+    "fsopen": (430, 430, '"tmpfs", 0', errno.ENOSYS),
+    "open_tree": (428, 428, '-100, "/", 0', errno.ENOSYS),
+    "move_mount": (429, 429, "0, 0, 0, 0, 0", errno.ENOSYS),
+    "mount_setattr": (442, 442, "0, 0, 0, 0, 0", errno.ENOSYS),
+    "statmount": (457, 457, "0, 0, 0, 0", errno.ENOSYS),
+    "listmount": (458, 458, "0, 0, 0, 0", errno.ENOSYS),
+    "personality of other systems": (135, 92, "0x0006", errno.EPERM),
+    "socket AF_VSOCK": (41, 198, "40, 1, 0", errno.EAFNOSUPPORT),
+    "socket AF_ALG": (41, 198, "38, 5, 0", errno.EAFNOSUPPORT),
+    "socket AF_PACKET": (41, 198, "17, 3, 0", errno.EAFNOSUPPORT),
+    "socket AF_TIPC": (41, 198, "30, 5, 0", errno.EAFNOSUPPORT),
+    "socket AF_NFC": (41, 198, "39, 5, 0", errno.EAFNOSUPPORT),
+    "ioctl TIOCSTI": (16, 29, '0, 0x5412, "x"', errno.EPERM),
+    "ioctl TIOCLINUX": (16, 29, '0, 0x541C, "x"', errno.EPERM),
+}
+X86_ONLY: dict[str, tuple[str, int]] = {
+    "modify_ldt": ("154, 0, 0, 0", errno.EPERM),
+    "iopl": ("172, 0", errno.EPERM),
+    "ioperm": ("173, 0, 0, 0", errno.EPERM),
+    "the x32 ABI": ("0x40000000 + 39", errno.ENOSYS),
+}
+
+
+def syscall(sandbox: Sandbox, arguments: str) -> tuple[int, int]:
+    """(result, errno)"""
+    script = f"my ($n, @a) = ({arguments}); my $r = syscall($n, @a); print $r, ' ', $! + 0"
+    result, number = sandbox.exec(["perl", "-e", script]).stdout.split()
+    return int(result), int(number)
+
+
+@pytest.mark.case(70, 72, 73, 74)
+@pytest.mark.defends("escape")
+def test_system_calls(sandbox: Sandbox) -> None:
+    calls = {
+        name: (f"{x86 if X86 else arm}, {arguments}", refusal)
+        for name, (x86, arm, arguments, refusal) in REFUSED.items()
+    }
+    if X86:
+        calls.update(X86_ONLY)
+    found = {name: syscall(sandbox, arguments) for name, (arguments, _) in calls.items()}
+    assert found == {name: (-1, refusal) for name, (_, refusal) in calls.items()}
+
+
+def test_what_programs_need_is_allowed(sandbox: Sandbox, sh: Run) -> None:
+    for family in (1, 2, 10, 16):
+        assert (
+            syscall(sandbox, f"{41 if X86 else 198}, {family}, {3 if family == 16 else 1}, 0")[0]
+            > 0
+        )
+    assert syscall(sandbox, f"{135 if X86 else 92}, 0xffffffff")[0] >= 0
+    trace = "my $n = `uname -m` =~ /x86/ ? 101 : 117; print syscall($n, 0, 0, 0, 0)"
+    assert sandbox.exec(["perl", "-e", trace]).stdout == b"0", "ptrace: debuggers, in CTF tasks"
+    assert sh("(sleep 0.01 | cat) & wait; timeout 1 true").ok
+
+
+@pytest.mark.case(69)
+@pytest.mark.defends("escape")
+def test_no_rights_and_none_to_gain(sandbox: Sandbox) -> None:
+    status = sandbox.exec(["cat", "/proc/self/status"]).stdout.decode()
+    facts = dict(line.split(":\t", 1) for line in status.splitlines())
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(facts[name], 16) == 0, name
+    assert facts["NoNewPrivs"] == "1"
+    assert facts["Seccomp"] == "2"
+
+
+@pytest.mark.case(69)
+@pytest.mark.defends("escape")
+def test_a_set_user_id_copy(sandbox: Sandbox, sh: Run) -> None:
+    assert sh("cp /usr/bin/id /tmp/id; chmod 6755 /tmp/id").ok
+    try:
+        done = sandbox.exec(["/tmp/id", "-u"], user="1234")
+    except LookupError as error:
+        pytest.skip(f"this provider has one user here: {error}")
+    assert done.stdout == b"1234\n"
+    assert sandbox.exec(["grep", "Cap[EP]", "/proc/self/status"], user="1234").stdout.count(
+        b"0000000000000000"
+    ) >= 2  # fmt: skip
+
+
+@pytest.mark.defends("escape")
+def test_root_inside_is_nobody_outside(provider: Provider, sandbox: Sandbox) -> None:
+    outside = sandbox.exec(["cat", "/proc/self/uid_map"]).stdout.split()
+    facts = getattr(provider, "facts", dict)()
+    if facts.get("root"):
+        assert int(outside[1]) >= 100_000
+    assert int(outside[0]) == 0
+    assert not sandbox.exec(["bash", "-c", "echo 0 0 1 > /proc/self/uid_map"]).ok
+
+
+@pytest.mark.case(67)
+@pytest.mark.defends("escape", "host DoS")
+@pytest.mark.parametrize(
+    "path",
+    ["/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/vm/overcommit_memory",
+     "/proc/sys/kernel/hostname", "/proc/sys/net/ipv4/ip_forward", "/proc/sysrq-trigger",
+     "/proc/sys/fs/file-max", "/proc/sys/kernel/pid_max", "/sys/power/state"],
+)  # fmt: skip
+def test_kernel_settings(sh: Run, path: str) -> None:
+    assert not sh(f"echo 1 > {path}").ok
+
+
+@pytest.mark.defends("host leak")
+@pytest.mark.parametrize("path", ["/proc/kcore", "/proc/kmsg", "/dev/mem", "/dev/kmsg", "/dev/sda"])
+def test_kernel_memory_and_log(sh: Run, path: str) -> None:
+    assert not sh(f"head -c 10 {path}").stdout
+    assert not sh("dmesg").stdout
+
+
+@pytest.mark.case(68)
+@pytest.mark.defends("escape")
+def test_devices(sh: Run) -> None:
+    for device in ("b 8 0", "b 254 0", "c 1 1", "c 5 1", "c 1 3"):
+        assert not sh(f"mknod /tmp/d {device}").ok
+        assert not sh(f"mknod /dev/d {device}").ok
+    listed = sh("cd /dev; find . -type b -o -type c | sort").stdout.decode().split()
+    wanted = {"full", "null", "random", "tty", "urandom", "zero"}
+    assert {name.removeprefix("./") for name in listed} - {"pts/ptmx"} == wanted
+    assert sh("head -c 3 /dev/zero | od -An -tx1; echo x > /dev/null").stdout == b" 00 00 00\n"
+    assert b"No space" in sh("echo x > /dev/full").stderr
+
+
+@pytest.mark.case(73, 74)
+@pytest.mark.defends("escape")
+@pytest.mark.parametrize(
+    "command",
+    ["unshare -r true", "unshare -m true", "unshare -n true", "unshare -p -f true",
+     "nsenter -t 1 -m true", "mount -t tmpfs x /tmp", "mount --bind / /mnt", "umount -l /proc",
+     "mount -o remount,rw /usr", "chroot /tmp /bin/true", "date -s 2020-01-01",
+     "hwclock -w", "sysctl -w kernel.hostname=x", "hostname other", "swapoff /tmp",
+     "insmod /nope", "losetup -f /etc/passwd", "setcap cap_sys_admin+ep /bin/true"],
+)  # fmt: skip
+def test_tools_of_the_administrator(sh: Run, command: str) -> None:
+    assert not sh(command).ok
+
+
+@pytest.mark.case(75)
+@pytest.mark.defends("escape")
+def test_overwriting_a_running_program(sh: Run) -> None:
+    for target in ("/proc/self/exe", "/proc/1/exe", "/proc/$$/exe", "/usr/bin/bash", "/bin/sh"):
+        assert not sh(f"echo x > {target}").ok, target
+    assert not sh("rm -f /usr/bin/bash; cp /bin/true /usr/bin/env").ok
+    assert sh("env true").ok
+
+
+@pytest.mark.case(70)
+@pytest.mark.defends("escape")
+def test_no_terminal_of_the_hosts(sh: Run) -> None:
+    assert not sh("echo x > /dev/tty").ok
+    assert sh("tty").stdout == b"not a tty\n"
+    assert sh("ls /dev/pts").stdout in (b"", b"ptmx\n")
+    assert not sh("ls /dev/console /dev/tty0 /dev/tty1 /dev/vcs").stdout
+
+
+@pytest.mark.case(71)
+@pytest.mark.defends("escape", "lateral")
+def test_abilities_that_are_asked_for_stay_inside(start: Start) -> None:
+    sandbox = start(capabilities=("chown", "dac_override", "fowner", "fsetid"))
+    run = sandbox.exec
+    assert run(["bash", "-c", "echo x > /tmp/f; chmod 0 /tmp/f; cat /tmp/f"]).stdout == b"x\n"
+    assert not run(["bash", "-c", "echo x > /proc/sys/kernel/hostname"]).ok
+    assert not run(["bash", "-c", "echo x > /usr/bin/x; mknod /tmp/d c 1 3"]).ok
+    assert not run(["bash", "-c", "cat /proc/1/environ; ls /proc/1/root"]).stdout
+    assert not run(["mount", "-t", "tmpfs", "x", "/tmp"]).ok
