@@ -6,7 +6,7 @@ import pytest
 
 from intercode.interpreters.bash import BashInterpreter
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
 
 RESTARTS = ["true", "exit 3", "exec ls", "kill -9 $$", "set -e; false"]
 

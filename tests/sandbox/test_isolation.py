@@ -88,7 +88,7 @@ def test_no_descriptor_of_the_hosts(sandbox: Sandbox) -> None:
 @pytest.mark.case(76)
 @pytest.mark.defends("escape", "host leak")
 def test_process_1_is_out_of_reach(sh: Run) -> None:
-    for name in ("mem", "environ", "fd/", "root/", "cwd/", "exe", "maps", "auxv", "stack"):
+    for name in ("mem", "environ", "fd/", "root/", "cwd/", "exe", "maps", "auxv", "stack", "io"):
         done = sh(f"if [ -d /proc/1/{name} ]; then ls /proc/1/{name}; else cat /proc/1/{name}; fi")
         assert not done.stdout, name
     attach = "my $n = `uname -m` =~ /x86/ ? 101 : 117; print syscall($n, 16, 1, 0, 0) + 0"

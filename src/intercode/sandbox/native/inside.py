@@ -79,13 +79,23 @@ def look_up_user(user: str) -> tuple[int, int]:
         LookupError: There is no such user.
     """
     first, _, second = user.partition(":")
-    if first.isdigit():
-        return int(first), int(second) if second.isdigit() else int(first)
+    uid, gid = (first, second) if first.isdigit() else _by_name(first)
+    if not uid.isdigit():
+        raise LookupError(f"the sandbox has no user {user!r}")
+    with open("/proc/self/uid_map") as file:
+        known = sum(int(line.split()[2]) for line in file)
+    if int(uid) >= known:
+        only = f"ids 0 to {known - 1} are all that it has"
+        raise LookupError(f"the sandbox cannot have user {user!r}: {only}")
+    return int(uid), int(gid) if gid.isdigit() else int(uid)
+
+
+def _by_name(name: str) -> tuple[str, str]:
     for line in _users().split("\n"):
         fields = line.split(":")
-        if len(fields) > 3 and fields[0] == first and fields[2].isdigit():
-            return int(fields[2]), int(fields[3]) if fields[3].isdigit() else int(fields[2])
-    raise LookupError(f"the sandbox has no user {user!r}")
+        if len(fields) > 3 and fields[0] == name:
+            return fields[2], fields[3]
+    return "", ""
 
 
 def _users() -> str:

@@ -237,6 +237,7 @@ def _drop_rights(kept: int) -> None:
             sc.capset(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)
             sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)  # an ordinary user's programs have the same user id
 
 
 def filter_program() -> bytes:

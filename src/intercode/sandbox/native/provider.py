@@ -141,7 +141,7 @@ def _check(limits: Limits) -> None:
         if getattr(limits, name) <= 0:
             raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
     if limits.open_files < _FEWEST_FILES:
-        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}: shells need as many")
+        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
     if unknown := set(limits.capabilities) - _CAPABILITIES:
         allowed = ", ".join(sorted(_CAPABILITIES))
         raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")

@@ -1,0 +1,208 @@
+"""Start, close, and what is left when something on the way is killed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from intercode.errors import SandboxClosedError, SandboxError
+from intercode.interpreters.bash import BashInterpreter
+from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.native.provider import NativeProvider
+
+from . import Run, Start
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+
+
+def marked(marker: str) -> list[int]:
+    """The machine's processes that have this among their arguments."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and marker.encode() in arguments(pid)]
+
+
+def arguments(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return b""
+
+
+def eventually(gone: str) -> bool:
+    for _ in range(300):
+        if not marked(gone):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_close_is_idempotent(start: Start) -> None:
+    sandbox = start()
+    sandbox.close()
+    sandbox.close()
+    for use in (sandbox.changes, sandbox.snapshot, sandbox.kill, lambda: sandbox.exec(["true"])):
+        with pytest.raises(SandboxClosedError):
+            use()
+
+
+@pytest.mark.case(45)
+@pytest.mark.defends("host DoS")
+def test_nothing_outlives_the_sandbox(start: Start) -> None:
+    sandbox = start()
+    sandbox.exec(
+        ["bash", "-c", "setsid setsid sleep 4321.1 & (trap '' TERM HUP; sleep 4321.1) & :"]
+    )
+    time.sleep(0.1)
+    assert marked("4321.1")
+    sandbox.close()
+    assert eventually("4321.1")
+
+
+def test_close_from_another_thread_ends_a_wait(start: Start) -> None:
+    sandbox = start()
+    timer = threading.Timer(0.2, sandbox.close)
+    timer.start()
+    began = time.monotonic()
+    try:
+        done = sandbox.exec(["sleep", "50"], timeout=40)
+        assert not done.ok
+    except SandboxError:
+        pass
+    assert time.monotonic() - began < 20
+    timer.join()
+
+
+def test_each_is_fresh(start: Start) -> None:
+    one = start()
+    one.exec(["bash", "-c", "echo x > /tmp/x; rm -rf /etc /opt; chmod 0 /root"])
+    assert start().changes() == []
+    assert start().exec(["ls", "/tmp", "/etc/passwd"]).stdout == b"/etc/passwd\n\n/tmp:\n"
+
+
+def test_many_at_once(provider: Provider) -> None:
+    names = [str(number) for number in range(24)]
+    started: dict[str, Sandbox] = {}
+
+    def one(name: str) -> None:
+        started[name] = provider.start("host")
+        started[name].write_file("/tmp/name", name.encode())
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [started[name].read_file("/tmp/name").decode() for name in names] == names
+    for sandbox in started.values():
+        sandbox.close()
+
+
+def test_an_unknown_provider() -> None:
+    with pytest.raises(ValueError, match="native"):
+        get_provider("nope")
+
+
+def test_descriptors_are_not_leaked(provider: Provider) -> None:
+    def cycle() -> None:
+        sandbox = provider.start("host", Limits(timeout=0.1))
+        bash = BashInterpreter(sandbox)
+        bash.execute("sleep 9")
+        bash.execute("exit")
+        sandbox.exec(["sleep", "9"])
+        with pytest.raises(FileNotFoundError):
+            sandbox.exec(["true"], cwd="/nope")
+        with pytest.raises(FileNotFoundError):
+            sandbox.read_file("/nope")
+        sandbox.snapshot().delete()
+        bash.close()
+        sandbox.close()
+
+    cycle()
+    gc.collect()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        cycle()
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
+
+
+@pytest.mark.case(50)
+def test_zombies_are_reaped(sandbox: Sandbox, sh: Run) -> None:
+    for _ in range(10):
+        sh("for i in {1..20}; do (exec setsid -f true) & done")
+    time.sleep(0.2)
+    assert b"Z" not in sh("ps -e -o stat=").stdout
+    assert len(sandbox.processes()) == 0
+
+
+@pytest.mark.case(48, 66)
+@pytest.mark.defends("self DoS")
+def test_a_sandbox_survives_its_programs(sandbox: Sandbox, sh: Run) -> None:
+    sh("kill -9 -1; kill -9 1; kill -STOP 1; kill -SEGV 1")
+    sh("rm -rf --no-preserve-root / 2>/dev/null")
+    assert sandbox.exec(["/usr/bin/env", "true"], cwd="/").exit_code in (0, 126, 127)
+    assert {change.kind for change in sandbox.changes()} == {"deleted"}
+    sandbox.write_file("/tmp/new/file", b"x")
+    assert sandbox.read_file("/tmp/new/file") == b"x"
+
+
+@pytest.mark.case(81)
+@pytest.mark.defends("host DoS")
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.005, 0.02])
+def test_the_spawner_is_killed(delay: float) -> None:
+    """Whenever it is: nothing is left, the caller is told, and the next start works."""
+    provider = NativeProvider()
+    marker = f"8765.{int(delay * 1000)}"
+    sandbox = provider.start("host")
+    sandbox.exec(["bash", "-c", f"setsid sleep {marker} & sleep {marker} & :"])
+    spawner = provider._spawner
+    assert spawner is not None
+    killer = threading.Timer(delay, spawner.process.kill)
+    killer.start()
+    more = []
+    try:
+        for _ in range(200):
+            more.append(provider.start("host"))
+            more.pop().close()
+            if spawner.process.poll() is not None:
+                break
+    except SandboxError:
+        pass
+    killer.join()
+    assert eventually(marker)
+    with pytest.raises(SandboxError):
+        sandbox.exec(["true"])
+    again = provider.start("host")
+    assert again.exec(["true"]).ok
+    provider.close()
+    assert eventually(marker)
+
+
+@pytest.mark.case(81)
+@pytest.mark.defends("host DoS")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_caller_is_killed(number: int) -> None:
+    marker = f"9876.{int(number)}"
+    program = (
+        "import sys, time; from intercode.sandbox import get_provider; "
+        "box = get_provider().start('host'); "
+        f"box.exec(['bash', '-c', 'setsid sleep {marker} & :']); print('up', flush=True); "
+        "time.sleep(60)"
+    )
+    caller = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    with caller:
+        assert caller.stdout is not None
+        assert caller.stdout.readline() == b"up\n"
+        assert len(marked(marker)) > 1
+        caller.send_signal(number)
+    assert eventually(marker)

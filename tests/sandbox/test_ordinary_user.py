@@ -1,0 +1,45 @@
+"""The suite once more as an ordinary user, where the tests run as root."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+UID = 54_321
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user anyway")
+@pytest.mark.timeout(290)
+def test_the_suite_passes_as_an_ordinary_user() -> None:
+    with tempfile.TemporaryDirectory() as home:
+        os.chown(home, UID, UID)
+        pytest_arguments = (
+            *("-q", "-m", "ordinary", "-p", "no:cacheprovider", "--basetemp", f"{home}/pytest"),
+            *(str(TESTS / "sandbox"), str(TESTS / "interpreters")),
+        )
+        done = subprocess.run(
+            [
+                *(sys.executable, str(Path(__file__).with_name("as_user.py")), str(UID)),
+                *(sys.executable, "-m", "pytest", *pytest_arguments),
+            ],
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": home,
+                "INTERCODE_CACHE": f"{home}/cache",
+                "HYPOTHESIS_STORAGE_DIRECTORY": f"{home}/hypothesis",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 250, "most of them ran"
