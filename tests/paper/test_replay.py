@@ -58,7 +58,8 @@ def test_a_run_replays(recorded, provider, image):
     found = report.to_dict()
     assert found.pop("seconds") > 0
     assert found.pop("by_task") == {
-        key: {"turns": 2, "reward_equal": 2, "observation_equal": 2} for key in "01"
+        key: {"turns": 2, "reward_equal": 2, "observation_equal": 2, "success_agree": True}
+        for key in "01"
     }
     assert found == {
         "episodes": 2,
