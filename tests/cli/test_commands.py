@@ -72,7 +72,8 @@ def test_replay(cli: Run, tmp_path: Path) -> None:
     )
     assert set(told) >= set(expected.split())
     assert (told["episodes"], told["turns"], told["success_agree"]) == (1, 2, 1)
-    assert told["by_task"] == {"0": {"turns": 2, "reward_equal": 2, "observation_equal": 1}}
+    counts = {"turns": 2, "reward_equal": 2, "observation_equal": 1, "success_agree": True}
+    assert told["by_task"] == {"0": counts}
     [mismatch] = told["mismatches"]
     keys(
         mismatch,
