@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from intercode.interpreters.bash import BashInterpreter
+from intercode.sandbox import Sandbox
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -19,10 +22,12 @@ def assert_goes_on(bash: BashInterpreter) -> None:
 
 
 @pytest.fixture
-def bash(shell: object) -> BashInterpreter:
-    opened: BashInterpreter = shell(timeout=0.25)  # type: ignore[operator]
-    opened.execute("kept=1")
-    return opened
+def bash(start: Callable[..., Sandbox]) -> Iterator[BashInterpreter]:
+    sandbox = start("host", timeout=0.25)
+    opened = BashInterpreter(sandbox)
+    opened.execute("mkdir /tmp/w; cd /tmp/w; kept=1")
+    yield opened
+    opened.close()
 
 
 @pytest.mark.case(20)

@@ -8,7 +8,7 @@ import pytest
 
 from intercode.interpreters.bash import BashInterpreter
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+pytestmark = pytest.mark.timeout(60)
 LIMIT = 0.4
 SOON = 15.0
 """Seconds that no action here may take, however busy the machine is."""

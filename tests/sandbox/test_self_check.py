@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterator
-
 import pytest
-import tests.sandbox
 
 from intercode.sandbox import Sandbox
 
 from . import Run
 
 BINARY = bytes(range(256)) * 5 + b"\r\n\0\xff\xfe"
-
-
-def inspect_names() -> Iterator[str]:
-    for module in pkgutil.iter_modules(tests.sandbox.__path__):
-        if module.name.startswith("test_"):
-            for value in vars(importlib.import_module(f"tests.sandbox.{module.name}")).values():
-                for mark in getattr(value, "pytestmark", ()):
-                    if mark.name == "inspect":
-                        yield from mark.args
-
-
-def test_there_is_every_case() -> None:
-    assert len(set(inspect_names())) >= 44
 
 
 @pytest.mark.inspect("read_zero_length")
