@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from intercode.episode import Episode, Score, Turn
     from intercode.errors import (
         ActionError,
+        DatabaseError,
         EnvironmentStateError,
         ImageError,
         InterCodeError,
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ActionError",
+    "DatabaseError",
     "Dataset",
     "EnvironmentStateError",
     "Episode",

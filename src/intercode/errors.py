@@ -72,5 +72,9 @@ class OutputLimitError(SandboxError, OverflowError):
     """A file or a stream is larger than the caller's limit."""
 
 
+class DatabaseError(SandboxError, ConnectionError):
+    """A database engine failed or was lost. (A *statement* that fails is no error.)"""
+
+
 class RewardError(InterCodeError, RuntimeError):
     """A reward could not be computed, for instance because gold itself failed to run."""

@@ -108,16 +108,22 @@ class Dataset(Sequence[Task]):
         tasks: The tasks.
         name: What people call it.
         source: The file or folder that it was read from, if any.
+        databases: For SQL: the folder or file that holds the tasks' databases, if any.
 
     Raises:
         TaskError: Two tasks have the same id.
     """
 
     def __init__(
-        self, tasks: Iterable[Task], name: str = "dataset", source: str | None = None
+        self,
+        tasks: Iterable[Task],
+        name: str = "dataset",
+        source: str | None = None,
+        databases: str | None = None,
     ) -> None:
         self.name = name
         self.source = source
+        self.databases = databases
         self._tasks = tuple(tasks)
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
@@ -198,7 +204,7 @@ class Dataset(Sequence[Task]):
         return self._with(self._tasks[row] for row in self.order(seed)[:count])
 
     def _with(self, tasks: Iterable[Task]) -> Dataset:
-        return Dataset(tasks, self.name, self.source)
+        return Dataset(tasks, self.name, self.source, self.databases)
 
 
 def _checked(name: str, check: Callable[[object], Any], value: object) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from intercode.envs.stage import Stage
+from intercode.envs.stage import SandboxStage
 from intercode.sandbox import Limits, get_provider
 from intercode.task import Task
 
@@ -23,21 +23,21 @@ TASK = Task("t", "q", ("ls",))
     ],
 )
 def test_what_identifies_a_prepared_sandbox(change: Any, same: bool) -> None:
-    stage = Stage(get_provider())
+    stage = SandboxStage(get_provider())
     assert (stage.identify(TASK) == stage.identify(replace(TASK, **change))) is same
 
 
 def test_limits_and_network_belong_to_it() -> None:
     stages = [
-        Stage(get_provider()),
-        Stage(get_provider(), limits=Limits(timeout=1)),
-        Stage(get_provider(), network=True),
+        SandboxStage(get_provider()),
+        SandboxStage(get_provider(), limits=Limits(timeout=1)),
+        SandboxStage(get_provider(), network=True),
     ]
     assert len({stage.identify(TASK) for stage in stages}) == 3
 
 
 def test_the_image_is_the_environment_s_the_task_s_or_the_host() -> None:
     own = replace(TASK, image="debian:bookworm")
-    assert Stage(get_provider()).image(TASK) == "host"
-    assert Stage(get_provider()).image(own) == "debian:bookworm"
-    assert Stage(get_provider(), image="host").image(own) == "host"
+    assert SandboxStage(get_provider()).image(TASK) == "host"
+    assert SandboxStage(get_provider()).image(own) == "debian:bookworm"
+    assert SandboxStage(get_provider(), image="host").image(own) == "host"

@@ -81,8 +81,8 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     if args.protocol == "default":
         options["cache_gold"] = GoldCache()  # one for all workers
 
-    def make() -> InterCodeEnv:
-        return cast(InterCodeEnv, create(name, protocol=args.protocol, **options))
+    def make() -> InterCodeEnv[Any]:
+        return cast("InterCodeEnv[Any]", create(name, protocol=args.protocol, **options))
 
     with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
         images = sorted({env.image(task) for task in tasks})

@@ -1,7 +1,8 @@
 """The episode loop, once for all environments.
 
-`InterCodeEnv` puts four things behind Gymnasium's `reset` and `step`: tasks, a stage where they
-are tried, an interpreter that turns an action into an observation, and a reward.
+`InterCodeEnv` puts four things behind Gymnasium's `reset` and `step`: tasks, a stage that makes
+the places where they are tried (sandboxes, databases), an interpreter that turns an action into
+an observation, and a reward.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import gymnasium
 
 from intercode.envs.spaces import Unicode
-from intercode.envs.stage import Stage
 from intercode.episode import Episode, Score, Status, Turn, decode, encode
 from intercode.errors import (
     ActionError,
@@ -25,14 +25,45 @@ from intercode.errors import (
 )
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.base import Reward
-from intercode.sandbox.base import Sandbox
 from intercode.task import Dataset, Task
 
 _SHOWN = ("timed_out", "restarted", "truncated")
 """What `info` takes over from an execution: nothing that differs from run to run."""
 
 
-class InterCodeEnv(gymnasium.Env[str, str]):
+class Place(Protocol):
+    """Where one episode happens: a sandbox, or a session with a database."""
+
+    def kill(self) -> object:
+        """End everything that runs in it."""
+
+    def close(self) -> None:
+        """Free it. Idempotent, safe from any thread."""
+
+
+PlaceT = TypeVar("PlaceT", bound=Place)
+StagedT = TypeVar("StagedT", bound=Place, covariant=True)
+
+
+class Stage(Protocol[StagedT]):
+    """Makes the places of an environment; the agent's and gold's come out alike."""
+
+    def image(self, task: Task) -> str:
+        """What the task's place is made from, by name."""
+
+    def digest(self, task: Task) -> str:
+        """What identifies that content, for a run's record."""
+
+    def start(self, task: Task) -> StagedT:
+        """A fresh place, with everything that the task needs.
+
+        Raises:
+            TaskError: What the task needs cannot be had; it names the task.
+            SandboxError: The place cannot be made.
+        """
+
+
+class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -46,8 +77,8 @@ class InterCodeEnv(gymnasium.Env[str, str]):
     Args:
         dataset: The tasks. Without a ``task_id`` in its options, `reset` takes the next one of a
             seeded order, and when all had their turn, of another.
-        stage: Where they are tried.
-        interpreter: Opens an interpreter in a sandbox.
+        stage: Makes the places where they are tried.
+        interpreter: Opens an interpreter in such a place.
         reward: Scores an episode.
         max_turns: Actions in one episode.
         reward_every_turn: Score after every action, as the 2023 "Try Again" setting did. It
@@ -69,9 +100,9 @@ class InterCodeEnv(gymnasium.Env[str, str]):
     def __init__(
         self,
         dataset: Dataset,
-        stage: Stage,
-        interpreter: Callable[[Sandbox], Interpreter],
-        reward: Reward,
+        stage: Stage[PlaceT],
+        interpreter: Callable[[PlaceT], Interpreter],
+        reward: Reward[PlaceT],
         *,
         max_turns: int = 10,
         reward_every_turn: bool = False,
@@ -96,7 +127,7 @@ class InterCodeEnv(gymnasium.Env[str, str]):
         self._seed = seed
         self._order: list[int] = []
         self._task: Task | None = None
-        self._sandbox: Sandbox | None = None
+        self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
@@ -113,24 +144,33 @@ class InterCodeEnv(gymnasium.Env[str, str]):
         return self._episode
 
     @property
-    def sandbox(self) -> Sandbox:
-        """The sandbox of the current episode, for looking in from outside.
+    def place(self) -> PlaceT:
+        """Where the current episode happens, for looking in from outside.
 
         Raises:
             EnvironmentStateError: There is none.
         """
-        if self._sandbox is None:
+        if self._place is None:
             raise EnvironmentStateError("there is no sandbox: call reset() first")
-        return self._sandbox
+        return self._place
+
+    @property
+    def sandbox(self) -> PlaceT:
+        """The same, by the name that it has in environments with a sandbox."""
+        return self.place
 
     def image(self, task: Task) -> str:
-        """The image that a task of this environment runs in."""
+        """The image, or the database, that a task of this environment is tried in."""
         return self._stage.image(task)
+
+    def digest(self, task: Task) -> str:
+        """What identifies the content of that, for a run's record."""
+        return self._stage.digest(task)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
-        """Begin an episode in a fresh sandbox.
+        """Begin an episode in a fresh place.
 
         Args:
             seed: Starts the order of the tasks anew.
@@ -153,8 +193,8 @@ class InterCodeEnv(gymnasium.Env[str, str]):
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._episode.metadata["image"] = self._stage.image(task)
         with self._failures_recorded():
-            self._sandbox = self._stage.start(task)
-            self._interpreter = self._open(self._sandbox)
+            self._place = self._stage.start(task)
+            self._interpreter = self._open(self._place)
         return task.query, self._info()
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -242,7 +282,7 @@ class InterCodeEnv(gymnasium.Env[str, str]):
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
-        return self._reward(self._task, self.episode, self.sandbox)
+        return self._reward(self._task, self.episode, self.place)
 
     def _finish(self, status: Status) -> Score:
         """End the episode, with everything that the agent started, and score it."""
@@ -252,7 +292,7 @@ class InterCodeEnv(gymnasium.Env[str, str]):
         if status == "skipped":
             score = Score(0.0)
         else:
-            self.sandbox.kill()
+            self.place.kill()
             score = self._score()
         self.episode.score = score
         self.episode.seconds = time.monotonic() - self._clock
@@ -283,8 +323,8 @@ class InterCodeEnv(gymnasium.Env[str, str]):
 
     def _end(self) -> None:
         interpreter, self._interpreter = self._interpreter, None
-        sandbox, self._sandbox = self._sandbox, None
+        place, self._place = self._place, None
         if interpreter is not None:
             interpreter.close()
-        if sandbox is not None:
-            sandbox.close()
+        if place is not None:
+            place.close()

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage import Stage
+from intercode.envs.stage import SandboxStage
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.interpreters.bash import BashInterpreter
@@ -19,7 +19,7 @@ from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Dataset, Task
 
 
-class BashEnv(InterCodeEnv):
+class BashEnv(InterCodeEnv[Sandbox]):
     """One persistent Bash per episode; an observation is what the terminal would show.
 
     Args:
@@ -55,14 +55,14 @@ class BashEnv(InterCodeEnv):
         max_turns: int = 10,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
-        reward: Reward | None = None,
+        reward: Reward[Sandbox] | None = None,
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
         tasks = datasets.load(data)
         if isinstance(provider, str):
             provider = get_provider(provider)
-        stage = Stage(provider, image, limits, network)
+        stage = SandboxStage(provider, image, limits, network)
         super().__init__(
             tasks,
             stage,
@@ -75,7 +75,7 @@ class BashEnv(InterCodeEnv):
         )
 
 
-def _reward(tasks: Dataset, stage: Stage, cache_gold: bool | GoldCache) -> Reward:
+def _reward(tasks: Dataset, stage: SandboxStage, cache_gold: bool | GoldCache) -> Reward[Sandbox]:
     """Verification where a task has one, else gold."""
     for row, task in enumerate(tasks):
         if not task.gold and task.verification is None:

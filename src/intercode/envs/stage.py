@@ -14,7 +14,7 @@ SETUP_TIMEOUT = 120.0
 """Seconds that a task's setup may take."""
 
 
-class Stage:
+class SandboxStage:
     """Starts sandboxes for tasks; the agent's and gold's come out alike.
 
     Args:
@@ -41,12 +41,16 @@ class Stage:
         """The image that the task runs in."""
         return self._image or task.image or "host"
 
-    def identify(self, task: Task) -> str:
-        """What the state of a fresh sandbox for the task depends on, as a digest."""
+    def digest(self, task: Task) -> str:
+        """What identifies that image's content."""
         image = self.image(task)
         if image not in self._digests:
             self._digests[image] = self.provider.digest(image)
-        facts = [self._digests[image], task.setup, sorted(task.files.items()), task.timeout]
+        return self._digests[image]
+
+    def identify(self, task: Task) -> str:
+        """What the state of a fresh sandbox for the task depends on, as a digest."""
+        facts = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
         facts += [repr(self._limits), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage import Stage
+from intercode.envs.stage import SandboxStage
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import Interpreter
@@ -28,7 +28,7 @@ _prepared = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-class PaperStage(Stage):
+class PaperStage(SandboxStage):
     """Starts sandboxes as the 2023 resets left containers.
 
     What is prepared once for an image is shared by all environments of a provider.
@@ -72,7 +72,7 @@ class PaperReward:
         return score(agent, golds.outcome(task, again=episode.status == "running"))
 
 
-class PaperEnv(InterCodeEnv):
+class PaperEnv(InterCodeEnv[Sandbox]):
     """The 2023 Bash environment: a new process for each action, its reward, its quirks.
 
     Args:

@@ -1,0 +1,75 @@
+"""Databases: where an agent's SQL runs. `get_engine` gives an engine by name or URL."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import cast
+from urllib.parse import urlsplit
+
+from intercode.databases.base import (
+    Engine,
+    EngineOptions,
+    Failure,
+    Outcome,
+    Result,
+    Row,
+    Session,
+    Table,
+)
+from intercode.databases.source import Source, find
+from intercode.errors import UsageError
+
+__all__ = [
+    "Engine",
+    "EngineOptions",
+    "Failure",
+    "Outcome",
+    "Result",
+    "Row",
+    "Session",
+    "Source",
+    "Table",
+    "find",
+    "get_engine",
+]
+
+ENGINES = {
+    "sqlite": "intercode.databases.embedded:sqlite",
+    "duckdb": "intercode.databases.embedded:duckdb",
+    "mysql": "intercode.databases.mysql:MySQLEngine",
+    "postgresql": "intercode.databases.postgresql:PostgreSQLEngine",
+}
+"""Name → what makes the engine from its options; imported when first asked for."""
+
+_SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
+_SERVERS = ("mysql", "postgresql")
+
+
+def get_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = None) -> Engine:
+    """An engine, the caller's to close.
+
+    Args:
+        engine: ``sqlite`` or ``duckdb``, which run embedded in a sandbox; ``mysql`` or
+            ``postgresql``, for which a private server is started from the installed binaries; or
+            the URL of a server, with an account that may make databases and users:
+            ``mysql://user:password@host:3306``, ``postgresql://user:password@host:5432``,
+            or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``.
+        progress: Is told, as a line of text, what takes long.
+
+    Raises:
+        UsageError: There is no such engine.
+        DatabaseError: Its server cannot be reached or started.
+    """
+    name, url = engine, None
+    if "://" in engine:
+        scheme = urlsplit(engine).scheme.partition("+")[0].lower()
+        name, url = _SCHEMES.get(scheme, scheme), engine
+        if name not in _SERVERS:
+            raise UsageError(f"no engine speaks {scheme}://; known: {', '.join(_SERVERS)}")
+    if name not in ENGINES:
+        known = ", ".join(sorted(ENGINES))
+        raise UsageError(f"there is no engine {engine!r}; known: {known}, or a server's URL")
+    module, _, attribute = ENGINES[name].partition(":")
+    make = getattr(importlib.import_module(module), attribute)
+    return cast(Engine, make(EngineOptions(url=url, progress=progress)))
