@@ -110,3 +110,4 @@ def _register(env: str) -> None:
 
 
 _register("bash")
+_register("sql")

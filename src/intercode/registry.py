@@ -83,6 +83,7 @@ ENVS = Registry(
     {
         "bash": "intercode.envs.bash:BashEnv",
         "bash:paper": "intercode.paper.gym:PaperEnv",
+        "sql": "intercode.envs.sql:SqlEnv",
     },
 )
 """Name, or ``name:protocol``, → an environment's class."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -12,6 +13,7 @@ from typing import Any, cast
 from intercode import datasets
 from intercode.cli import _options
 from intercode.cli._text import safe
+from intercode.databases import shared_engine
 from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
@@ -19,7 +21,6 @@ from intercode.evaluate.loop import EpisodeEnv
 from intercode.registry import ENVS
 from intercode.rewards.gold import GoldCache
 from intercode.sandbox import Provider, get_provider
-from intercode.sandbox.images.resolve import check
 from intercode.task import Dataset, Task
 
 
@@ -66,46 +67,61 @@ def load(args: argparse.Namespace) -> tuple[str, Dataset]:
 
 
 def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[Task]) -> Setting:
-    """Find or build the images of these tasks, and say what the environment is.
+    """Find or build what these tasks are tried in, and say what the environment is.
 
     Raises:
         UsageError: There is no such image, or the environment does not take these options.
+        TaskError: A task's database is not there.
         ImageError: An image cannot be built.
         SandboxUnavailableError: This machine permits no sandbox.
+        DatabaseError: A database server cannot be reached or started.
     """
-    provider = provider_that_tells()
     limits = _options.limits(args)
-    options: dict[str, Any] = {"data": dataset, "image": args.image, "limits": limits}
-    if args.max_turns is not None:
-        options["max_turns"] = args.max_turns
-    if args.protocol == "default":
+    given = {option: getattr(args, option) for option in _options.ENVIRONMENT}
+    given = {option: value for option, value in given.items() if value is not None}
+    known = _parameters(name, args.protocol)
+    if wrong := [option for option in given if option not in known]:
+        flag = "--" + wrong[0].replace("_", "-")
+        raise UsageError(f"environment {name!r}, protocol {args.protocol!r}, takes no {flag}")
+    options: dict[str, Any] = {"data": dataset, "limits": limits, **given}
+    if "cache_gold" in known:
         options["cache_gold"] = GoldCache()  # one for all workers
+    facts = {"env": name, "protocol": args.protocol, "image": args.image}
+    if "engine" in known:
+        engine = options["engine"] = shared_engine(args.engine or "sqlite", progress=_say)
+        facts["engine"] = {"name": engine.name, **engine.facts()}
+    provider_that_tells()
 
     def make() -> InterCodeEnv[Any]:
         return cast("InterCodeEnv[Any]", create(name, protocol=args.protocol, **options))
 
     with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
-        images = sorted({env.image(task) for task in tasks})
-    try:
-        for image in images:  # all names, before the first is built
-            check(image)
-    except ImageError as error:
-        raise UsageError(str(error)) from error
-    digests = {image: provider.digest(image) for image in images}
-    facts = {
-        "env": name,
-        "protocol": args.protocol,
-        "image": args.image,
-        "images": digests,
-        "max_turns": args.max_turns,
-        "limits": asdict(limits),
-    }
+        first = {env.image(task): task for task in reversed(tasks)}
+        try:
+            for task in first.values():  # all names, before the first is built
+                env.check(task)
+        except ImageError as error:
+            raise UsageError(str(error)) from error
+        digests = {image: env.digest(first[image]) for image in sorted(first)}
+    facts |= {"images": digests, "max_turns": args.max_turns, "limits": asdict(limits)}
     return Setting(make, facts)
+
+
+def _parameters(name: str, protocol: str) -> set[str]:
+    """What the environment's constructor takes."""
+    entry = name if protocol == "default" else f"{name}:{protocol}"
+    if entry not in ENVS:
+        raise UsageError(f"environment {name!r} has no protocol {protocol!r}")
+    return set(inspect.signature(ENVS.get(entry)).parameters)
+
+
+def _say(text: str) -> None:
+    print(safe(text), file=sys.stderr, flush=True)
 
 
 def provider_that_tells() -> Provider:
     """The sandbox provider; what it builds, which may take minutes, it says on standard error."""
     provider = get_provider()
     if hasattr(provider, "progress"):
-        provider.progress = lambda text: print(safe(text), file=sys.stderr, flush=True)
+        provider.progress = _say
     return provider

@@ -8,6 +8,9 @@ from typing import Any
 
 from intercode.sandbox.base import Limits
 
+ENVIRONMENT = ("image", "engine", "databases", "max_rows", "max_turns")
+"""The options that not every environment takes; each takes those that its constructor names."""
+
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
@@ -52,6 +55,22 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where")
     group.add_argument(
         "--image", metavar="IMAGE", help="for all tasks (default: each task's own, else host)"
+    )
+    group.add_argument(
+        "--engine",
+        metavar="NAME|URL",
+        help="for SQL: sqlite (default), duckdb, mysql, postgresql, or a server's URL",
+    )
+    group.add_argument(
+        "--databases",
+        metavar="PATH",
+        help="for SQL: the folder, database file or dump that holds the tasks' databases",
+    )
+    group.add_argument(
+        "--max-rows",
+        type=positive,
+        metavar="N",
+        help="for SQL: rows of a result that are shown (default: 50)",
     )
     group.add_argument(
         "--protocol",

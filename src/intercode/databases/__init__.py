@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
+import threading
 from collections.abc import Callable
 from typing import cast
 from urllib.parse import urlsplit
@@ -32,6 +35,7 @@ __all__ = [
     "Table",
     "find",
     "get_engine",
+    "shared_engine",
 ]
 
 ENGINES = {
@@ -44,6 +48,8 @@ ENGINES = {
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
+_shared: dict[tuple[int, str], Engine] = {}
+_lock = threading.Lock()
 
 
 def get_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = None) -> Engine:
@@ -73,3 +79,25 @@ def get_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = 
     module, _, attribute = ENGINES[name].partition(":")
     make = getattr(importlib.import_module(module), attribute)
     return cast(Engine, make(EngineOptions(url=url, progress=progress)))
+
+
+def shared_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = None) -> Engine:
+    """The process-wide engine of that name or URL: all environments share its server and pool.
+
+    It is closed when the process ends.
+
+    Args:
+        engine: As in `get_engine`.
+        progress: As in `get_engine`; the first caller's is kept.
+    """
+    key = os.getpid(), engine  # a forked process shares no connections with its parent
+    with _lock:
+        if key not in _shared:
+            made = _shared[key] = get_engine(engine, progress)
+            atexit.register(_close_in, os.getpid(), made)
+        return _shared[key]
+
+
+def _close_in(pid: int, engine: Engine) -> None:
+    if os.getpid() == pid:
+        engine.close()

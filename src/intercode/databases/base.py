@@ -80,6 +80,7 @@ class Session(Protocol):
     """One connection to a database of its own. Not thread-safe, save for `close`."""
 
     source: Source
+    limits: Limits
 
     def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
         """Run an action: one statement or several.

@@ -51,8 +51,15 @@ class Stage(Protocol[StagedT]):
     def image(self, task: Task) -> str:
         """What the task's place is made from, by name."""
 
+    def check(self, task: Task) -> None:
+        """Refuse what cannot be made, as far as that can be told before any work starts.
+
+        Raises:
+            TaskError, ImageError: As named.
+        """
+
     def digest(self, task: Task) -> str:
-        """What identifies that content, for a run's record."""
+        """What identifies that content, for a run's record. It may take long to make it."""
 
     def start(self, task: Task) -> StagedT:
         """A fresh place, with everything that the task needs.
@@ -163,8 +170,16 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """The image, or the database, that a task of this environment is tried in."""
         return self._stage.image(task)
 
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried here, before any work starts.
+
+        Raises:
+            TaskError, ImageError: What it is to be tried in is not there.
+        """
+        self._stage.check(task)
+
     def digest(self, task: Task) -> str:
-        """What identifies the content of that, for a run's record."""
+        """What identifies the content of its image or database; an image is built if need be."""
         return self._stage.digest(task)
 
     def reset(

@@ -8,6 +8,7 @@ import json
 from intercode.episode import decode, encode
 from intercode.errors import TaskError
 from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.sandbox.images.resolve import check
 from intercode.task import Task
 
 SETUP_TIMEOUT = 120.0
@@ -40,6 +41,14 @@ class SandboxStage:
     def image(self, task: Task) -> str:
         """The image that the task runs in."""
         return self._image or task.image or "host"
+
+    def check(self, task: Task) -> None:
+        """Refuse a task whose image there cannot be.
+
+        Raises:
+            ImageError: The name means nothing, or names a file that is not there.
+        """
+        check(self.image(task))
 
     def digest(self, task: Task) -> str:
         """What identifies that image's content."""

@@ -1,0 +1,95 @@
+"""The SQL environment: tasks for a database, scored by the answer or by what was changed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from intercode import datasets
+from intercode.databases import shared_engine
+from intercode.databases.base import Engine, Session
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.stage_sql import DatabaseStage
+from intercode.errors import TaskError, UsageError
+from intercode.interpreters.sql import MAX_ROWS, SqlInterpreter
+from intercode.rewards.base import Reward
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.sql import SqlReward
+from intercode.sandbox.base import Limits
+from intercode.task import Dataset
+
+
+class SqlEnv(InterCodeEnv[Session]):
+    """One session with a database of its own per episode; an observation is a table of rows.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        engine: An engine, its name, or a server's URL (see `intercode.databases.get_engine`).
+            One given by name or URL is shared by all environments of the process.
+        databases: The folder or file that holds the tasks' databases; None: where the dataset
+            says, or beside its file.
+        limits: What a session may use; None: the defaults.
+        max_turns: Actions in one episode.
+        max_rows: Rows of a result that an observation shows.
+        reward_every_turn: Score after every action (see `InterCodeEnv`).
+        cache_gold: Whether gold runs once per task rather than at every score, or a cache to
+            share with other environments.
+        reward: Instead of `SqlReward`.
+        render_mode: None or ``"ansi"``.
+        seed: Of the first `reset` that is given none.
+
+    Raises:
+        TaskError: The data is malformed, a task has no gold, or its database is not there.
+        UsageError: An option makes no sense.
+        DatabaseError: The engine's server cannot be reached or started.
+    """
+
+    name: ClassVar[str] = "sql"
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "sql",
+        *,
+        engine: str | Engine = "sqlite",
+        databases: str | Path | None = None,
+        limits: Limits | None = None,
+        max_turns: int = 10,
+        max_rows: int = MAX_ROWS,
+        reward_every_turn: bool = False,
+        cache_gold: bool | GoldCache = True,
+        reward: Reward[Session] | None = None,
+        render_mode: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if max_rows < 1:
+            raise UsageError(f"max_rows must be at least 1, not {max_rows}")
+        tasks = datasets.load(data)
+        if reward is None:
+            _check_gold(tasks)
+        if isinstance(engine, str):
+            engine = shared_engine(engine)
+        stage = DatabaseStage(engine, tasks, databases, limits)
+        for task in tasks:
+            stage.check(task)
+        if isinstance(cache_gold, bool):
+            cache_gold = GoldCache(size=4096 if cache_gold else 0)
+        super().__init__(
+            tasks,
+            stage,
+            partial(SqlInterpreter, max_rows=max_rows),
+            reward or SqlReward(stage, cache_gold),
+            max_turns=max_turns,
+            reward_every_turn=reward_every_turn,
+            render_mode=render_mode,
+            seed=seed,
+        )
+
+
+def _check_gold(tasks: Dataset) -> None:
+    for row, task in enumerate(tasks):
+        if not task.gold:
+            raise TaskError(
+                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r}: field 'gold' is "
+                f"missing: nothing says when it is solved"
+            )
