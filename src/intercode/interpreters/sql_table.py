@@ -3,7 +3,8 @@
 Numbers stand to the right, ``NULL`` is written out. A text is in quotes where it could be taken
 for something else: if it looks like a number, like ``NULL`` or a truth value, is empty, begins
 or ends with a space, or begins with a quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty
-text and ``NULL`` none at all.
+text and ``NULL`` none at all. A text with control characters is written ``e'two\\nlines'``. No two
+values that an agent must tell apart look alike, unless they are cut.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ MAX_CELL = 200
 """Characters of a value that are shown."""
 _MAX_BYTES = 32
 _MISTAKABLE = re.compile(
-    r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|x'.*|'.*|\s.*|.*\s|",
+    r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
     re.IGNORECASE | re.DOTALL,
 )
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROLS = {number: repr(chr(number))[1:-1] for number in [*range(32), 127]}
 _CONTROLS[ord("\\")] = "\\\\"
 _NUMBERS = (int, float, Decimal)
@@ -72,13 +74,12 @@ def shown(value: Value) -> str:
 
 
 def _text(value: str) -> str:
-    if not (value.isascii() and value.isalpha()) or value[0] in "nNtTfFiI":
-        quoted = _MISTAKABLE.fullmatch(value) is not None
-        # A backslash alone is no reason to write it twice; beside an escape it would be.
-        if not value.isprintable():
-            value = value.translate(_CONTROLS)
-        if quoted:
-            value = "'" + value.replace("'", "''") + "'"
+    if value.isascii() and value.isalpha() and value[0] not in "nNtTfFiI":
+        return _cut(value)  # the usual case, quickly
+    if _CONTROL.search(value):
+        return _cut("e'" + value.translate(_CONTROLS).replace("'", "''") + "'")
+    if _MISTAKABLE.fullmatch(value):
+        return _cut("'" + value.replace("'", "''") + "'")
     return _cut(value)
 
 

@@ -1,0 +1,86 @@
+"""Rows as text: aligned, and no two values that must be told apart look alike."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from intercode.interpreters.sql_table import MAX_CELL, render, shown
+
+TEXTS = st.text(max_size=30)
+NUMBERS = st.integers() | st.floats(allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "NULL"),
+        ("NULL", "'NULL'"),
+        ("null", "'null'"),
+        ("", "''"),
+        (" a", "' a'"),
+        ("a ", "'a '"),
+        ("Zoë", "Zoë"),
+        ("it's", "it's"),
+        ("'quoted'", "'''quoted'''"),
+        ("two\nlines", "e'two\\nlines'"),
+        ("back\\slash", "back\\slash"),
+        (3, "3"),
+        ("3", "'3'"),
+        ("-1.5e3", "'-1.5e3'"),
+        ("1 apple", "1 apple"),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (Decimal("2.50"), "2.50"),
+        (True, "true"),
+        ("true", "'true'"),
+        (b"\x00\xff", "x'00ff'"),
+        ("x'00ff'", "'x''00ff'''"),
+        (date(2020, 2, 29), "2020-02-29"),
+        (datetime(2020, 2, 29, 1, 2, 3), "2020-02-29 01:02:03"),
+        (time(1, 2), "01:02:00"),
+        (timedelta(hours=30), "1 day, 6:00:00"),
+        (["a", 1, None], "[a, 1, NULL]"),
+        ({"a": "1"}, "{a: '1'}"),
+    ],
+)
+def test_a_value_shows_its_type(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+@given(TEXTS, TEXTS)
+def test_two_texts_never_look_alike(one: str, other: str) -> None:
+    assert (shown(one) == shown(other)) == (one == other)
+
+
+@given(TEXTS, NUMBERS | st.none() | st.booleans() | st.binary(max_size=20))
+def test_a_text_never_looks_like_anything_else(text: str, value: object) -> None:
+    assert shown(text) != shown(value)
+
+
+@given(st.lists(st.tuples(TEXTS, st.integers() | st.none()), max_size=8))
+def test_one_line_for_each_row(rows: list[tuple[str, int | None]]) -> None:
+    lines = render(("name", "count"), rows).split("\n")
+    assert len(lines) == 2 + len(rows)
+
+
+def test_columns_are_aligned_and_numbers_stand_to_the_right() -> None:
+    rows = [("Bo", 7), ("中文", None), ("Ann-Marie", 1234)]
+    assert render(("name", "n"), rows).split("\n") == [
+        "name      |    n",
+        "----------+-----",
+        "Bo        |    7",
+        "中文      | NULL",
+        "Ann-Marie | 1234",
+    ]
+
+
+def test_a_long_value_is_cut_and_says_so() -> None:
+    assert shown("x" * 5000) == "x" * MAX_CELL + "… (5,000 characters)"
+    assert shown(b"\x01" * 5000).endswith("(5,000 bytes)")
+
+
+def test_no_rows_still_show_the_columns() -> None:
+    assert render(("a", "b"), []) == "a | b\n--+--"
