@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from intercode.databases import Engine, get_engine
 from intercode.envs.bash import BashEnv
 from intercode.task import Dataset, Task
+
+from .sql_tasks import dataset
+
+if TYPE_CHECKING:
+    from intercode.envs.sql import SqlEnv
 
 TASKS = Dataset(
     [
@@ -46,6 +52,39 @@ def make_env() -> Iterator[MakeEnv]:
 
     def make(data: Any = TASKS, **options: Any) -> BashEnv:
         made.append(BashEnv(data, **options))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+MakeSql = Callable[..., "SqlEnv"]
+
+
+@pytest.fixture(scope="session", params=["sqlite", "duckdb", "mysql", "postgresql"])
+def sql_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Every engine in turn, started once."""
+    engine = get_engine(request.param)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def sql_tasks(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Tasks over a small database."""
+    return dataset(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture
+def make_sql(sql_engine: Engine, sql_tasks: Dataset) -> Iterator[MakeSql]:
+    """Makes SQL environments that are closed when the test ends."""
+    from intercode.envs.sql import SqlEnv
+
+    made: list[SqlEnv] = []
+
+    def make(data: Any = sql_tasks, **options: Any) -> SqlEnv:
+        made.append(SqlEnv(data, engine=sql_engine, **options))
         return made[-1]
 
     yield make

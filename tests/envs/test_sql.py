@@ -1,0 +1,180 @@
+"""The SQL environment, through its public interface, on every engine."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import intercode
+from intercode.envs.sql import SqlEnv
+from intercode.errors import TaskError, UsageError
+from intercode.task import Dataset, Task
+
+from .conftest import MakeSql
+from .sql_tasks import TASKS, attempt
+
+
+@pytest.mark.filterwarnings("error")
+def test_check_env(sql_tasks: Dataset) -> None:
+    env = gymnasium.make("intercode-sql-v0", data=sql_tasks)
+    check_env(env)
+    env.close()
+
+
+def test_an_observation_is_a_table(make_sql: MakeSql) -> None:
+    env = make_sql()
+    query, _ = env.reset(options={"task_id": "names"})
+    assert query == "The customers' names, in any order."
+    observation, reward, terminated, truncated, info = env.step(
+        "SELECT id, name, city FROM customer ORDER BY id"
+    )
+    assert observation.split("\n") == [
+        "id | name | city",
+        "---+------+-----",
+        " 1 | Ann  | Oslo",
+        " 2 | Zoë  | Köln",
+        " 3 | Bo   | NULL",
+        " 4 | 李   | Oslo",
+        "(4 rows)",
+    ]
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert info == {"task_id": "names", "turn": 1, "ok": True}
+
+
+def test_an_error_is_an_observation(make_sql: MakeSql) -> None:
+    env = make_sql()
+    env.reset(options={"task_id": "names"})
+    observation, *_, info = env.step("SELECT nothing FROM customer")
+    assert observation.startswith("Error")
+    assert "nothing" in observation
+    assert not info["ok"]
+    observation, *_, info = env.step("SELECT COUNT(*) FROM customer")
+    assert "4" in observation
+    assert info["ok"]
+
+
+def test_long_results_are_cut_and_say_so(make_sql: MakeSql) -> None:
+    env = make_sql(max_rows=2)
+    env.reset(options={"task_id": "names"})
+    observation, *_, info = env.step("SELECT id FROM customer ORDER BY id")
+    assert observation.endswith("(the first 2 of 4 rows)")
+    assert info["truncated"]
+    # What is not shown counts all the same.
+    assert env.step("SELECT name FROM customer")[4]["truncated"]
+    assert env.step("submit")[1] == 1.0
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.task_id)
+def test_gold_solves_and_doing_nothing_does_not(make_sql: MakeSql, task: Task) -> None:
+    env = make_sql()
+    assert attempt(env, task.task_id, task.gold[0]) == 1.0
+    assert attempt(env, task.task_id) == 0.0
+    assert attempt(env, task.task_id, task.gold[0]) == 1.0
+
+
+CHANGES = (
+    "DELETE FROM purchase",
+    "UPDATE customer SET name = 'nobody'",
+    "INSERT INTO voucher VALUES ('A', 1), ('B', 0)",
+    "DROP TABLE purchase",
+    "CREATE TABLE extra (id INTEGER)",
+    "CREATE VIEW everybody AS SELECT * FROM customer",
+    "ALTER TABLE customer ADD COLUMN age INTEGER",
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_next_episode_knows_nothing_of_a_change(make_sql: MakeSql, change: str) -> None:
+    env = make_sql()
+    env.reset(options={"task_id": "names"})
+    assert env.step(change)[4]["ok"]
+    for task_id in ("names", "rich", "add", "table"):
+        assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0
+
+
+def test_parallel_episodes_never_see_each_other(make_sql: MakeSql) -> None:
+    """64 episodes at once, half of them writing."""
+    envs = [make_sql() for _ in range(64)]
+
+    def episode(number: int) -> None:
+        env = envs[number]
+        env.reset(options={"task_id": "names"})
+        if number % 2:
+            env.step(f"INSERT INTO voucher VALUES ('mine', {number})")
+            env.step("DELETE FROM purchase")
+            env.step(f"CREATE TABLE t{number} (id INTEGER)")
+            seen = env.step("SELECT used FROM voucher")[0]
+            assert str(number) in seen
+            assert "(1 row)" in seen
+            assert (
+                "(no rows)" in env.step("SELECT * FROM purchase")[0]
+                or "(0 rows)" in seen
+                or ("(0 rows)" in env.step("SELECT * FROM purchase")[0])
+            )
+        else:
+            assert "(0 rows)" in env.step("SELECT used FROM voucher")[0]
+            assert "(5 rows)" in env.step("SELECT * FROM purchase")[0]
+
+    with ThreadPoolExecutor(64) as pool:
+        for _ in range(2):
+            list(pool.map(episode, range(64)))
+    with ThreadPoolExecutor(64) as pool:
+        rewards = pool.map(lambda env: attempt(env, "rich", env.dataset["rich"].gold[0]), envs)
+        assert list(rewards) == [1.0] * 64
+
+
+def test_a_vector_environment(sql_tasks: Dataset) -> None:
+    envs = gymnasium.make_vec("intercode-sql-v0", num_envs=3, data=sql_tasks)
+    envs.reset(seed=1, options={"task_id": "names"})
+    envs.step(("SELECT name FROM customer", "SELECT city FROM customer", "SELECT 1"))
+    _, rewards, terminated, *_ = envs.step(("submit",) * 3)
+    assert list(rewards) == [1.0, 0.0, 0.0]
+    assert terminated.all()
+    envs.close()
+
+
+def test_setup_runs_before_the_agent_and_before_gold(make_sql: MakeSql, sql_tasks: Dataset) -> None:
+    prepared = Task(
+        "prepared", "Which codes?", ("SELECT code FROM voucher",), db="store",
+        setup="INSERT INTO voucher VALUES ('from setup', 1)",
+    )  # fmt: skip
+    env = make_sql(Dataset([prepared], databases=sql_tasks.databases))
+    env.reset()
+    assert "from setup" in env.step("SELECT * FROM voucher")[0]
+    env.step("SELECT 'from setup' AS code")
+    assert env.step("submit")[1] == 1.0
+
+
+def refused(sql_tasks: Dataset, **fields: Any) -> str:
+    given = {"task_id": "t", "query": "?", "gold": ("SELECT 1",), "db": "store", **fields}
+    with pytest.raises(TaskError) as caught:
+        SqlEnv(Dataset([Task(**given)], databases=sql_tasks.databases))
+    return str(caught.value)
+
+
+def test_what_cannot_be_tried_is_refused_before_anything_starts(sql_tasks: Dataset) -> None:
+    assert "no database 'elsewhere'" in refused(sql_tasks, db="elsewhere")
+    assert "field 'gold' is missing" in refused(sql_tasks, gold=())
+    assert "field 'verification'" in refused(sql_tasks, verification="true")
+    assert "field 'files'" in refused(sql_tasks, files={"a": "b"})
+    with pytest.raises(UsageError, match="max_rows"):
+        SqlEnv(sql_tasks, max_rows=0)
+    with pytest.raises(UsageError, match="no engine 'oracle'"):
+        SqlEnv(sql_tasks, engine="oracle")
+
+
+def test_a_setup_that_fails_is_the_task_s_fault(make_sql: MakeSql, sql_tasks: Dataset) -> None:
+    broken = Task("broken", "?", ("SELECT 1",), setup="INSERT INTO nowhere VALUES (1)", db="store")
+    env = make_sql(Dataset([broken], databases=sql_tasks.databases))
+    with pytest.raises(TaskError, match=r"task 'broken': setup failed: .*nowhere"):
+        env.reset()
+
+
+def test_make_by_the_short_name(sql_tasks: Dataset) -> None:
+    env = intercode.make("sql", data=sql_tasks, engine="sqlite")
+    assert isinstance(env, SqlEnv)
+    env.close()

@@ -1,0 +1,81 @@
+"""What scored 1.0 in 2023 without solving anything, and its kin, under the default protocol."""
+
+from __future__ import annotations
+
+import pytest
+
+from intercode.databases import Engine
+
+from .conftest import MakeSql
+from .sql_tasks import attempt
+
+EMPTY = "SELECT name FROM customer WHERE 1 = 0"
+POISON = {
+    "another database": ("USE information_schema", "SELECT * FROM ENGINES WHERE 1 = 0"),
+    "another schema": ("SET search_path TO pg_catalog", "SELECT 1 WHERE 1 = 0"),
+    "an empty select": (EMPTY,),
+    "zero": ("SELECT 0",),
+    "one": ("SELECT 1",),
+    "null": ("SELECT NULL",),
+    "data deleted": ("DELETE FROM purchase", "DELETE FROM customer", EMPTY),
+    "data changed": (
+        "UPDATE purchase SET amount = 0",
+        "UPDATE customer SET name = 'x'",
+        "SELECT 'x' FROM customer",
+    ),
+    "tables replaced": (
+        "DROP TABLE purchase",
+        "DROP TABLE customer",
+        "CREATE TABLE customer (id INTEGER, name TEXT, city TEXT)",
+        EMPTY,
+    ),
+    "a view over a table": (
+        "ALTER TABLE customer RENAME TO hidden",
+        "CREATE VIEW customer AS SELECT 1 AS id, 'x' AS name, 'y' AS city",
+        "SELECT 'x' AS name",
+    ),
+    "a temporary table": (
+        "CREATE TEMPORARY TABLE customer AS SELECT 1 AS id, 'x' AS name, 'y' AS city",
+        "SELECT 'x' AS name",
+    ),
+    "sql_mode": ("SET sql_mode = ''", "SET SESSION sql_select_limit = 0", "SELECT 1"),
+    "a transaction left open": ("BEGIN", "DELETE FROM customer", EMPTY),
+}
+QUERIES = ("names", "ranked", "rich", "unsold", "any")
+
+
+@pytest.mark.parametrize("task_id", QUERIES)
+@pytest.mark.parametrize("cheat", sorted(POISON))
+def test_a_cheat_is_no_success(make_sql: MakeSql, cheat: str, task_id: str) -> None:
+    assert attempt(make_sql(), task_id, *POISON[cheat]) < 1.0
+
+
+@pytest.mark.parametrize("cheat", sorted(POISON))
+def test_a_cheat_harms_no_later_episode(make_sql: MakeSql, cheat: str) -> None:
+    env = make_sql()
+    attempt(env, "rich", *POISON[cheat])
+    for task_id in QUERIES:
+        assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0
+
+
+@pytest.mark.parametrize("task_id", ["move", "add", "table"])
+def test_a_change_that_was_not_made_is_no_success(make_sql: MakeSql, task_id: str) -> None:
+    env = make_sql()
+    assert attempt(env, task_id, "SELECT 1") == 0.0
+    assert attempt(env, task_id, "BEGIN", env.dataset[task_id].gold[0], "ROLLBACK") < 1.0
+    everything = "DELETE FROM voucher; DELETE FROM purchase; DELETE FROM customer"
+    assert attempt(env, task_id, everything) < 1.0
+
+
+def test_gold_is_nowhere_in_the_database(sql_engine: Engine, make_sql: MakeSql) -> None:
+    """The servers' own views of what runs show nothing of gold."""
+    env = make_sql()
+    views = {
+        "mysql": ("SHOW PROCESSLIST", "SELECT * FROM information_schema.processlist"),
+        "postgresql": ("SELECT query FROM pg_stat_activity",),
+    }.get(sql_engine.name, ("SELECT * FROM sqlite_master",))
+    gold = env.dataset["rich"].gold[0]
+    assert attempt(env, "rich", gold) == 1.0  # now gold has run
+    env.reset(options={"task_id": "rich"})
+    for view in views:
+        assert "SUM(amount)" not in env.step(view)[0]
