@@ -1,0 +1,85 @@
+"""Runs a database server for as long as somebody wants it, and leaves nothing behind.
+
+Run as a program of its own, with the standard library only:
+``python -I -S supervisor.py FOLDER UID GID SIGNAL SERVER ARGUMENTS…``. It ends the server and
+removes the folder as soon as its standard input closes, which it does however its parent ends,
+or as soon as the server itself has ended. UID and GID are whom the server runs as, where that is
+somebody else: servers refuse to be root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_GRACE_SECONDS = 3.0
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the standard input closes; the server's exit code."""
+    folder, uid, gid, ending, *command = arguments
+    change = int(uid) != os.geteuid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing the pipe
+    try:
+        with open(os.path.join(folder, "log"), "ab") as log:  # noqa: PTH118, PTH123 - starts fast
+            server = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "TMPDIR": folder},
+                start_new_session=True,
+                preexec_fn=_die_with_parent,  # after the change of user, which would clear it
+                user=int(uid) if change else None,
+                group=int(gid) if change else None,
+                extra_groups=[] if change else None,
+            )
+        _wait(server.pid)
+        _end(server, int(ending))
+        return server.returncode
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _die_with_parent() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _wait(pid: int) -> None:
+    """Until the server ends or nobody holds the other end of our standard input."""
+    ended = os.pidfd_open(pid)
+    try:
+        ready = select.poll()
+        ready.register(0, select.POLLIN | select.POLLHUP)
+        ready.register(ended, select.POLLIN)
+        ready.poll()
+    finally:
+        os.close(ended)
+
+
+def _end(server: subprocess.Popen[bytes], ending: int) -> None:
+    if server.poll() is None:
+        server.send_signal(ending)
+    try:
+        server.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+    # What it has started itself is in its session; give the kernel's word for "nobody left".
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
