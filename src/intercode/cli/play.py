@@ -1,7 +1,8 @@
-"""Try tasks yourself: type commands, see what the agent would see, and submit.
+"""Try tasks yourself: type commands or SQL, see what the agent would see, and submit.
 
 Examples:
   intercode play bash
+  intercode play sql --engine postgresql
   intercode play bash --task shop-03
   intercode play bash --data tasks.json --image debian:bookworm
 """

@@ -15,6 +15,8 @@ Examples:
   intercode run bash --agent oracle --workers 4 --limit 10 --show
   intercode run bash --data tasks.json --agent my_agent.py:make --out runs/mine
   intercode run bash --data tasks.json --json | jq .statistics
+  intercode run sql --agent oracle --engine mysql
+  intercode run sql --data tasks.json --databases shop.sqlite --agent my_agent.py:make
 
 exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
 """
