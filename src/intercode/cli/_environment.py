@@ -13,7 +13,7 @@ from typing import Any, cast
 from intercode import datasets
 from intercode.cli import _options
 from intercode.cli._text import safe
-from intercode.databases import shared_engine
+from intercode.databases import engine_name, shared_engine
 from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
@@ -63,7 +63,17 @@ def load(args: argparse.Namespace) -> tuple[str, Dataset]:
         raise UsageError(f"name an environment: {', '.join(names())}")
     if name not in names():
         raise UsageError(f"there is no environment {name!r}; known: {', '.join(names())}")
-    return name, datasets.load(args.data or name)
+    dataset = datasets.load(args.data or name)
+    return name, _for_engine(dataset, args.engine or "sqlite") if name == "sql" else dataset
+
+
+def _for_engine(dataset: Dataset, engine: str) -> Dataset:
+    """Without the tasks whose gold means something else on this engine; says how many."""
+    name = engine_name(engine)
+    kept = dataset.filter(lambda task: name in task.metadata.get("engines", (name,)))
+    if left := len(dataset) - len(kept):
+        _say(f"intercode: {left} of {len(dataset)} tasks are for other engines than {name}")
+    return kept
 
 
 def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[Task]) -> Setting:

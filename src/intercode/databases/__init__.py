@@ -33,6 +33,7 @@ __all__ = [
     "Session",
     "Source",
     "Table",
+    "engine_name",
     "find",
     "get_engine",
     "shared_engine",
@@ -52,6 +53,24 @@ _shared: dict[tuple[int, str], Engine] = {}
 _lock = threading.Lock()
 
 
+def engine_name(engine: str) -> str:
+    """The name of an engine that is given by name or URL: ``postgresql`` for a PostgreSQL URL.
+
+    Raises:
+        UsageError: There is no such engine.
+    """
+    name = engine
+    if "://" in engine:
+        scheme = urlsplit(engine).scheme.partition("+")[0].lower()
+        name = _SCHEMES.get(scheme, scheme)
+        if name not in _SERVERS:
+            raise UsageError(f"no engine speaks {scheme}://; known: {', '.join(_SERVERS)}")
+    if name not in ENGINES:
+        known = ", ".join(sorted(ENGINES))
+        raise UsageError(f"there is no engine {engine!r}; known: {known}, or a server's URL")
+    return name
+
+
 def get_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = None) -> Engine:
     """An engine, the caller's to close.
 
@@ -67,17 +86,9 @@ def get_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = 
         UsageError: There is no such engine.
         DatabaseError: Its server cannot be reached or started.
     """
-    name, url = engine, None
-    if "://" in engine:
-        scheme = urlsplit(engine).scheme.partition("+")[0].lower()
-        name, url = _SCHEMES.get(scheme, scheme), engine
-        if name not in _SERVERS:
-            raise UsageError(f"no engine speaks {scheme}://; known: {', '.join(_SERVERS)}")
-    if name not in ENGINES:
-        known = ", ".join(sorted(ENGINES))
-        raise UsageError(f"there is no engine {engine!r}; known: {known}, or a server's URL")
-    module, _, attribute = ENGINES[name].partition(":")
+    module, _, attribute = ENGINES[engine_name(engine)].partition(":")
     make = getattr(importlib.import_module(module), attribute)
+    url = engine if "://" in engine else None
     return cast(Engine, make(EngineOptions(url=url, progress=progress)))
 
 
