@@ -15,51 +15,27 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import floors
 import intercode
+import sql
 from floors import median_ms
 from intercode.evaluate import evaluate
 from intercode.sandbox import get_provider
 from intercode.sandbox.native import cgroup
 from intercode.task import Dataset, Task
+from rows import Row, against, below
 
 RESULTS = Path(__file__).parent / "results"
 HUNDRED = "for i in $(seq 100); do echo $i > /root/f$i; done"
 
 
-@dataclass
-class Row:
-    """One line of the table."""
-
-    name: str
-    value: float
-    unit: str
-    target: str = ""
-    ok: bool | None = None
-    note: str = ""
-
-
 def make_env(tasks: list[Task]) -> Any:
     """The Bash environment itself, without Gymnasium's wrappers."""
     return intercode.make("bash", data=Dataset(tasks, name="bench"), max_turns=10**9).unwrapped
-
-
-def against(
-    name: str, ms: float, floor_name: str, floor: float, times: float, goal: float | None = None
-) -> Row:
-    """A time as a multiple of a floor."""
-    ratio = ms / floor
-    target = f"< {times:g} x {floor_name}" + (f", goal {goal:g} x" if goal else "")
-    return Row(name, ms, "ms", target, ratio < times, f"{ratio:.2f} x")
-
-
-def below(name: str, value: float, limit: float, unit: str, note: str = "") -> Row:
-    """A value that must stay below a limit."""
-    return Row(name, value, unit, f"< {limit:g} {unit}", value < limit, note)
 
 
 def stepping(floor: dict[str, float]) -> list[Row]:
@@ -192,7 +168,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sandboxes", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20, help="for the throughput")
-    parser.add_argument("--only", choices=["stepping", "starting", "many", "throughput"])
+    parser.add_argument("--upstream", help="a copy of the 2023 release, for its SQL replays")
+    parser.add_argument("--only", help="only this part: stepping, sqlite, …")
     args = parser.parse_args()
     floor = floors.measure_apart()
     parts: dict[str, Callable[[], list[Row]]] = {
@@ -200,7 +177,14 @@ def main() -> int:
         "starting": starting,
         "many": lambda: many(args.sandboxes),
         "throughput": lambda: throughput(args.seconds),
+        "sqlite": sql.sqlite,
+        "mariadb": sql.mariadb,
+        "comparing": sql.comparing,
     }
+    if args.upstream:
+        parts["replays"] = lambda: sql.replays(Path(args.upstream))
+    if args.only not in (None, *parts):
+        parser.error(f"--only: one of {', '.join(parts)}")
     rows = [Row(name, ms, "ms", "the machine") for name, ms in floor.items()]
     for name, part in parts.items():
         if args.only in (None, name):
