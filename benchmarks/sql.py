@@ -81,7 +81,7 @@ def sqlite() -> list[Row]:
         copy = folder / "copy"
         floor = median_ms(lambda: shutil.copyfile(folder / "large.sqlite", copy), 20)
     return [
-        below("SQLite: step of SELECT 1", step, 0.5, "ms", f"{step / driver:.0f} x the driver here"),
+        below("SQLite: step of SELECT 1", step, 0.5, "ms", f"{step / driver:.0f} x the driver"),
         below("SQLite: reset after reading", read, 5, "ms"),
         below("SQLite: reset after writing, 12 KiB", small, 5, "ms"),
         below(f"SQLite: reset after writing, {size / MIB:.0f} MiB", large, 5 + floor, "ms",
@@ -93,26 +93,29 @@ def mariadb() -> list[Row]:
     """A managed MariaDB: steps and resets, against the driver's own round trip."""
     import pymysql
 
-    with tempfile.TemporaryDirectory() as name, closing(get_engine("mysql")) as engine:
-        with environment(Path(name), engine) as env:
-            env.reset(options={"task_id": "small"})
-            connection = pymysql.connect(**engine.server.connect_args)  # type: ignore[attr-defined]
-            cursor = connection.cursor()
-            statements = different()
+    with (
+        tempfile.TemporaryDirectory() as name,
+        closing(get_engine("mysql")) as engine,
+        environment(Path(name), engine) as env,
+    ):
+        env.reset(options={"task_id": "small"})
+        connection = pymysql.connect(**engine.server.connect_args)  # type: ignore[attr-defined]
+        cursor = connection.cursor()
+        statements = different()
 
-            def trip() -> None:
-                cursor.execute(next(statements))
-                cursor.fetchall()
+        def trip() -> None:
+            cursor.execute(next(statements))
+            cursor.fetchall()
 
-            # In turns, so that both meet the same moods of the machine.
-            pairs = [
-                (median_ms(trip, 300), median_ms(lambda: env.step(next(statements)), 300))
-                for _ in range(7)
-            ]
-            driver, step = sorted(pairs, key=lambda pair: pair[1] / pair[0])[3]
-            read = resets(env, "small", "SELECT COUNT(*) FROM filled", 50)
-            write = resets(env, "small", "INSERT INTO empty VALUES (1)", 20)
-            connection.close()
+        # In turns, so that both meet the same moods of the machine.
+        pairs = [
+            (median_ms(trip, 300), median_ms(lambda: env.step(next(statements)), 300))
+            for _ in range(7)
+        ]
+        driver, step = sorted(pairs, key=lambda pair: pair[1] / pair[0])[3]
+        read = resets(env, "small", "SELECT COUNT(*) FROM filled", 50)
+        write = resets(env, "small", "INSERT INTO empty VALUES (1)", 20)
+        connection.close()
     return [
         Row("PyMySQL: round trip of SELECT 1", driver, "ms", "the driver"),
         against("MariaDB: step of SELECT 1", step, "the driver", driver, 1.5),

@@ -21,7 +21,8 @@ def render(episode: Episode, lines: int | None = LINES) -> str:
         f"── {safe(episode.task_id)}{epoch} ── {mark(episode)}",
         indented(safe(episode.query), "  "),
     ]
-    parts += [_turn(turn, lines) for turn in episode.turns]
+    prompt = "sql> " if episode.env == "sql" else "$ "
+    parts += [_turn(turn, lines, prompt) for turn in episode.turns]
     parts.append(f"  {ending(episode)}")
     if lines is None and (trace := episode.metadata.get("traceback")):
         parts.append(indented(safe(str(trace)).rstrip("\n"), "    "))
@@ -47,8 +48,9 @@ def ending(episode: Episode) -> str:
     return f"{text} · {duration(episode.seconds)}"
 
 
-def _turn(turn: Turn, lines: int | None) -> str:
-    action = indented(safe(turn.action), "    ").replace("    ", "  $ ", 1)
+def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
+    space = " " * (len(prompt) + 2)
+    action = indented(safe(turn.action), space).replace(space, f"  {prompt}", 1)
     notes = []
     if turn.exit_code:
         notes.append(f"exit {turn.exit_code}")

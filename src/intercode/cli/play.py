@@ -43,14 +43,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 class Terminal:
     """The person's side of the conversation."""
 
-    def __init__(self, query: str, aside: bool) -> None:
+    def __init__(self, query: str, aside: bool, prompt: str = "$ ") -> None:
         """Talk about one task.
 
         Args:
             query: What is asked.
             aside: Talk on standard error, as the output is for a program.
+            prompt: What asks for an action.
         """
         self._query = query
+        self._prompt = prompt
         self._out = sys.stderr if aside else sys.stdout
         self.left = False
 
@@ -64,7 +66,7 @@ class Terminal:
         lines: list[str] = []
         while True:
             try:
-                line = self._read("> " if lines else "$ ")
+                line = self._read("> " if lines else self._prompt)
             except KeyboardInterrupt:  # as in a shell: drop the line
                 self.show("^C")
                 lines = []
@@ -105,7 +107,8 @@ def execute(args: argparse.Namespace) -> int:
     env = setting.make()
     try:
         for number, task in enumerate(tasks, 1):
-            terminal = Terminal(task.query, aside=args.json)
+            prompt = getattr(env, "prompt", "$ ")
+            terminal = Terminal(task.query, aside=args.json, prompt=prompt)
             terminal.show(f"── {safe(task.task_id)} ({number} of {len(tasks)}) ── :help for help")
             episode = _try(env, task, terminal)
             if terminal.left:

@@ -101,6 +101,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]
     name: ClassVar[str] = "intercode"
     """The environment's short name, for the record."""
+    prompt: ClassVar[str] = "$ "
+    """What stands before an action where people read it."""
     takes_answer: ClassVar[bool] = False
     """Whether ``submit ANSWER`` submits; else only ``submit`` itself does."""
 
@@ -247,7 +249,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             return None
         lines = [f"# {self.episode.query}"]
         for turn in self.episode.turns:
-            lines += [f"$ {turn.action}", turn.observation.rstrip("\n")]
+            lines += [f"{self.prompt}{turn.action}", turn.observation.rstrip("\n")]
         if self.episode.status != "running":
             lines.append(f"# {self.episode.status}, reward {self.episode.reward}")
         return "\n".join(line for line in lines if line) + "\n"

@@ -46,6 +46,7 @@ class SqlEnv(InterCodeEnv[Session]):
     """
 
     name: ClassVar[str] = "sql"
+    prompt: ClassVar[str] = "sql> "
 
     def __init__(
         self,
