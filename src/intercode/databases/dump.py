@@ -109,9 +109,10 @@ def section(text: str, name: str) -> list[str]:
         if named := _DATABASE.match(meaning):
             here = named[1].replace("``", "`") if named[1] else named[2]
             found = found or here == name
-        elif here == name and _MAKES.match(meaning):
-            kept.append(statement)
-        elif here in (name, None) and _SETS.match(meaning) and not _SETS_MORE.search(meaning):
+            continue
+        makes = here == name and _MAKES.match(meaning)
+        sets = here in (name, None) and _SETS.match(meaning) and not _SETS_MORE.search(meaning)
+        if makes or sets:
             kept.append(statement)
     if not found:
         raise TaskError(f"the dump has no database {name!r}")
