@@ -6,7 +6,16 @@ import importlib
 import threading
 
 from intercode.errors import UsageError
-from intercode.sandbox.base import Change, Completed, Limits, Process, Provider, Sandbox, Snapshot
+from intercode.sandbox.base import (
+    Change,
+    Completed,
+    Limits,
+    Process,
+    Provider,
+    Sandbox,
+    Snapshot,
+    Worker,
+)
 
 __all__ = [
     "Change",
@@ -16,6 +25,7 @@ __all__ = [
     "Provider",
     "Sandbox",
     "Snapshot",
+    "Worker",
     "get_provider",
 ]
 

@@ -8,6 +8,7 @@ embedded default, Docker, and a reader's own back end are exchangeable; one conf
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -114,6 +115,20 @@ class Process(Protocol):
         """Kill it, if it runs, and close our ends. Idempotent."""
 
 
+class Worker(Process, Protocol):
+    """A running module of ours, for interpreters that need no program of the image's."""
+
+    pid: int
+    """As seen inside."""
+
+    @property
+    def socket(self) -> socket.socket:
+        """Our end of its stream socket. What comes from it is as hostile as what runs in it."""
+
+    def errors(self) -> str:
+        """What it wrote to its error output, for a diagnosis."""
+
+
 @runtime_checkable
 class Sandbox(Protocol):
     """One started sandbox. Not thread-safe, save for `close()`; use one per worker."""
@@ -173,6 +188,17 @@ class Sandbox(Protocol):
             cwd: As in `exec`.
             env: As in `exec`.
             user: As in `exec`.
+        """
+
+    def worker(self, module: str) -> Worker:
+        """Start a module of ours that the provider has preloaded: its ``main(socket)``.
+
+        It needs nothing of the image and has the rights of a program, no more. It sees the
+        sandbox's files only: what it may need to import, it must import when it is loaded.
+
+        Raises:
+            LookupError: It was not preloaded.
+            SandboxError: The sandbox failed.
         """
 
     def kill(self, keep: Sequence[int] = ()) -> int:

@@ -1,4 +1,8 @@
-"""``scratch``: nothing, for a tarball that is a whole root file system to be laid over."""
+"""``scratch``: nothing but where a sandbox mounts its own ``/proc`` and ``/dev``.
+
+For a tarball that is a whole root file system to be laid over, and for workers, which need no
+files.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,11 @@ def make(argument: str, context: Context) -> Image:
     """The empty image."""
     if argument:
         raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
-    template = Image(name="scratch", digest=digest_of("scratch", "1"), layers=())
-    return context.cache.build(template, "scratch", _nothing, context.progress)
+    template = Image(name="scratch", digest=digest_of("scratch", "2"), layers=())
+    return context.cache.build(template, "scratch", _fill, context.progress)
 
 
-def _nothing(layer: Path, lock: int) -> Mapping[str, object]:
-    return {"version": "1"}
+def _fill(layer: Path, lock: int) -> Mapping[str, object]:
+    for name in ("dev", "proc"):
+        (layer / name).mkdir()
+    return {"version": "2"}

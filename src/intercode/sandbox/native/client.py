@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import resource
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,22 +19,31 @@ from intercode.sandbox.native import lease, wire
 
 _START_SECONDS = 30.0
 _OPEN_FILES = 65_536
-# The package's own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
+# The packages' own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
 _BOOTSTRAP = """
-import sys, types
-root, fd, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-for package in ("intercode", "intercode.sandbox", "intercode.sandbox.native"):
+import importlib, json, sys, types
+root, fd, name, setup = sys.argv[1], int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
+for package in setup["packages"]:
     module = sys.modules[package] = types.ModuleType(package)
     module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
+sys.path += setup["path"]
+for module in setup["preload"]:
+    importlib.import_module(module)
 from intercode.sandbox.native.spawner import main
 main(fd, name)
 """
+_PACKAGES = ("intercode", "intercode.sandbox", "intercode.sandbox.native")
 
 
 class Spawner:
-    """A running spawner process. It ends when this is closed, or this process does."""
+    """A running spawner process. It ends when this is closed, or this process does.
 
-    def __init__(self) -> None:
+    Args:
+        preload: Modules that it loads for its sandboxes' workers.
+        path: Folders in which these find what is not Python's own.
+    """
+
+    def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
         _raise_open_files()
         package = str(Path(__file__).parents[2])
         ours, theirs = wire.pair()
@@ -40,7 +51,7 @@ class Spawner:
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOTSTRAP),
-                    *(package, str(theirs.fileno()), lease.name()),
+                    *(package, str(theirs.fileno()), lease.name(), _setup(preload, path)),
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -99,6 +110,15 @@ class Spawner:
             return
         self.process.kill()
         self.process.wait()
+
+
+def _setup(preload: Sequence[str], path: Sequence[str]) -> str:
+    packages = dict.fromkeys(_PACKAGES)
+    for module in preload:
+        names = module.split(".")[:-1]
+        if names[:1] == ["intercode"]:
+            packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
+    return json.dumps({"packages": [*packages], "preload": [*preload], "path": [*path]})
 
 
 def _raise_open_files() -> None:

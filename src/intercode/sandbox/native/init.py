@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from intercode.sandbox.native import archive, diff, inside, wire
+from intercode.sandbox.native import archive, diff, inside, wire, worker
 
 _KILL_SECONDS = 5.0
 
@@ -142,6 +142,16 @@ class Init:
                     os.close(number)
             os.close(exit_pipe)
         return {"pid": process.pid}
+
+    def do_worker(self, module: str, fds: list[int]) -> dict[str, Any]:
+        """Fork a preloaded module; `fds` are its socket, its error output and its exit pipe."""
+        channel, errors, exit_pipe = fds
+        worker.preloaded(module)
+        pid = os.fork()
+        if pid == 0:
+            worker.become(module, channel, errors, self.null, self.kept)
+        self.exit_pipes[pid] = inside.move_up(exit_pipe)
+        return {"pid": pid}
 
     def identity(self, user: str | None) -> dict[str, Any]:
         """What `Popen` needs to run as a user: a name of the sandbox's own, or ``uid[:gid]``."""

@@ -57,7 +57,7 @@ def _runs(pid: str) -> bool:
         return False
 
 
-def first_to_go(pid: int) -> None:
+def first_to_go(pid: int | str) -> None:
     """When memory runs out, have the kernel end a program before process 1 and before the host's.
 
     Against a program that fills memory files, which count for no process, process 1 would be the

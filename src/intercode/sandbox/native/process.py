@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -66,6 +67,33 @@ class NativeProcess:
             self.signal(signal.SIGKILL)
         for fd in (*self._fds.values(), self._exit_fd):
             os.close(fd)
+
+
+class NativeWorker(NativeProcess):
+    """A running worker; see `sandbox.base.Worker`."""
+
+    def __init__(
+        self,
+        pid: int,
+        ours: socket.socket,
+        errors: int,
+        exit_fd: int,
+        send: Callable[[int, int], None],
+    ) -> None:
+        super().__init__(pid, {2: errors}, exit_fd, send)
+        self.socket = ours
+
+    def errors(self) -> str:
+        """What it wrote to its error output, for a diagnosis; what was read is gone."""
+        try:
+            return os.read(self.fds[2], _CHUNK).decode(errors="replace")
+        except BlockingIOError:
+            return ""
+
+    def close(self) -> None:
+        """Kill it, if it runs, and close our ends."""
+        self.socket.close()
+        super().close()
 
 
 def run_to_end(

@@ -8,6 +8,7 @@ import atexit
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,10 +28,24 @@ _CAPABILITIES = {"chown", "dac_override", "fowner", "fsetid"}
 
 
 class NativeProvider:
-    """See `sandbox.base.Provider`. Thread-safe; a forked copy of it makes its own spawner."""
+    """See `sandbox.base.Provider`. Thread-safe; a forked copy of it makes its own spawner.
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    Args:
+        progress: Is told what takes long.
+        preload: The modules that `Sandbox.worker` can start: importable with the standard library
+            and `path` alone.
+        path: Folders in which their imports are looked for after the standard library.
+    """
+
+    def __init__(
+        self,
+        progress: Progress | None = None,
+        preload: Sequence[str] = (),
+        path: Sequence[str] = (),
+    ) -> None:
         self.progress = progress
+        self._preload = tuple(preload)
+        self._path = tuple(path)
         self._lock = threading.Lock()
         self._spawner: Spawner | None = None
         self._owner = os.getpid()
@@ -124,7 +139,7 @@ class NativeProvider:
                 self._spawner = None
             if self._spawner is None:
                 sweep()
-                self._spawner = Spawner()
+                self._spawner = Spawner(self._preload, self._path)
             return self._spawner
 
     def _forget(self, sandbox: NativeSandbox) -> None:

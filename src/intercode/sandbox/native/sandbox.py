@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from intercode.errors import (
     ActionError,
@@ -20,11 +20,12 @@ from intercode.errors import (
 )
 from intercode.sandbox.base import MIB, Change, Completed, Limits
 from intercode.sandbox.images import Image
+from intercode.sandbox.native import channels as ch
 from intercode.sandbox.native import wire
-from intercode.sandbox.native.process import NativeProcess, run_to_end
+from intercode.sandbox.native.channels import Channel
+from intercode.sandbox.native.process import NativeProcess, NativeWorker, run_to_end
 from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
 
-Channel = Literal["r", "w", "text"]
 _ANSWER_SECONDS = 30.0
 _FILES_SECONDS = 60.0
 _HIGHEST_CHANNEL = 240
@@ -110,15 +111,14 @@ class NativeSandbox:
         kinds: dict[int, Channel] = {**channels, 1: "w"}
         ours: dict[int, int] = {}
         theirs: dict[int, int] = {}
-        exit_read, exit_write = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(exit_read, False)
+        exit_read, exit_write = ch.exit_pipe()
         try:
             for number, kind in kinds.items():
                 if number > _HIGHEST_CHANNEL:
                     raise UsageError(f"channel {number} is above {_HIGHEST_CHANNEL}")
-                ours[number], theirs[number] = _channel(kind)
+                ours[number], theirs[number] = ch.channel(kind)
             if stdin is not None:
-                theirs[0] = _memory_file(stdin)
+                theirs[0] = ch.memory_file(stdin)
             if merge_stderr:
                 theirs[2] = os.dup(theirs[1])
             reply, _ = self._request(
@@ -134,16 +134,33 @@ class NativeSandbox:
                 [*theirs.values(), exit_write],
             )
         except OSError as error:
-            _close(*ours.values(), exit_read)
+            ch.close(*ours.values(), exit_read)
             if error.filename == folder or isinstance(error, SandboxError):
                 raise
             raise _NoSuchProgramError(arguments[0], error) from error
         except BaseException:
-            _close(*ours.values(), exit_read)
+            ch.close(*ours.values(), exit_read)
             raise
         finally:
-            _close(*theirs.values(), exit_write)
+            ch.close(*theirs.values(), exit_write)
         return NativeProcess(reply["pid"], ours, exit_read, self._signal)
+
+    def worker(self, module: str) -> NativeWorker:
+        """Start a preloaded module of ours in it."""
+        ours, theirs = socket.socketpair()
+        errors, error_write = ch.error_pipe()
+        exit_read, exit_write = ch.exit_pipe()
+        try:
+            given = [theirs.fileno(), error_write, exit_write]
+            reply, _ = self._request({"op": "worker", "module": module}, given)
+        except BaseException:
+            ours.close()
+            ch.close(errors, exit_read)
+            raise
+        finally:
+            theirs.close()
+            ch.close(error_write, exit_write)
+        return NativeWorker(reply["pid"], ours, errors, exit_read, self._signal)
 
     def kill(self, keep: Sequence[int] = ()) -> int:
         """Kill all processes except the pids (as seen inside) in `keep`; how many they were."""
@@ -272,28 +289,3 @@ def _checked(argv: Sequence[str | bytes]) -> list[str]:
     if any("\0" in a for a in arguments):
         raise ActionError("an argument holds a NUL, which no program can be given")
     return arguments
-
-
-def _channel(kind: Channel) -> tuple[int, int]:
-    """(our end, the program's end)."""
-    if kind == "text":
-        memfd = os.memfd_create("text", os.MFD_CLOEXEC)
-        os.fchmod(memfd, 0o444)
-        return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
-    read, write = os.pipe2(os.O_CLOEXEC)
-    # Ours by owner, which is nobody inside; a program opens /dev/stdout anew by its name.
-    os.fchmod(read, 0o444 if kind == "r" else 0o666)
-    return (write, read) if kind == "r" else (read, write)
-
-
-def _memory_file(data: bytes) -> int:
-    """A read-only descriptor of these bytes: a program's whole input, with no pump for it."""
-    ours, theirs = _channel("text")
-    with open(ours, "wb") as file:
-        file.write(data)
-    return theirs
-
-
-def _close(*fds: int) -> None:
-    for fd in fds:
-        os.close(fd)
