@@ -74,6 +74,7 @@ DATASETS = Registry(
     {
         "bash": "intercode.datasets.builtin:load",
         "nl2bash": "intercode.datasets.nl2bash:load",
+        "sql": "intercode.datasets.builtin:load_sql",
     },
 )
 """Name → a function that returns a `Dataset`."""

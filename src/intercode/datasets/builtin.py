@@ -1,4 +1,4 @@
-"""The tasks that come with InterCode, written for it: ``builtin/bash_*.json``."""
+"""The tasks that come with InterCode, written for it: ``builtin/bash_*.json``, ``sql_*.json``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from intercode.datasets.files import load_file
 from intercode.task import Dataset
 
 FOLDER = Path(__file__).parent / "builtin"
+DATABASES = FOLDER / "databases"
 
 
 def load(env: str = "bash") -> Dataset:
     """All bundled tasks of an environment, in the order of their files' names."""
     files = sorted(FOLDER.glob(f"{env}_*.json"))
-    return Dataset((task for file in files for task in load_file(file)), env, str(FOLDER))
+    tasks = (task for file in files for task in load_file(file))
+    return Dataset(tasks, env, str(FOLDER), str(DATABASES) if env == "sql" else None)
+
+
+def load_sql() -> Dataset:
+    """The bundled SQL tasks, with their databases."""
+    return load("sql")
