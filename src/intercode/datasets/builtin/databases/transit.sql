@@ -1,6 +1,6 @@
 -- A tram network: lines and their stops, trips with delays, staff and their managers, incidents.
--- Traps: a zone or a delay that is NULL (not known) or 0, negative delays (early), vehicle numbers
--- kept as text, a ring line that calls twice at one station, a line without stops, two heads of staff.
+-- Traps: a delay that is NULL (not known), 0 or negative (early), stations of no known zone, vehicle
+-- numbers kept as text, a ring line that calls twice at one station, a line without stops.
 
 CREATE TABLE stations (
   station_id INTEGER PRIMARY KEY,
@@ -59,7 +59,7 @@ INSERT INTO stations (station_id, name, zone, opened_on, step_free) VALUES
   (11, 'King''s Cross', 1, '1987-02-04', 0), (12, 'Lime Walk', 2, '1994-01-09', 1),
   (13, 'Museum', 1, '1994-10-01', 1), (14, 'North Field', 4, '1994-07-26', 1),
   (15, 'Old Mill', 3, '2003-07-05', 0), (16, 'Palace', 1, '1987-07-01', 1),
-  (17, 'Quarry Hill', 4, '2011-07-08', 1), (18, 'Royal Infirmary', 2, '1994-02-15', 1),
+  (17, 'Quarry Hill', 4, '2011-07-08', 1), (18, 'Royal Infirmary', 2, '1987-03-03', 1),
   (19, 'Señor Pérez Plaza', NULL, '2011-07-18', 1), (20, 'Théâtre', 1, '2003-09-01', 0),
   (21, 'University', 2, '2011-06-06', 0), (22, 'Viaduct', NULL, '1987-12-02', 1),
   (23, 'West End', 3, '1987-11-23', 0), (24, 'Zoo 🐘', 4, '2011-11-23', 1);
