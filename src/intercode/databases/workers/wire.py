@@ -1,0 +1,129 @@
+"""Messages between an engine and its workers: a length, then JSON in which values keep their type.
+
+JSON and not pickle: what comes from a worker may be made by an agent. A message is built of lists;
+an object in it is a value with a tag that says what JSON has no word for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+_LENGTH = struct.Struct("=I")
+_CHUNK = 1 << 16
+_PER_CHARACTER = 6
+"""Bytes that a character of text may need, escaped."""
+
+
+def frame_limit(size: int) -> int:
+    """The longest frame that can come of values which together weigh `size`."""
+    return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
+
+
+def nest(value: Any) -> Any:
+    """A value that may hold others, made ready for `encode`."""
+    if isinstance(value, Mapping):
+        return {"map": [[nest(key), nest(item)] for key, item in value.items()]}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [nest(item) for item in value]
+    return value
+
+
+def encode(message: Any) -> bytes:
+    """A message, or a value, as bytes. What has no type here becomes its text."""
+    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=_tagged)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode(data: bytes | bytearray) -> Any:
+    """What `encode` was given; tuples come as lists.
+
+    Raises:
+        ValueError: It is nothing that `encode` makes.
+    """
+    try:
+        return json.loads(data.decode("utf-8", "surrogatepass"), object_hook=_untagged)
+    except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
+        raise ValueError(f"a malformed message: {error!r}") from error
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, timedelta):
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    for kind in (Decimal, datetime, date, time):
+        if isinstance(value, kind):
+            return {kind.__name__.lower(): str(value)}
+    return str(value)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "bytes": base64.b64decode,
+    "timedelta": lambda parts: timedelta(*parts),
+    "decimal": Decimal,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "map": dict,
+}
+
+
+def _untagged(tagged: dict[str, Any]) -> Any:
+    ((tag, text),) = tagged.items()
+    return _READERS[tag](text)
+
+
+def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
+    """Send one encoded message.
+
+    Raises:
+        OSError: The other end is gone.
+    """
+    frame = _LENGTH.pack(len(message)) + message
+    sent = socket.send_fds(sock, [frame], fds) if fds else 0
+    if sent < len(frame):
+        sock.sendall(frame[sent:] if sent else frame)
+
+
+def receive(
+    sock: socket.socket, limit: int, wait: Callable[[], None] | None = None
+) -> tuple[bytearray, list[int]]:
+    """Wait for one encoded message, and the descriptors that came with it.
+
+    Args:
+        sock: Where; only one message is ever on its way.
+        limit: Bytes that the message may have.
+        wait: Is called before each further wait, for instance to set the socket's time-out.
+
+    Raises:
+        EOFError: The other end is gone.
+        ValueError: The message is longer, or goes on after its end.
+        OSError: For instance a time-out.
+    """
+    first, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
+    data = bytearray(first)
+    length: int | None = None
+    while True:
+        if length is None and len(data) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(data)[0]
+            if length > limit:
+                raise ValueError(f"a message of {length} bytes, above {limit}")
+        if length is not None and len(data) >= length + _LENGTH.size:
+            break
+        if not first:
+            raise EOFError("the other end closed")
+        if wait is not None:
+            wait()
+        first = sock.recv(_CHUNK if length is None else 1 << 20)
+        data += first
+    if len(data) > length + _LENGTH.size:
+        raise ValueError("more than one message at once")
+    del data[: _LENGTH.size]
+    return data, fds
