@@ -50,11 +50,10 @@ def recipe() -> Recipe:
     """The recipe for what is installed; MariaDB where both are.
 
     Raises:
-        UsageError: Neither is installed, or the driver is not.
+        UsageError: Neither is installed.
     """
     binary = find_binary(("mariadbd", "mysqld"), _FOLDERS, "mariadb-server")
     is_mariadb = "mariadb" in binary.resolve().name
-    driver()
     return Recipe(
         product="mariadb" if is_mariadb else "mysql",
         binary=binary,
@@ -119,12 +118,19 @@ def _prepare(folder: Path, password: str) -> None:
 
 
 def _connect_args(folder: Path, password: str) -> dict[str, Any]:
-    return {"unix_socket": str(folder / "socket"), "user": "root", "password": password}
+    return {
+        "unix_socket": str(folder / "socket"),
+        "user": "root",
+        "password": password,
+        "ssl_disabled": True,  # on a socket it secures nothing, and takes 20 ms for each connection
+    }
 
 
 def _probe(connect_args: Mapping[str, Any]) -> None:
-    pymysql = driver()
+    from intercode.databases.mysql_client import MySQLConnection
+    from intercode.databases.server_session import Unreachable
+
     try:
-        pymysql.connect(**connect_args).close()
-    except pymysql.err.OperationalError as error:
+        MySQLConnection(connect_args).close()
+    except Unreachable as error:
         raise ConnectionError(str(error)) from None

@@ -1,0 +1,176 @@
+"""One connection to MySQL or MariaDB, over PyMySQL.
+
+The engines' own drivers are used, not SQLAlchemy: one thin interpreter needs errors, types and
+cancellation exactly as the engine gives them. Results are read as they come (`SSCursor`), so that
+one without end never fills this process; for a small one that costs the same.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.server_mysql import driver
+from intercode.databases.server_session import ConnectionLost, Keeper, Unreachable
+from intercode.errors import DatabaseError, UsageError
+from intercode.sandbox.base import Limits
+
+pymysql = driver()
+CLIENT = pymysql.constants.CLIENT
+SSCursor = pymysql.cursors.SSCursor
+
+_CONNECT_SECONDS = 10.0
+_RESET_CONNECTION = 0x1F
+_GONE = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
+"""The server shuts down, or has ended this connection; or packets are missing."""
+_UNREACHABLE = {1040, 1053, 2002, 2003, 2006, 2013}
+_TIMED_OUT = {1969, 3024}
+READ_ONLY = "1792"
+
+
+class MySQLConnection:
+    """A connection.
+
+    Args:
+        connect_args: What `pymysql.connect` takes.
+
+    Raises:
+        Unreachable: The server does not answer.
+        DatabaseError: It refuses.
+    """
+
+    def __init__(self, connect_args: Mapping[str, Any]) -> None:
+        try:
+            self._raw = pymysql.connect(
+                charset="utf8mb4",
+                autocommit=True,
+                client_flag=CLIENT.MULTI_STATEMENTS,
+                connect_timeout=_CONNECT_SECONDS,
+                local_infile=False,
+                **connect_args,
+            )
+        except pymysql.err.OperationalError as error:
+            code, message = _parts(error)
+            if code in _UNREACHABLE:
+                raise Unreachable(message) from None
+            raise DatabaseError(f"the MySQL server refuses: {message}") from None
+        except (pymysql.err.Error, RuntimeError) as error:  # the driver lacks `cryptography`
+            raise UsageError(f"cannot connect to the MySQL server: {error}") from None
+        self.thread: int = self._raw.thread_id()
+        self.is_mariadb = "MariaDB" in self._raw.get_server_info()
+        self._cursor: Any = self._raw.cursor(SSCursor)
+
+    # --- for ourselves -----------------------------------------------------------------------
+
+    def query(self, sql: str, *arguments: Any) -> list[Row]:
+        """The rows of the last of some statements, for statements of our own.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+            DatabaseError: A statement failed.
+        """
+        outcome = self.run(self._raw.cursor().mogrify(sql, arguments) if arguments else sql)
+        if outcome.failure is not None:
+            raise DatabaseError(f"the MySQL server says: {outcome.failure.message}")
+        return list(outcome.results[-1].rows)
+
+    def insert(self, sql: str, rows: list[Row]) -> None:
+        """Insert many rows with one statement that ends in ``VALUES (%s, …)``."""
+        try:
+            with self._raw.cursor() as cursor:
+                cursor.executemany(sql, rows)
+        except pymysql.err.Error as error:
+            code, message = _parts(error)
+            if code in _GONE or code == 0:
+                raise ConnectionLost(message) from None
+            raise DatabaseError(f"the MySQL server says: {message}") from None
+
+    def ping(self) -> None:
+        """Raise `ConnectionLost` if the connection is gone."""
+        self.query("DO 0")
+
+    def reset(self, database: str) -> None:
+        """A new session on the same connection: variables, locks and temporary tables go.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+        """
+        try:
+            self._raw._execute_command(_RESET_CONNECTION, b"")
+            self._raw._read_ok_packet()
+            self._raw.select_db(database)
+        except (pymysql.err.Error, OSError) as error:
+            raise ConnectionLost(str(error)) from None
+
+    def cut(self) -> None:
+        """End the connection from another thread, so that who reads from it wakes up."""
+        with suppress(OSError, AttributeError):  # it is closed
+            self._raw._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        if self._raw._result is not None:
+            self._raw._result.unbuffered_active = False  # else what is left would be read first
+        self._raw._force_close()
+
+    # --- for an agent ------------------------------------------------------------------------
+
+    def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
+        """Run an action; all rows are kept unless it is said how many.
+
+        Raises:
+            ConnectionLost: The connection is gone.
+        """
+        results: list[Result] = []
+        cursor = self._cursor
+        try:
+            cursor.execute(text)
+            while True:
+                results.append(self._read(cursor, max_rows, limits))
+                if not cursor.nextset():
+                    return Outcome(tuple(results))
+        except pymysql.err.Error as error:
+            code, message = _parts(error)
+            if code in _GONE or code == 0:
+                raise ConnectionLost(message) from None
+            state = getattr(error, "sqlstate", None)  # not in the driver's older versions
+            failure = Failure(message, f"{code} ({state})" if state else str(code))
+            return Outcome(tuple(results), failure, timed_out=code in _TIMED_OUT)
+        except UnicodeDecodeError as error:
+            return Outcome(tuple(results), self._undecodable(error))
+        except OSError as error:
+            raise ConnectionLost(str(error)) from None
+
+    def _read(self, cursor: Any, max_rows: int | None, limits: Limits | None) -> Result:
+        if cursor.description is None:
+            return Result(changed=cursor.rowcount)
+        columns = tuple(column[0] for column in cursor.description)
+        if max_rows is None or limits is None:
+            rows: list[Row] = list(cursor.fetchall())
+            return Result(columns, rows, len(rows))
+        keeper = Keeper(max_rows, limits)
+        fetch, add = cursor.fetchone, keeper.add
+        while (row := fetch()) is not None:
+            add(row)
+        return Result(columns, keeper.kept, keeper.total)
+
+    def _undecodable(self, error: UnicodeDecodeError) -> Failure:
+        """The agent has asked for another character set than the driver decodes."""
+        try:
+            self._cursor.close()  # reads what is left
+            self._cursor = self._raw.cursor(SSCursor)
+            self._raw.query("SET NAMES utf8mb4")
+        except (pymysql.err.Error, UnicodeDecodeError, OSError):
+            raise ConnectionLost(f"the result is not UTF-8: {error.reason}") from None
+        return Failure(f"the result is not UTF-8: {error.reason}; use SET NAMES utf8mb4")
+
+
+def _parts(error: Exception) -> tuple[int, str]:
+    """Number and message; 0 for what is no error of the server's."""
+    match error.args:
+        case (int(code), str(message)):
+            return code, message or "the connection is closed"
+    return 0, str(error)

@@ -1,0 +1,260 @@
+"""A session on a database server: what MySQL and PostgreSQL have in common.
+
+A session begins read-only, and it is the engine that refuses what would write. Then, and only
+then, the clone counts as written, the session gets write access, and the action is run again. So
+a session that only reads leaves a clone that the next one can have.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from intercode.databases.base import Failure, Outcome, Result, Role, Row, Table
+from intercode.databases.reading import plainly_reads
+from intercode.databases.source import Source
+from intercode.databases.watchdog import Watchdog
+from intercode.errors import ActionError, DatabaseError, SandboxClosedError
+from intercode.sandbox.base import Limits
+
+_GRACE_SECONDS = 0.5
+"""How much later than the server's own time limit ours strikes."""
+_CLOSE_SECONDS = 2.0
+_ROW_BYTES = 16
+"""How many bytes of rows are kept for each byte of an action's output."""
+
+
+class ConnectionLost(Exception):  # noqa: N818 - it is a message, not an error of anybody's
+    """The connection is gone; the message says how the server or the driver put it."""
+
+
+class Unreachable(Exception):  # noqa: N818 - it is tried again
+    """No connection can be made now."""
+
+
+class ServerSession(ABC):
+    """A session whose database is a clone on a server.
+
+    Args:
+        source: What the clone holds.
+        role: For whom.
+        name: What the clone is called on the server.
+        limits: What it may use.
+        watchdog: Keeps its time limit.
+    """
+
+    def __init__(
+        self, source: Source, role: Role, name: str, limits: Limits, watchdog: Watchdog
+    ) -> None:
+        self.source = source
+        self.role = role
+        self.name = name
+        self.limits = limits
+        self.written = False
+        self._limit = watchdog.limit(self._interrupt)
+        self._using = threading.Lock()
+        self._closing = threading.Lock()
+        self._closed = False
+
+    # --- the contract ------------------------------------------------------------------------
+
+    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+        """See `intercode.databases.base.Session.execute`."""
+        text = self._text(sql)
+        seconds = self.limits.timeout if timeout is None else timeout
+        with self._using:
+            self._check_open()
+            self._limit.start(seconds + _GRACE_SECONDS)
+            try:
+                outcome = self._try(text, seconds, max_rows)
+            except ConnectionLost as lost:
+                fired = self._limit.stop()
+                outcome = self._after_loss(lost, fired, seconds)
+            else:
+                if self._limit.stop():
+                    self._settle()
+                    outcome = _interrupted(outcome, seconds)
+            return self._nominal(outcome)
+
+    def state(self) -> Mapping[str, Table]:
+        """See `intercode.databases.base.Session.state`."""
+        with self._using:
+            self._check_open()
+            if self.written:
+                self._commit()
+            return {
+                self._out(name): replace(
+                    table,
+                    columns=tuple((self._out(n), self._out(kind)) for n, kind in table.columns),
+                    rows=self._rows_out(table.rows),
+                )
+                for name, table in self._state().items()
+            }
+
+    def kill(self) -> None:
+        """Interrupt what still runs."""
+        self._limit.interrupt()
+
+    def close(self) -> None:
+        """Give the clone back, or have it replaced if it was written."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        if not self._using.acquire(blocking=False):
+            self._limit.interrupt()
+            if not self._using.acquire(timeout=_CLOSE_SECONDS):
+                self._interrupt(2)
+                self._using.acquire()
+        try:
+            self._release()
+        finally:
+            self._using.release()
+
+    # --- what an engine adds -----------------------------------------------------------------
+
+    @abstractmethod
+    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        """Run an action. Raises `ConnectionLost`."""
+
+    @abstractmethod
+    def _refused(self, failure: Failure) -> bool:
+        """Whether an action failed because the session is read-only."""
+
+    @abstractmethod
+    def _make_writable(self) -> None:
+        """Let what comes next write. Raises `ConnectionLost`."""
+
+    @abstractmethod
+    def _interrupt(self, count: int) -> None:
+        """Interrupt the statement, and the second time the connection; from any thread."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Take in what an interrupt may have left behind for the next statement."""
+
+    @abstractmethod
+    def _reconnect(self, lost: ConnectionLost) -> None:
+        """Connect anew. Raises `DatabaseError` if it was the server that was lost."""
+
+    @abstractmethod
+    def _commit(self) -> None:
+        """Commit what is open."""
+
+    @abstractmethod
+    def _state(self) -> Mapping[str, Table]:
+        """The tables, read where the agent's session can have poisoned nothing."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Give the clone back or have it replaced."""
+
+    def _into(self, sql: str) -> str:
+        """An action as the server is to get it: with the clone's name for the nominal one."""
+        return sql
+
+    # --- running -----------------------------------------------------------------------------
+
+    def _text(self, sql: str) -> str:
+        if "\0" in sql:
+            raise ActionError("an action cannot hold a NUL character")
+        try:
+            sql.encode()
+        except UnicodeEncodeError:
+            raise ActionError("an action must be text that can be written as UTF-8") from None
+        return self._into(sql)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxClosedError(f"the session with {self.source.name} is closed")
+
+    def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        if not self.written and not plainly_reads(text):
+            self._begin_writing()
+        outcome = self._run(text, seconds, max_rows)
+        if self.written or outcome.failure is None or not self._refused(outcome.failure):
+            return outcome
+        self._begin_writing()
+        return self._run(text, seconds, max_rows)
+
+    def _begin_writing(self) -> None:
+        self.written = True
+        self._make_writable()
+
+    def _after_loss(self, lost: ConnectionLost, fired: int, seconds: float) -> Outcome:
+        self._check_open()
+        self._reconnect(lost)
+        outcome = Outcome(failure=Failure(str(lost)), restarted=True)
+        return _interrupted(outcome, seconds) if fired else outcome
+
+    # --- names -------------------------------------------------------------------------------
+
+    def _out(self, text: str) -> str:
+        return text.replace(self.name, self.source.name) if self.name in text else text
+
+    def _nominal(self, outcome: Outcome) -> Outcome:
+        """What came out, with the nominal name for the clone's."""
+        results = tuple(self._result_out(result) for result in outcome.results)
+        failure = outcome.failure
+        if failure is not None:
+            failure = replace(failure, message=self._out(failure.message))
+        return replace(outcome, results=results, failure=failure)
+
+    def _result_out(self, result: Result) -> Result:
+        columns = tuple(map(self._out, result.columns))
+        return replace(result, columns=columns, rows=self._rows_out(result.rows))
+
+    def _rows_out(self, rows: Sequence[Row]) -> Sequence[Row]:
+        name = self.name
+        if not any(type(cell) is str and name in cell for row in rows for cell in row):
+            return rows
+        return [tuple(self._out(c) if type(c) is str else c for c in row) for row in rows]
+
+
+class Keeper:
+    """Keeps the first rows of a result and counts the others.
+
+    Args:
+        rows: How many are kept at most.
+        limits: Of which the output's says how many bytes are kept.
+    """
+
+    def __init__(self, rows: int, limits: Limits) -> None:
+        self.kept: list[Row] = []
+        self.total = 0
+        self._rows = rows
+        self._bytes = limits.output * _ROW_BYTES
+
+    def add(self, row: Row) -> None:
+        """One more row."""
+        self.total += 1
+        if self.total <= self._rows and self._bytes > 0:
+            self._bytes -= size_of(row)
+            if self._bytes >= 0 or not self.kept:
+                self.kept.append(row)
+
+
+def size_of(row: Row) -> int:
+    """About how many bytes a row takes."""
+    return sum(len(cell) if isinstance(cell, (str, bytes)) else 16 for cell in row)
+
+
+def check_size(name: str, size: int, limits: Limits) -> None:
+    """Refuse a state that is larger than the memory limit.
+
+    Raises:
+        DatabaseError: It is.
+    """
+    if size > limits.memory:
+        raise DatabaseError(
+            f"the tables of {name} hold more than {limits.memory >> 20} MiB: the limit for memory"
+        )
+
+
+def _interrupted(outcome: Outcome, seconds: float) -> Outcome:
+    """What was interrupted by our own time limit, said as such."""
+    failure = outcome.failure or Failure("")
+    message = f"interrupted at the time limit of {seconds:g} s"
+    return replace(outcome, failure=replace(failure, message=message), timed_out=True)
