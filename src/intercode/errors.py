@@ -76,5 +76,9 @@ class DatabaseError(SandboxError, ConnectionError):
     """A database engine failed or was lost. (A *statement* that fails is no error.)"""
 
 
+class FetchError(InterCodeError, OSError):
+    """A dataset could not be downloaded or unpacked. Nothing that looks whole is left of it."""
+
+
 class RewardError(InterCodeError, RuntimeError):
     """A reward could not be computed, for instance because gold itself failed to run."""

@@ -73,8 +73,12 @@ DATASETS = Registry(
     "dataset",
     {
         "bash": "intercode.datasets.builtin:load",
+        "bird": "intercode.datasets.bird:load",
+        "bird-mini-dev": "intercode.datasets.bird:load_mini_dev",
         "nl2bash": "intercode.datasets.nl2bash:load",
+        "spider": "intercode.datasets.spider:load",
         "sql": "intercode.datasets.builtin:load_sql",
+        "wikisql": "intercode.datasets.wikisql:load",
     },
 )
 """Name → a function that returns a `Dataset`."""

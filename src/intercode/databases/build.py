@@ -22,7 +22,7 @@ from pathlib import Path
 
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode.sandbox.images.cache import cache_root
+from intercode.folders import cache_root
 from intercode.sandbox.images.files import locked
 
 VERSION = 1

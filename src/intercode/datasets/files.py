@@ -34,7 +34,7 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     """
     path = Path(path)
     tasks = []
-    for index, (where, row) in enumerate(_rows(path)):
+    for index, (where, row) in enumerate(read_rows(path)):
         if not isinstance(row, dict):
             raise TaskError(f"{path}: {where} must be an object, not {type(row).__name__}")
         try:
@@ -46,7 +46,12 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     return Dataset(tasks, path.stem if name is None else name, str(path))
 
 
-def _rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file as they are, each with where it stands.
+
+    Raises:
+        TaskError: It cannot be read, or is malformed.
+    """
     suffix = path.suffix.lower()
     if suffix in (".pkl", ".pickle"):
         raise TaskError(f"{path}: pickle is refused, because reading it runs code; use JSON")

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError
+from intercode.folders import cache_root
 from intercode.sandbox.images.base import Image, Progress
 from intercode.sandbox.images.files import locked, remove_tree, tree_size
 
@@ -37,15 +38,6 @@ LAYER = "layer"
 RECORD = "image.json"
 TOUCH_EVERY = 86400.0
 TEMPORARY = ".tmp-"
-
-
-def cache_root() -> Path:
-    """Where InterCode keeps what it can make again."""
-    if own := os.environ.get("INTERCODE_CACHE"):
-        return Path(own).expanduser().absolute()
-    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
-        return Path(xdg) / "intercode"
-    return Path.home() / ".cache" / "intercode"
 
 
 @functools.cache

@@ -1,0 +1,94 @@
+"""BIRD (Li et al. 2023): questions over large and dirty databases, from a copy the user has.
+
+Three layouts are read:
+
+- the authors' dev set: ``dev.json``, ``dev_tables.json`` and ``dev_databases/NAME/NAME.sqlite``;
+- their mini-dev: ``mini_dev_sqlite.json`` beside the same folders;
+- that of the 2023 release of InterCode: ``ic_bird.json`` alone. The release has no databases for
+  it: they are the authors', whose folder ``dev_databases`` is given as `databases`.
+
+Gold is in SQLite's dialect. The difficulty, as the authors give it (``simple``, ``moderate``,
+``challenging``), is a tag and ``metadata["hardness"]``. What the authors call external knowledge
+is ``metadata["evidence"]`` and, unless it is not wanted, told with the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from intercode.datasets.layout import locate, read_tables, read_tasks
+from intercode.errors import TaskError
+from intercode.task import Dataset
+
+SPLITS = {
+    "dev": ("dev.json", "dev_tables.json", "dev_databases"),
+    "mini_dev": ("mini_dev_sqlite.json", "dev_tables.json", "dev_databases"),
+    "train": ("train.json", "train_tables.json", "train_databases"),
+}
+"""Split → the authors' file of tasks, of tables, and the folder of databases."""
+
+_RELEASE = "ic_bird.json"
+
+
+def load(
+    root: str | Path | None = None,
+    split: str = "dev",
+    evidence: bool = True,
+    databases: str | Path | None = None,
+) -> Dataset:
+    """One split; a task's id is its row number.
+
+    Args:
+        root: A folder with one of the layouts in it or a little below; None: where
+            ``intercode datasets fetch bird`` (``bird-mini-dev``) puts it.
+        split: One of `SPLITS`; for the 2023 release, ``dev``.
+        evidence: Whether the query tells the external knowledge, as in BIRD's main setting. The
+            2023 release did not tell it.
+        databases: The folder of the databases, if it is another.
+
+    Raises:
+        TaskError: It is not there, or malformed.
+    """
+    if split not in SPLITS:
+        raise TaskError(f"BIRD has no split {split!r}; known: {', '.join(SPLITS)}")
+    file, tables, folder = SPLITS[split]
+    layouts = [(file, folder)] + ([(_RELEASE,)] if split == "dev" else [])
+    name = "bird" if split == "dev" else f"bird-{split.replace('_', '-')}"
+    place, layout = locate(root, name, layouts)
+    source = place / (_RELEASE if layout == 1 else file)
+    schemas = read_tables(place / tables) if (place / tables).is_file() else {}
+    tasks = read_tasks(source, lambda row, index: _fields(row, index, schemas, evidence))
+    stored = databases or (place / folder if layout == 0 else None)
+    return Dataset(tasks, name, str(source), None if stored is None else str(stored))
+
+
+def load_mini_dev(
+    root: str | Path | None = None, evidence: bool = True, databases: str | Path | None = None
+) -> Dataset:
+    """The 500 tasks of the mini-dev; as `load`."""
+    return load(root, "mini_dev", evidence, databases)
+
+
+def _fields(
+    row: Mapping[str, Any], index: int, schemas: Mapping[str, Any], evidence: bool
+) -> dict[str, Any]:
+    database = row["db"] if "db" in row else row["db_id"]
+    question = row["question"] if "question" in row else row["query"]
+    knowledge = (row.get("evidence") or "").strip()
+    if evidence and knowledge:
+        question = f"{question}\nExternal knowledge: {knowledge}"
+    level = row.get("difficulty")
+    return {
+        "task_id": index,
+        "query": question,
+        "gold": row["SQL"],
+        "db": database,
+        "tags": [level] if level else [],
+        "question_id": row.get("question_id"),
+        "evidence": knowledge,
+        "hardness": level,
+        "dialect": "sqlite",
+        "db_tables": schemas.get(database),
+    }

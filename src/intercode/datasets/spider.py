@@ -1,0 +1,96 @@
+"""Spider (Yu et al. 2018): questions over databases of many domains, from a copy the user has.
+
+Two layouts are read:
+
+- the authors': ``dev.json``, ``tables.json`` and ``database/NAME/NAME.sqlite``; gold is in
+  SQLite's dialect, and hardness is computed by the authors' rule (`spider_hardness`). The folder
+  ``database`` of their distilled test suites has the same layout, with more files for each name;
+- that of the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``; gold is
+  in MySQL's, and hardness is stored. 19 of its 1,034 golds fail on MySQL 8.
+
+``metadata`` holds ``dialect``, ``hardness`` and ``db_tables`` (table → columns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from intercode.datasets.files import load_file
+from intercode.datasets.layout import locate, read_tables, read_tasks
+from intercode.datasets.spider_hardness import hardness
+from intercode.errors import TaskError
+from intercode.task import Dataset, Task
+
+SPLITS = {
+    "dev": (("dev.json",), "tables.json", "database"),
+    "train": (("train_spider.json", "train_others.json"), "tables.json", "database"),
+    "test": (("test.json",), "test_tables.json", "test_database"),
+}
+"""Split → the authors' files of tasks, of tables, and the folder of databases."""
+
+_RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
+
+
+def load(
+    root: str | Path | None = None, split: str = "dev", databases: str | Path | None = None
+) -> Dataset:
+    """One split; a task's id is its row number.
+
+    Args:
+        root: A folder with one of the layouts in it or a little below; None: where
+            ``intercode datasets fetch spider`` puts it.
+        split: One of `SPLITS`; the 2023 release has only ``dev``.
+        databases: Other databases of the same names, for instance a test suite's.
+
+    Raises:
+        TaskError: It is not there, or malformed.
+    """
+    if split not in SPLITS:
+        raise TaskError(f"Spider has no split {split!r}; known: {', '.join(SPLITS)}")
+    files, tables, folder = SPLITS[split]
+    layouts = [(*files, tables, folder)] + ([_RELEASE] if split == "dev" else [])
+    place, layout = locate(root, "spider", layouts)
+    name = "spider" if split == "dev" else f"spider-{split}"
+    if layout == 1:
+        source, stored = place / _RELEASE[0], place / _RELEASE[1]
+        tasks = [_released(task) for task in load_file(source)]
+        return Dataset(tasks, name, str(source), str(databases or stored))
+    schemas = read_tables(place / tables)
+    tasks = []
+    for file in files:
+        first = len(tasks)
+
+        def convert(row: Mapping[str, Any], index: int, first: int = first) -> dict[str, Any]:
+            return {**_authored(row, schemas), "task_id": first + index}
+
+        tasks += read_tasks(place / file, convert)
+    return Dataset(tasks, name, str(place / files[0]), str(databases or place / folder))
+
+
+def suite(databases: str | Path, db: str) -> tuple[Path, ...]:
+    """All databases of one name, of a test suite: the database itself first."""
+    folder = Path(databases) / db
+    found = sorted(folder.glob("*.sqlite"))
+    return tuple(sorted(found, key=lambda path: path.stem != db))
+
+
+def _authored(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+    level = row.get("hardness") or hardness(row["query"])
+    return {
+        "query": row["question"],
+        "gold": row["query"],
+        "db": row["db_id"],
+        "tags": [level] if level else [],
+        "hardness": level,
+        "dialect": "sqlite",
+        "db_tables": schemas.get(row["db_id"]),
+    }
+
+
+def _released(task: Task) -> Task:
+    level = task.metadata.get("hardness") or hardness("; ".join(task.gold), "mysql")
+    metadata = {**task.metadata, "hardness": level, "dialect": "mysql"}
+    return replace(task, tags=(level,) if level else (), metadata=metadata)

@@ -1,0 +1,172 @@
+"""WikiSQL (Zhong et al. 2017): questions about one table each, from a copy the user has.
+
+Two layouts are read:
+
+- the authors': ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The structured queries become
+  SQL in SQLite's dialect, as the authors' own engine does it: texts are compared in lower case,
+  in which their database holds them. The columns there are ``col0``, ``col1``…: so the query tells
+  the table and what its columns are called;
+- that of the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. 174 of
+  its 196 golds are no valid SQL, as neither names nor texts are quoted (``SELECT COUNT
+  School/Club_Team FROM … WHERE No. = 3``). They are *repaired*: their form is simple enough that
+  what they mean is certain. The published text stays in ``metadata["gold_as_published"]``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from intercode.datasets.files import read_rows
+from intercode.datasets.layout import locate, read_tasks
+from intercode.errors import TaskError
+from intercode.task import Dataset
+
+SPLITS = ("dev", "train", "test")
+AGGREGATES = ("", "MAX", "MIN", "COUNT", "SUM", "AVG")
+OPERATORS = ("=", ">", "<")
+
+_RELEASE = ("ic_wikisql_dev.json", "ic_wikisql_dev.sql")
+_PUBLISHED = re.compile(
+    r"SELECT (?:(MAX|MIN|COUNT|SUM|AVG) )?(\S+) FROM (\w+)(?: WHERE (.*))?", re.DOTALL
+)
+_CONDITION = re.compile(r"(\S+) ([=<>]) (.*)", re.DOTALL)
+_NEXT_CONDITION = re.compile(r" AND (?=\S+ [=<>] )")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
+
+
+def load(
+    root: str | Path | None = None,
+    split: str = "dev",
+    repair: bool = True,
+    databases: str | Path | None = None,
+) -> Dataset:
+    """One split; a task's id is its row number.
+
+    Args:
+        root: A folder with one of the layouts in it or a little below; None: where
+            ``intercode datasets fetch wikisql`` puts it.
+        split: One of `SPLITS`; the 2023 release has only ``dev``.
+        repair: Whether golds of the 2023 release are made valid SQL.
+        databases: The file of the database, if it is another.
+
+    Raises:
+        TaskError: It is not there, or malformed.
+    """
+    if split not in SPLITS:
+        raise TaskError(f"WikiSQL has no split {split!r}; known: {', '.join(SPLITS)}")
+    files = (f"{split}.jsonl", f"{split}.tables.jsonl", f"{split}.db")
+    place, layout = locate(root, "wikisql", [files] + ([_RELEASE] if split == "dev" else []))
+    if layout == 1:
+        tasks = read_tasks(place / _RELEASE[0], lambda row, index: _released(row, index, repair))
+    else:
+        tables = _read_tables(place / files[1])
+        tasks = read_tasks(
+            place / files[0], lambda row, index: _authored(row, index, split, tables)
+        )
+    name = "wikisql" if split == "dev" else f"wikisql-{split}"
+    source, *_, stored = _RELEASE if layout == 1 else files
+    return Dataset(tasks, name, str(place / source), str(databases or place / stored))
+
+
+def repaired(gold: str) -> str | None:
+    """A gold of the 2023 release as valid SQL (MySQL's); None if it has another form."""
+    match = _PUBLISHED.fullmatch(gold.strip())
+    if match is None:
+        return None
+    aggregate, column, table, where = match.groups()
+    selected = f"{aggregate}({_quoted(column)})" if aggregate else _quoted(column)
+    sql = f"SELECT {selected} FROM {_quoted(table)}"
+    conditions = []
+    for part in _NEXT_CONDITION.split(where) if where else ():
+        condition = _CONDITION.fullmatch(part)
+        if condition is None:
+            return None
+        name, operator, value = condition.groups()
+        value = value.replace("\\", "\\\\")  # which is MySQL's, not SQLite's
+        is_number = operator != "=" and _NUMBER.fullmatch(value)
+        conditions.append(f"{_quoted(name)} {operator} {value if is_number else _text(value)}")
+    return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
+
+
+def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
+    """The authors' structured query as SQL.
+
+    Args:
+        query: Its ``sel``, ``agg`` and ``conds``.
+        table: The table's name in the database.
+        types: Its columns' types, ``text`` or ``real``.
+
+    Raises:
+        TaskError: It refers to what is not there.
+    """
+    try:
+        selected = f"col{range(len(types))[query['sel']]}"
+        if aggregate := AGGREGATES[query["agg"]]:
+            selected = f"{aggregate}({selected})"
+        conditions = [
+            f"col{range(len(types))[column]} {OPERATORS[operator]} {_value(value, types[column])}"
+            for column, operator, value in query["conds"]
+        ]
+    except (IndexError, ValueError, TypeError) as error:
+        raise TaskError(f"field 'sql' is no query: {error}") from None
+    sql = f"SELECT {selected} FROM {table}"
+    return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
+
+
+def _value(value: object, kind: str) -> str:
+    if kind == "real" and isinstance(value, str):
+        found = _NUMBER.search(value.replace(",", ""))
+        return found[0] if found else _text(value.lower())
+    if isinstance(value, (int, float)):
+        return _text(str(value)) if kind != "real" else json.dumps(value)
+    return _text(str(value).lower())
+
+
+def _authored(
+    row: Mapping[str, Any], index: int, split: str, tables: Mapping[str, Any]
+) -> dict[str, Any]:
+    identifier = row["table_id"]
+    if identifier not in tables:
+        raise TaskError(f"field 'table_id': there is no table {identifier!r}")
+    header, types = tables[identifier]
+    table = "table_" + identifier.replace("-", "_")
+    columns = ", ".join(f"col{number} is {name!r}" for number, name in enumerate(header))
+    return {
+        "task_id": index,
+        "query": f"{row['question']} (Use table {table}, in which {columns})",
+        "gold": to_sql(row["sql"], table, types),
+        "db": split,
+        "dialect": "sqlite",
+        "sql": row["sql"],
+        "db_tables": {table: list(header)},
+    }
+
+
+def _released(row: Mapping[str, Any], index: int, repair: bool) -> dict[str, Any]:
+    fields = {**row, "task_id": index, "dialect": "mysql"}
+    if repair and (valid := repaired(row["gold"])):
+        fields |= {"gold": valid, "gold_as_published": row["gold"]}
+    return fields
+
+
+def _read_tables(path: Path) -> dict[str, tuple[list[str], list[str]]]:
+    return dict(_table(path, *row) for row in read_rows(path))
+
+
+def _table(path: Path, where: str, row: Any) -> tuple[str, tuple[list[str], list[str]]]:
+    try:
+        return row["id"], ([str(name) for name in row["header"]], list(row["types"]))
+    except (KeyError, TypeError) as error:
+        raise TaskError(f"{path}: {where}: no description of a table: {error!r}") from None
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
