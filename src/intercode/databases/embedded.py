@@ -7,6 +7,8 @@ sandbox's own memory file system.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from intercode.databases.embedded_session import EmbeddedSession
 from intercode.databases.embedded_worker import EmbeddedWorker, WorkerPool
 from intercode.databases.pristine import PristineFiles
 from intercode.databases.source import Source
+from intercode.errors import UsageError
 from intercode.sandbox.base import Limits
 from intercode.sandbox.native.provider import NativeProvider
 
@@ -47,6 +50,26 @@ def sqlite(options: EngineOptions) -> EmbeddedEngine:
 
 def _sqlite_file(source: Source, options: EngineOptions) -> Path:
     return as_sqlite(source, options.progress)
+
+
+def duckdb(options: EngineOptions) -> EmbeddedEngine:
+    """The engine ``duckdb``, an optional one.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    found = importlib.util.find_spec("duckdb")
+    if found is None or found.origin is None:
+        raise UsageError("the engine 'duckdb' needs: pip install 'intercode-gym[duckdb]'")
+    version = importlib.metadata.version("duckdb")
+    path = (str(Path(found.origin).parents[1]),)
+    return EmbeddedEngine(Library("duckdb", "DuckDB", version, path, _duckdb_file), options)
+
+
+def _duckdb_file(source: Source, options: EngineOptions) -> Path:
+    from intercode.databases.duckdb_build import as_duckdb
+
+    return as_duckdb(source, options.progress)
 
 
 class EmbeddedEngine:

@@ -71,7 +71,7 @@ class EmbeddedSession:
 
     def _open(self, resume: bool) -> None:
         name = re.sub(r"\W", "_", self.source.name, flags=re.ASCII)
-        message = ("open", name, resume)
+        message = ("open", name, resume, self.limits.memory // 2)
         seconds = _OPEN_SECONDS if resume else _GRACE_SECONDS + self.limits.timeout
         self._written |= self._worker.request(message, seconds, 0, [self._pristine.fd]) is True
 

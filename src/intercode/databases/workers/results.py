@@ -39,6 +39,10 @@ class Collector:
         self.counting = False
         """Whether the rows that come are no longer kept: what stops them is no failure."""
 
+    def left_seconds(self) -> float:
+        """Until the time limit."""
+        return self.deadline - time.monotonic()
+
     def late(self) -> bool:
         """Whether the time limit is reached."""
         return time.monotonic() >= self.deadline

@@ -15,13 +15,14 @@ _REQUEST_BYTES = 1 << 30
 class Database(Protocol):
     """What an engine's worker module provides."""
 
-    def open(self, pristine: int, name: str, resume: bool) -> bool:
+    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
         """Begin a session.
 
         Args:
             pristine: A descriptor of the pristine file, its own to keep.
             name: What the database is called.
             resume: Whether to go on with the session's own copy, if there is one.
+            memory: Bytes that the engine may use.
 
         Returns:
             Whether it goes on with a copy.

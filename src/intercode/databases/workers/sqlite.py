@@ -40,7 +40,7 @@ class Database:
 
     # -- sessions --------------------------------------------------------------------------------
 
-    def open(self, pristine: int, name: str, resume: bool) -> bool:
+    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
         """Begin a session, on the pristine file or on the copy that there is."""
         self.pristine, self.path = pristine, Path(f"/{name}.sqlite")
         copied = resume and self.path.exists()

@@ -37,8 +37,7 @@ def nest(value: Any) -> Any:
 
 def encode(message: Any) -> bytes:
     """A message, or a value, as bytes. What has no type here becomes its text."""
-    text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=_tagged)
-    return text.encode("utf-8", "surrogatepass")
+    return _ENCODER.encode(message).encode("utf-8", "surrogatepass")
 
 
 def decode(data: bytes | bytearray) -> Any:
@@ -48,7 +47,7 @@ def decode(data: bytes | bytearray) -> Any:
         ValueError: It is nothing that `encode` makes.
     """
     try:
-        return json.loads(data.decode("utf-8", "surrogatepass"), object_hook=_untagged)
+        return _DECODER.decode(data.decode("utf-8", "surrogatepass"))
     except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
         raise ValueError(f"a malformed message: {error!r}") from error
 
@@ -80,6 +79,10 @@ def _untagged(tagged: dict[str, Any]) -> Any:
     return _READERS[tag](text)
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_tagged)
+_DECODER = json.JSONDecoder(object_hook=_untagged)
+
+
 def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
     """Send one encoded message.
 
@@ -87,9 +90,9 @@ def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
         OSError: The other end is gone.
     """
     frame = _LENGTH.pack(len(message)) + message
-    sent = socket.send_fds(sock, [frame], fds) if fds else 0
-    if sent < len(frame):
-        sock.sendall(frame[sent:] if sent else frame)
+    if fds:
+        frame = frame[socket.send_fds(sock, [frame], fds) :]
+    sock.sendall(frame)
 
 
 def receive(

@@ -21,7 +21,7 @@ _START_SECONDS = 30.0
 _OPEN_FILES = 65_536
 # The packages' own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
 _BOOTSTRAP = """
-import importlib, json, sys, types
+import importlib, json, os, sys, types
 root, fd, name, setup = sys.argv[1], int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
 for package in setup["packages"]:
     module = sys.modules[package] = types.ModuleType(package)
@@ -31,6 +31,7 @@ for module in setup["preload"]:
     importlib.import_module(module)
 from intercode.sandbox.native.spawner import main
 main(fd, name)
+os._exit(0)  # without the last words that a library may have
 """
 _PACKAGES = ("intercode", "intercode.sandbox", "intercode.sandbox.native")
 
