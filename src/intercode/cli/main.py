@@ -20,6 +20,7 @@ COMMANDS = {
     "report": "the summary of a finished run",
     "show": "the episodes of a finished run, turn by turn",
     "replay": "do recorded runs of the 2023 paper again, and compare",
+    "datasets": "list and fetch datasets, check that their tasks work",
     "images": "list, build and remove sandbox images",
     "doctor": "check whether this machine can run sandboxes",
     "clean": "remove what killed runs have left",

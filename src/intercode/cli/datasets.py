@@ -1,0 +1,191 @@
+"""What can be asked: list the datasets, fetch them, check that their tasks work.
+
+Examples:
+  intercode datasets list
+  intercode datasets info spider
+  intercode datasets fetch spider
+  intercode datasets fetch bird --from ~/Downloads/dev.zip
+  intercode datasets fetch spider --from ../shared/upstream     (a folder is linked to)
+  intercode datasets validate sql --workers 2
+  intercode datasets validate tasks.json --env bash --json
+
+exit code: 0 if all is well; 1 if a dataset could not be fetched, or a task is not as it should be;
+2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from intercode.cli import _options
+from intercode.cli._text import print_json, safe, size, table
+from intercode.datasets.catalog import Entry, entries, find
+from intercode.errors import TaskError, UsageError
+from intercode.registry import DATASETS
+
+if TYPE_CHECKING:
+    from intercode.task import Dataset
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON object")
+
+    actions.add_parser("list", parents=[as_json], help="the datasets that have a name")
+
+    info = actions.add_parser("info", parents=[as_json], help="what one of them is")
+    info.add_argument("name", metavar="NAME")
+
+    fetch = actions.add_parser(
+        "fetch", parents=[as_json], help="download one from where its authors put it"
+    )
+    fetch.add_argument("name", metavar="NAME")
+    fetch.add_argument(
+        "--from",
+        dest="origin",
+        default="",
+        metavar="URL|PATH",
+        help="another place of the same archive, the archive as a file, or a folder to link to",
+    )
+    fetch.add_argument("--sha256", default="", metavar="HEX", help="what the archive must be")
+    fetch.add_argument("--force", action="store_true", help="fetch it again")
+    fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+    validate = actions.add_parser(
+        "validate",
+        parents=[as_json],
+        help="check that gold solves every task, and doing nothing solves none",
+    )
+    validate.add_argument("data", metavar="NAME|FILE")
+    validate.add_argument(
+        "--env", dest="env_option", metavar="ENV", help="default: sql for tasks with a database"
+    )
+    validate.add_argument(
+        "--workers", type=_options.positive, default=1, metavar="N", help="tasks at a time"
+    )
+    validate.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    _options.add_selection(validate)
+    _options.add_environment(validate)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Do what was asked."""
+    if args.action == "validate":
+        from intercode.cli._validate import validate
+
+        return validate(args)
+    {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> None:
+    if args.json:
+        print_json({"datasets": [_as_json(entry) for entry in entries()]})
+        return
+    rows = [
+        (safe(entry.name), _presence(entry), entry.licence, safe(entry.home), safe(entry.title))
+        for entry in entries()
+    ]
+    print(table(("name", "", "licence", "from", "what"), rows, left=5))
+
+
+def _info(args: argparse.Namespace) -> None:
+    entry = find(args.name)
+    facts = _as_json(entry)
+    if facts["present"]:
+        facts |= _counts(entry.name)
+    if args.json:
+        print_json(facts)
+        return
+    shown = {
+        "what": entry.title,
+        "licence": entry.licence,
+        "home": entry.home,
+        "archive": f"{entry.url} ({size(entry.size)})" if entry.url else "",
+        "sha256": entry.sha256,
+        "here": _presence(entry),
+        "folder": facts["folder"] or "",
+        "tasks": str(facts.get("tasks", "")),
+        "tags": ", ".join(f"{tag} {count}" for tag, count in facts.get("tags", {}).items()),
+        "to get it": entry.advice,
+    }
+    for key, value in shown.items():
+        if value:
+            print(f"{key:10}{safe(value)}")
+
+
+def _fetch(args: argparse.Namespace) -> None:
+    from intercode.datasets.fetch import fetch
+
+    meter = None if args.quiet or not sys.stderr.isatty() else _show_bytes
+    dataset = fetch(
+        args.name,
+        origin=args.origin,
+        sha256=args.sha256,
+        force=args.force,
+        say=None if args.quiet else _say,
+        progress=meter,
+    )
+    if args.json:
+        print_json({**_as_json(find(args.name)), "tasks": len(dataset)})
+    else:
+        print(f"{safe(args.name)}: {len(dataset)} tasks, from {safe(dataset.source or '')}")
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    folder = _folder(entry)
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "licence": entry.licence,
+        "home": entry.home or None,
+        "url": entry.url or None,
+        "sha256": entry.sha256 or None,
+        "size": entry.size or None,
+        "bundled": entry.bundled,
+        "present": entry.bundled or folder is not None,
+        "folder": folder,
+        "advice": entry.advice or None,
+    }
+
+
+def _folder(entry: Entry) -> str | None:
+    """Where a dataset was fetched to."""
+    from intercode.datasets.layout import home
+
+    place = home(entry.name)
+    return str(place) if not entry.bundled and place.exists() else None
+
+
+def _presence(entry: Entry) -> str:
+    if entry.bundled:
+        return "bundled"
+    if _folder(entry):
+        return "here"
+    return "to fetch" if entry.url else "to get"
+
+
+def _counts(name: str) -> dict[str, Any]:
+    """How many tasks it has, in all and by tag."""
+    try:
+        dataset: Dataset = DATASETS.get(name)()
+    except (TaskError, UsageError, TypeError):
+        # Not one that loads without being told more.
+        return {}
+    tags = Counter(tag for task in dataset for tag in task.tags)
+    return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}
+
+
+def _say(line: str) -> None:
+    print(safe(line), file=sys.stderr, flush=True)
+
+
+def _show_bytes(done: int, total: int | None) -> None:
+    share = f" of {size(total)}" if total else ""
+    end = "\n" if done == total else ""
+    print(f"\r\x1b[K{size(done)}{share}", end=end, file=sys.stderr, flush=True)

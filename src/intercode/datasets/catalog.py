@@ -1,0 +1,107 @@
+"""The datasets that InterCode knows: what they are, whose, and where their authors put them.
+
+The checksums are of the archives as many people have fetched them; the authors publish none. An
+archive that its authors have replaced does not match: then look at what is new, and say
+``--sha256`` yourself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intercode.errors import UsageError
+from intercode.registry import DATASETS
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One dataset."""
+
+    name: str
+    title: str
+    licence: str
+    home: str
+    """Where people read about it; empty for those that come with InterCode."""
+    url: str = ""
+    """The archive, if it has a stable place."""
+    sha256: str = ""
+    size: int = 0
+    """The archive's, in bytes, or about that."""
+    advice: str = ""
+    """How to get it, where there is nothing to fetch."""
+
+    @property
+    def bundled(self) -> bool:
+        """Whether it comes with InterCode."""
+        return not self.home
+
+
+_ENTRIES = (
+    Entry("bash", "our own Bash tasks", "MIT", ""),
+    Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
+    Entry(
+        "spider",
+        "Spider 1.0: questions over many databases (Yu et al. 2018); dev: 1,034 tasks",
+        "CC BY-SA 4.0",
+        "https://yale-lily.github.io/spider",
+        "https://drive.usercontent.google.com/download"
+        "?id=1403EGqzIDoHMdQF4c9Bkyl7dZLZ5Wt6J&export=download&confirm=t",
+        "00636695dabed6b5f4b8328a16b13e069a2f16591d5efcce57660669c85b121b",
+        205_800_266,
+    ),
+    Entry(
+        "bird",
+        "BIRD: questions over large databases (Li et al. 2023); dev: 1,534 tasks",
+        "CC BY-SA 4.0",
+        "https://bird-bench.github.io",
+        "https://bird-bench.oss-cn-beijing.aliyuncs.com/dev.zip",
+        "cdd6d19faeb45a23970b98d3ef6c40a87987c95459c2cf12076897a60cf5a630",
+        346_207_293,
+    ),
+    Entry(
+        "bird-mini-dev",
+        "BIRD's mini-dev: 500 of its tasks",
+        "CC BY-SA 4.0",
+        "https://github.com/bird-bench/mini_dev",
+        "https://bird-bench.oss-cn-beijing.aliyuncs.com/minidev.zip",
+        "cc48ba16838204e4e214512030cb572eeb5f7bcdd999bae4b9b6ff12ec13b92f",
+        800_943_648,
+    ),
+    Entry(
+        "wikisql",
+        "WikiSQL: questions over one table each (Zhong et al. 2017); dev: 8,421 tasks",
+        "BSD-3-Clause",
+        "https://github.com/salesforce/WikiSQL",
+        "https://github.com/salesforce/WikiSQL/raw/master/data.tar.bz2",
+        "755c728ab188e364575705c8641f3fafd86fb089cb8b08e8c03f01832aae0881",
+        26_164_664,
+    ),
+    Entry(
+        "nl2bash",
+        "the Bash tasks of the 2023 paper: 200 in four file systems",
+        "MIT",
+        "https://github.com/princeton-nlp/intercode",
+        advice="clone the 2023 release, and in Python: "
+        "intercode.load_dataset('nl2bash', root=FOLDER, suite='nl2bash_fs_1')",
+    ),
+)
+
+
+def entries() -> list[Entry]:
+    """Every dataset that has a name: those of the catalogue, then what else is registered."""
+    known = {entry.name for entry in _ENTRIES}
+    others = [name for name in DATASETS.names() if name not in known]
+    return [*_ENTRIES, *(Entry(name, "registered here", "unknown", "") for name in others)]
+
+
+def find(name: str) -> Entry:
+    """The entry of a dataset.
+
+    Raises:
+        UsageError: There is none.
+    """
+    for entry in entries():
+        if entry.name == name:
+            return entry
+    known = ", ".join(sorted(entry.name for entry in entries()))
+    raise UsageError(f"there is no dataset named {name!r}; known: {known}")
