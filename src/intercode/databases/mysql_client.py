@@ -23,6 +23,7 @@ CLIENT = pymysql.constants.CLIENT
 SSCursor = pymysql.cursors.SSCursor
 
 _CONNECT_SECONDS = 10.0
+_CHUNK = 8
 _RESET_CONNECTION = 0x1F
 _GONE = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
 """The server shuts down, or has ended this connection; or packets are missing."""
@@ -148,13 +149,9 @@ class MySQLConnection:
         if cursor.description is None:
             return Result(changed=cursor.rowcount)
         columns = tuple(column[0] for column in cursor.description)
-        if max_rows is None or limits is None:
-            rows: list[Row] = list(cursor.fetchall())
-            return Result(columns, rows, len(rows))
         keeper = Keeper(max_rows, limits)
-        fetch, add = cursor.fetchone, keeper.add
-        while (row := fetch()) is not None:
-            add(row)
+        while rows := cursor.fetchmany(_CHUNK):
+            keeper.extend(list(rows))
         return Result(columns, keeper.kept, keeper.total)
 
     def _undecodable(self, error: UnicodeDecodeError) -> Failure:

@@ -164,7 +164,7 @@ class MySQLSession(ServerSession):
                 columns = []  # it reads what is not there any more: it has neither columns nor rows
             else:
                 raise DatabaseError(f"{name} cannot be read: {outcome.failure.message}")
-            check_size(self.source.name, size := size + sum(map(size_of, rows)), self.limits)
+            check_size(self.source.name, size := size + size_of(rows), self.limits)
             tables[str(name)] = Table(
                 "view" if kind == "VIEW" else "table",
                 tuple((str(column), str(declared)) for column, declared in columns),

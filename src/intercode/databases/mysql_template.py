@@ -91,16 +91,17 @@ def _convert(
 ) -> None:
     path = build.as_sqlite(source, progress)
     shape = schema.read_schema(path)
-    connection.query(_UNCHECKED)
-    for statement in schema.create_statements(shape, "mysql"):
+    for statement in schema.create_statements(shape, "mysql", progress):
         connection.query(statement)
     for table in shape.tables:
         rows = schema.rows(path, table)
         marks = ", ".join(["%s"] * len(table.columns))
         while batch := list(itertools.islice(rows, _BATCH)):
             connection.insert(f"INSERT INTO {_quoted(table.name)} VALUES ({marks})", batch)
-    for statement in schema.finish_statements(shape, "mysql"):
-        connection.query(statement)
+    for statement in schema.finish_statements(shape, "mysql", progress):
+        failure = connection.run(statement).failure
+        if failure is not None and progress is not None:
+            progress(f"left out: {statement}: {failure.message}")
 
 
 def _read(connection: MySQLConnection, name: str) -> Template:

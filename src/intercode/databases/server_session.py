@@ -7,6 +7,7 @@ a session that only reads leaves a clone that the next one can have.
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -217,28 +218,37 @@ class Keeper:
     """Keeps the first rows of a result and counts the others.
 
     Args:
-        rows: How many are kept at most.
+        rows: How many are kept at most; None: all.
         limits: Of which the output's says how many bytes are kept.
     """
 
-    def __init__(self, rows: int, limits: Limits) -> None:
+    def __init__(self, rows: int | None, limits: Limits | None) -> None:
         self.kept: list[Row] = []
         self.total = 0
-        self._rows = rows
-        self._bytes = limits.output * _ROW_BYTES
+        self._rows = sys.maxsize if rows is None else rows
+        self._bytes = sys.maxsize if limits is None else limits.output * _ROW_BYTES
 
     def add(self, row: Row) -> None:
         """One more row."""
-        self.total += 1
-        if self.total <= self._rows and self._bytes > 0:
-            self._bytes -= size_of(row)
-            if self._bytes >= 0 or not self.kept:
-                self.kept.append(row)
+        self.extend([row])
+
+    def extend(self, rows: list[Row]) -> None:
+        """Some more rows."""
+        self.total += len(rows)
+        if not self.full:
+            self.kept += rows[: self._rows - len(self.kept)]
+            self._bytes -= size_of(rows)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more rows are kept."""
+        return len(self.kept) >= self._rows or self._bytes <= 0
 
 
-def size_of(row: Row) -> int:
-    """About how many bytes a row takes."""
-    return sum(len(cell) if isinstance(cell, (str, bytes)) else 16 for cell in row)
+def size_of(rows: Sequence[Row]) -> int:
+    """About how many bytes rows take."""
+    texts = [len(cell) for row in rows for cell in row if type(cell) is str or type(cell) is bytes]
+    return sum(texts) + 16 * len(rows)
 
 
 def check_size(name: str, size: int, limits: Limits) -> None:
