@@ -26,7 +26,7 @@ from intercode.cli._text import duration, percent, print_json, safe, table
 from intercode.errors import TaskNotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from intercode.paper.replay import ReplayReport
+    from intercode.paper.report import ReplayReport
     from intercode.paper.results import RecordedRun
     from intercode.task import Dataset
 

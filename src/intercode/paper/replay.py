@@ -4,74 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from intercode.episode import Score
-from intercode.errors import RecordError
 from intercode.paper.causes import CUT, cause_of
 from intercode.paper.container import PaperImage
 from intercode.paper.env import PaperBashEnv
 from intercode.paper.gold import GoldRuns
-from intercode.paper.results import RecordedEpisode, RecordedRun, RecordedTurn
+from intercode.paper.report import Mismatch, Progress, ReplayReport, TaskReplay
+from intercode.paper.results import RecordedEpisode, RecordedRun, RecordedTurn, task_of
 from intercode.paper.reward import early
 from intercode.sandbox.base import Provider
 from intercode.task import Task
-
-Progress = Callable[[int, int], None]
-"""Is told how many episodes are done, and of how many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A turn in which the reward or the observation is another than the recorded one."""
-
-    task: str
-    turn: int
-    action: str
-    observation_recorded: str | None
-    observation_replayed: str
-    reward_recorded: float
-    reward_replayed: float
-    cause: str
-
-
-@dataclass(slots=True)
-class TaskReplay:
-    """The counts of one task."""
-
-    turns: int = 0
-    reward_equal: int = 0
-    observation_equal: int = 0
-    success_agree: bool = True
-    """Of its episode."""
-
-
-@dataclass(slots=True)
-class ReplayReport:
-    """What a replay found."""
-
-    episodes: int = 0
-    turns: int = 0
-    """Executed turns that have a recorded reward."""
-    reward_equal: int = 0
-    observation_equal: int = 0
-    success_recorded: int = 0
-    success_replayed: int = 0
-    success_agree: int = 0
-    """Episodes of which both say the same."""
-    seconds: float = 0.0
-    version: str = "released"
-    """Which of the two rewards the run was recorded with: ``early`` or ``released``."""
-    by_task: dict[str, TaskReplay] = field(default_factory=dict)
-    mismatches: list[Mismatch] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +76,7 @@ def replay(
         SandboxError, ImageError: A sandbox failed: nothing is reported of a part of a run.
     """
     started = time.monotonic()
-    jobs = [(episode, _task_of(tasks, episode)) for episode in recorded.episodes]
+    jobs = [(episode, task_of(tasks, episode)) for episode in recorded.episodes]
     shared = PaperImage(provider, image)
     golds = GoldRuns(shared)
     with closing(shared), ThreadPoolExecutor(max(1, workers), "replay") as pool:
@@ -148,20 +95,6 @@ def replay(
         report = _report(recorded.episodes, [future.result() for future in futures])
     report.seconds = time.monotonic() - started
     return report
-
-
-def _task_of(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
-    """An episode's task: by its row if the question there is the same, else by its question."""
-    for task in tasks:
-        if task.task_id == episode.task_id and task.query.strip() == episode.query.strip():
-            return task
-    for task in tasks:
-        if task.query.strip() == episode.query.strip():
-            return task
-    raise RecordError(
-        f"episode {episode.task_id!r}: no task of the data asks {episode.query[:60]!r}: "
-        "are these the results of another data file?"
-    )
 
 
 def _episode(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import RecordError
+from intercode.task import Task
 
 BLOCKED = "blocked"
 """The action of a turn in which the model's provider refused to answer."""
@@ -59,6 +60,9 @@ class RecordedEpisode:
     max_reward: float
     thoughts: tuple[str, ...] = ()
     """ReAct's thoughts or Plan & Solve's steps."""
+    react: bool = False
+    """Whether its rewards came with the submit alone, not with every turn."""
+    hardness: str | None = None
 
     @property
     def success(self) -> bool:
@@ -93,6 +97,24 @@ def load_results(path: str | Path) -> RecordedRun:
         return _run(path, data)
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
+
+
+def task_of(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
+    """An episode's task: by its row if the question there is the same, else by its question.
+
+    Raises:
+        RecordError: No task asks it.
+    """
+    for task in tasks:
+        if task.task_id == episode.task_id and task.query.strip() == episode.query.strip():
+            return task
+    for task in tasks:
+        if task.query.strip() == episode.query.strip():
+            return task
+    raise RecordError(
+        f"episode {episode.task_id!r}: no task of the data asks {episode.query[:60]!r}: "
+        "are these the results of another data file?"
+    )
 
 
 def _run(path: Path, data: Any) -> RecordedRun:
@@ -140,6 +162,8 @@ def _episode(key: str, value: Any) -> RecordedEpisode:
         turns=turns,
         max_reward=best,
         thoughts=tuple(str(x) for x in history.get("thoughts") or history.get("steps") or ()),
+        react="thoughts" in history,
+        hardness=hardness if isinstance(hardness := value.get("hardness"), str) else None,
     )
 
 

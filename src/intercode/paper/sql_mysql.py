@@ -79,9 +79,10 @@ class MySQLConnection:
             return self._query(sql)
         if "sql_mode" in sql.lower():
             return self._with_mode(sql)
-        if self._full_group_by and (why := refusal(sql, self._known(), self._database)) is not None:
-            return failed(why)
-        return self._query(as_mysql8(sql))
+        tables = self._known() if self._full_group_by else {}
+        answer = self._query(as_mysql8(sql))  # a name that is not there is told of first
+        why = refusal(sql, tables, self._database) if self._full_group_by else None
+        return answer if why is None else failed(why)
 
     def _query(self, sql: str) -> Answer:
         with self._connection.cursor() as cursor:
@@ -122,10 +123,14 @@ class MySQLConnection:
             )
         except self._errors.MySQLError as error:
             raise DatabaseError(f"the server was lost: {error}") from error
-        limit = f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}'"
-        if not self._is_mariadb:
-            limit = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
-        self._query(f"{limit}, sql_select_limit = {MAX_ROWS}")
+        settings = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
+        if self._is_mariadb:
+            # Tables in memory would order ties by their addresses: another way in each process.
+            settings = (
+                f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', "
+                "tmp_memory_table_size = 0"
+            )
+        self._query(f"{settings}, sql_select_limit = {MAX_ROWS}")
 
     def _reopen(self) -> None:
         self.close()
