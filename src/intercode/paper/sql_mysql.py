@@ -15,7 +15,7 @@ from intercode.databases.server_mysql import driver
 from intercode.errors import DatabaseError, TaskError
 from intercode.paper.sql_connection import MAX_ROWS, TIMEOUT, failed, rows
 from intercode.paper.sql_group_by import refusal
-from intercode.paper.sql_mariadb import as_mysql8, tables_of
+from intercode.paper.sql_mariadb import SETTINGS, as_mysql8, tables_of
 from intercode.paper.sql_reward import Answer
 from intercode.paper.sql_scope import Tables
 from intercode.paper.sql_values import conversions
@@ -125,11 +125,7 @@ class MySQLConnection:
             raise DatabaseError(f"the server was lost: {error}") from error
         settings = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
         if self._is_mariadb:
-            # Tables in memory would order ties by their addresses: another way in each process.
-            settings = (
-                f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', "
-                "tmp_memory_table_size = 0"
-            )
+            settings = f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', {SETTINGS}"
         self._query(f"{settings}, sql_select_limit = {MAX_ROWS}")
 
     def _reopen(self) -> None:
