@@ -7,6 +7,7 @@ one without end never fills this process; for a small one that costs the same.
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,6 +30,12 @@ _GONE = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055,
 """The server shuts down, or has ended this connection; or packets are missing."""
 _UNREACHABLE = {1040, 1053, 2002, 2003, 2006, 2013}
 _TIMED_OUT = {1969, 3024}
+_NOTHING = Result(changed=0)
+_EMPTY = 1065
+_GAP = re.compile(r"(?:;|\A)\s*;\s*[^\s;]")
+"""An empty statement with something after it, which the server does not come to."""
+_COMMENT = r"(?:--(?=\s)[^\n]*|\#[^\n]*|/\*(?!M?!)(?:(?!\*/).)*\*/)"
+_ENDS_IN_COMMENT = re.compile(rf"(?:;|\A)\s*(?:{_COMMENT}\s*)+\Z", re.DOTALL)
 READ_ONLY = "1792"
 
 
@@ -132,11 +139,16 @@ class MySQLConnection:
             while True:
                 results.append(self._read(cursor, max_rows, limits))
                 if not cursor.nextset():
-                    return Outcome(tuple(results))
+                    break
+            if results[-1] == _NOTHING and _ENDS_IN_COMMENT.search(text):
+                results.pop()  # to MariaDB a comment is a statement
+            return Outcome(tuple(results))
         except pymysql.err.Error as error:
             code, message = _parts(error)
             if code in _GONE or code == 0:
                 raise ConnectionLost(message) from None
+            if code == _EMPTY and not _GAP.search(text):
+                return Outcome(tuple(results))  # what is left is a comment
             state = getattr(error, "sqlstate", None)  # not in the driver's older versions
             failure = Failure(message, f"{code} ({state})" if state else str(code))
             return Outcome(tuple(results), failure, timed_out=code in _TIMED_OUT)

@@ -125,9 +125,11 @@ class PostgreSQLConnection:
 
     def cut(self) -> None:
         """End the connection from another thread, so that who reads from it wakes up."""
-        with suppress(OSError, psycopg.Error):  # it is closed
-            with socket.socket(fileno=os.dup(self._pg.socket)) as wire:
-                wire.shutdown(socket.SHUT_RDWR)
+        with (
+            suppress(OSError, psycopg.Error),  # it is closed
+            socket.socket(fileno=os.dup(self._pg.socket)) as wire,
+        ):
+            wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End it. Idempotent."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from intercode.databases import supervisor
 from intercode.errors import DatabaseError, UsageError
-from intercode.sandbox.images.cache import cache_root
+from intercode.folders import cache_root
 from intercode.sandbox.images.files import remove_tree
 from intercode.sandbox.native import lease
 

@@ -130,6 +130,8 @@ def _probe(connect_args: Mapping[str, Any]) -> None:
     from intercode.databases.mysql_client import MySQLConnection
     from intercode.databases.server_session import Unreachable
 
+    if not Path(connect_args["unix_socket"]).exists():
+        raise ConnectionError("it has no socket yet")
     try:
         MySQLConnection(connect_args).close()
     except Unreachable as error:

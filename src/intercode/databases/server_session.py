@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,9 +23,9 @@ from intercode.sandbox.base import Limits
 
 _GRACE_SECONDS = 0.5
 """How much later than the server's own time limit ours strikes."""
-_CLOSE_SECONDS = 2.0
-_ROW_BYTES = 16
-"""How many bytes of rows are kept for each byte of an action's output."""
+_CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
+_RESULT_BYTES, _STATE_BYTES = 16, 64
+"""How many bytes of rows are kept for each byte of an action's output; of a whole state."""
 
 
 class ConnectionLost(Exception):  # noqa: N818 - it is a message, not an error of anybody's
@@ -77,6 +78,7 @@ class ServerSession(ABC):
                 if self._limit.stop():
                     self._settle()
                     outcome = _interrupted(outcome, seconds)
+            self._check_open()  # else it was ended by who closed it, not by itself
             return self._nominal(outcome)
 
     def state(self) -> Mapping[str, Table]:
@@ -104,15 +106,23 @@ class ServerSession(ABC):
             if self._closed:
                 return
             self._closed = True
-        if not self._using.acquire(blocking=False):
-            self._limit.interrupt()
-            if not self._using.acquire(timeout=_CLOSE_SECONDS):
-                self._interrupt(2)
-                self._using.acquire()
+        self._acquire()
         try:
             self._release()
         finally:
             self._using.release()
+
+    def _acquire(self) -> None:
+        """Have the session for us, whatever it does."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while not self._using.acquire(blocking=False):
+            # Again and again: the first may have come before the statement.
+            if time.monotonic() < deadline:
+                self._limit.interrupt()
+            else:
+                self._interrupt(2)
+            if self._using.acquire(timeout=_AGAIN_SECONDS):
+                return
 
     # --- what an engine adds -----------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class Keeper:
         self.kept: list[Row] = []
         self.total = 0
         self._rows = sys.maxsize if rows is None else rows
-        self._bytes = sys.maxsize if limits is None else limits.output * _ROW_BYTES
+        self._bytes = sys.maxsize if limits is None else limits.output * _RESULT_BYTES
 
     def add(self, row: Row) -> None:
         """One more row."""
@@ -235,14 +245,21 @@ class Keeper:
     def extend(self, rows: list[Row]) -> None:
         """Some more rows."""
         self.total += len(rows)
-        if not self.full:
+        if self.full:
+            return
+        self._bytes -= size_of(rows)
+        if self._bytes >= 0:
             self.kept += rows[: self._rows - len(self.kept)]
-            self._bytes -= size_of(rows)
+        elif len(rows) > 1:  # find out with which row it is too much
+            self.total -= len(rows)
+            self._bytes += size_of(rows)
+            for row in rows:
+                self.extend([row])
 
     @property
     def full(self) -> bool:
         """Whether no more rows are kept."""
-        return len(self.kept) >= self._rows or self._bytes <= 0
+        return len(self.kept) >= self._rows or self._bytes < 0
 
 
 def size_of(rows: Sequence[Row]) -> int:
@@ -252,14 +269,15 @@ def size_of(rows: Sequence[Row]) -> int:
 
 
 def check_size(name: str, size: int, limits: Limits) -> None:
-    """Refuse a state that is larger than the memory limit.
+    """Refuse a state that is too large.
 
     Raises:
         DatabaseError: It is.
     """
-    if size > limits.memory:
+    if size > limits.output * _STATE_BYTES:
         raise DatabaseError(
-            f"the tables of {name} hold more than {limits.memory >> 20} MiB: the limit for memory"
+            f"the tables of {name} hold more than {limits.output * _STATE_BYTES >> 10} KiB: "
+            f"{_STATE_BYTES} times the limit for output"
         )
 
 
