@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from intercode.episode import decode
 from intercode.errors import RewardError
@@ -15,6 +16,8 @@ from intercode.interpreters.base import Interpreter
 from intercode.rewards.normalise import normalise
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
+
+T = TypeVar("T")
 
 _TROUBLES = {
     "timed_out": "ran into the time limit",
@@ -42,15 +45,15 @@ class GoldCache:
     """Results of gold by key, the most recently used ones; share one between threads.
 
     Args:
-        size: How many to keep.
+        size: How many to keep; 0: none.
     """
 
     def __init__(self, size: int = 4096) -> None:
         self._size = size
         self._lock = threading.Lock()
-        self._results: OrderedDict[str, Future[GoldResult]] = OrderedDict()
+        self._results: OrderedDict[str, Future[Any]] = OrderedDict()
 
-    def get(self, key: str, compute: Callable[[], GoldResult]) -> GoldResult:
+    def get(self, key: str, compute: Callable[[], T]) -> T:
         """The result for `key`; computed by the first who asks, while others wait for it."""
         with self._lock:
             future = self._results.get(key)
@@ -71,7 +74,8 @@ class GoldCache:
                         del self._results[key]
                 future.set_exception(error)
                 raise
-        return future.result()
+        result: T = future.result()
+        return result
 
     def __len__(self) -> int:
         return len(self._results)

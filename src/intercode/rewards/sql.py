@@ -1,0 +1,152 @@
+"""The default SQL reward: the right answer, or for a task that asks for a change, the right tables.
+
+**A query** as gold asks for an answer: the agent's last action that ended without an error and
+gave a result set. It is run again on a fresh copy of the database (`intercode.rewards.sql_run`),
+and so is gold, on another; 1.0 means that the results are equal (`intercode.rewards.sql_compare`),
+in order where gold's outermost query orders (`intercode.rewards.sql_order`). If gold's result could
+be guessed, they must be equal on mutated copies, too (`intercode.rewards.sql_copies`).
+
+**A change** as gold is graded by the tables that the agent left (`intercode.rewards.sql_state`). In
+an episode that still runs, looking at them commits an open transaction.
+
+**Below 1.0**, never above 0.99, the overlap of the rows, or of what was changed. Where gold can be
+guessed, that of the copies counts: what a guess has in common there. Of several golds the best
+counts. Gold that fails is an error, never a score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from intercode.databases.base import Result, Row, Session, Value
+from intercode.databases.source import Source
+from intercode.episode import Episode, Score
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.sql_compare import Comparison, compare
+from intercode.rewards.sql_copies import copies, guessable
+from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
+from intercode.rewards.sql_state import compare_states
+from intercode.task import Task
+
+NOT_EXACT = 0.99
+"""The most that anything but an exact result can reach."""
+
+_SHOWN_ROWS = 20
+_SHOWN_CHARACTERS = 200
+
+
+class SqlReward:
+    """Compares what an episode answered or changed with what gold does.
+
+    Args:
+        databases: Opens the tasks' databases, for the grader.
+        cache: Where golds' results are kept; None: nowhere.
+        permute_columns: Whether an answer's columns may come in another order.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        cache: GoldCache | None = None,
+        *,
+        permute_columns: bool = False,
+    ) -> None:
+        self._grader = Grader(databases, cache)
+        self._permute = permute_columns
+
+    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+        """The score against the best gold.
+
+        Raises:
+            TaskError: The task has no gold.
+            RewardError: Gold could not be run.
+            DatabaseError: The engine failed, or was lost.
+        """
+        best: Score | None = None
+        for gold in golds(task):
+            if self._grader.facts(task, gold).changes:
+                score = self._changed(task, gold, session)
+            else:
+                score = self._answered(task, gold, last_answer(episode))
+            if best is None or score.value > best.value:
+                best = score
+            if best.value == 1.0:
+                break
+        assert best is not None  # there is at least one gold
+        return best
+
+    def _changed(self, task: Task, gold: str, session: Session) -> Score:
+        change = self._grader.change(task, gold, self._grader.databases.source(task))
+        found = compare_states(change.before, change.after, session.state())
+        value = 1.0 if found.equal else min(found.overlap, NOT_EXACT)
+        detail = {"reason": found.reason} if found.reason else {}
+        return Score(value, {"tables": found.tables, "overlap": found.overlap}, detail)
+
+    def _answered(self, task: Task, gold: str, sql: str | None) -> Score:
+        source = self._grader.databases.source(task)
+        wanted = self._grader.gold(task, gold, source)
+        if sql is None:
+            return _score(Comparison(False, 0.0, "no action gave a result set"), wanted.result)
+        answer = self._grader.answer(task, sql, source)
+        found = self._compare(wanted, answer)
+        if not found.equal or not guessable(wanted.result):
+            return _score(found, wanted.result, sql, answer)
+        return self._confirmed(task, gold, sql, source, _score(found, wanted.result, sql, answer))
+
+    def _confirmed(self, task: Task, gold: str, sql: str, source: Source, score: Score) -> Score:
+        """The score of an answer that is right, but could have been guessed."""
+        others = copies(self._grader, task, gold, source)
+        if not others:
+            note = "gold can be guessed: no mutated copy was found that gives something else"
+            return Score(score.value, score.parts, {**score.detail, "note": note})
+        for copy in others:
+            wanted = self._grader.gold(task, gold, copy)
+            answer = self._grader.answer(task, sql, copy)
+            found = self._compare(wanted, answer)
+            if not found.equal:
+                reason = f"on a mutated copy of the database: {found.reason}"
+                found = Comparison(False, found.overlap, reason)
+                return _score(found, wanted.result, sql, answer)
+        return score
+
+    def _compare(self, gold: GoldAnswer, answer: Answer) -> Comparison:
+        if answer.result is None:
+            return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
+        return compare(
+            gold.result,
+            answer.result,
+            ordered=gold.ordered,
+            groups=gold.groups,
+            permute_columns=self._permute,
+        )
+
+
+def _score(
+    found: Comparison, gold: Result, sql: str | None = None, answer: Answer | None = None
+) -> Score:
+    value = 1.0 if found.equal else min(found.overlap, NOT_EXACT)
+    parts = {"execution_accuracy": float(found.equal), "overlap": found.overlap}
+    detail: dict[str, Any] = {"gold_rows": _head(gold.rows)}
+    if sql is not None:
+        detail["answer"] = sql
+    if answer is not None and answer.result is not None:
+        detail["answer_rows"] = _head(answer.result.rows)
+    if found.reason:
+        detail["reason"] = found.reason
+    return Score(value, parts, detail)
+
+
+def _head(rows: Sequence[Row]) -> list[list[Any]]:
+    """The first rows, in plain JSON types."""
+    return [[_plain(value) for value in row] for row in rows[:_SHOWN_ROWS]]
+
+
+def _plain(value: Value) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    text = str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -1,0 +1,263 @@
+"""Databases that are like another one, but not the same: a seeded mutation of an SQLite file.
+
+Some rows are deleted, some get values of other rows, some are doubled under a new key; a table
+without rows gets some. Into the columns that a query compares with constants, values are planted
+that its conditions accept, so that it finds something where it found nothing, or something else.
+Keys, unique columns, NOT NULL and the foreign keys that held go on holding; types stay.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from intercode.databases.schema import Column, ForeignKey, TableSchema, read_schema
+from intercode.rewards.sql_constants import Condition
+
+VERSION = 1
+"""Of the mutation. Count it on with every change that gives other rows."""
+
+_TOUCHED = 300
+"""Rows of a table that are touched, at most."""
+_DOUBLED = 12
+_FILLED = 12
+_NAMES = ("amber", "birch", "cedar", "delta", "ember")
+
+
+def mutate(origin: Path, path: Path, conditions: Sequence[Condition], seed: int) -> None:
+    """Write a mutated copy of a database: the same for the same arguments.
+
+    Args:
+        origin: An SQLite file.
+        path: Where nothing is yet.
+        conditions: Of the query that is to find something else in it.
+        seed: Of its random choices.
+
+    Raises:
+        TaskError: `origin` is no SQLite database.
+    """
+    schema = read_schema(origin)
+    shutil.copyfile(origin, path)
+    path.chmod(0o600)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
+        # Nothing of it needs to survive a crash: what is torn is thrown away.
+        connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
+        triggers = _take_triggers(connection)
+        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed))
+        for table in schema.tables:
+            mutation.change(table)
+        mutation.mend()
+        for trigger in triggers:
+            connection.execute(trigger)
+        connection.execute("COMMIT")
+
+
+def _take_triggers(connection: sqlite3.Connection) -> list[str]:
+    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    triggers = found.fetchall()
+    for name, _ in triggers:
+        connection.execute(f"DROP TRIGGER {_quoted(name)}")
+    return [sql for _, sql in triggers]
+
+
+class _Mutation:
+    """One mutation of one database."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        tables: Sequence[TableSchema],
+        conditions: Sequence[Condition],
+        chance: random.Random,
+    ) -> None:
+        self._connection = connection
+        self._tables = {table.name.lower(): table for table in tables}
+        self._conditions = conditions
+        self._chance = chance
+        self._deleted = chance.choice((0.0, 0.1, 0.3))
+        self._planted = chance.choice((0.3, 0.5, 0.8))
+
+    def change(self, table: TableSchema) -> None:
+        """Change the rows of a table; those that it refers to have been changed already."""
+        rows = self._rows(table)
+        if not rows:
+            for _ in range(_FILLED):
+                self._insert(table, None)
+            return
+        rows = self._chance.sample(rows, min(len(rows), _TOUCHED))
+        kept = rows[int(len(rows) * self._deleted) :]
+        for row in rows[: len(rows) - len(kept)]:
+            self._run(f"DELETE FROM {_quoted(table.name)} WHERE rowid = ?", row)
+        for row in kept:
+            self._alter(table, row, kept)
+        for row in kept[:_DOUBLED]:
+            self._insert(table, row)
+
+    def mend(self) -> None:
+        """Delete the rows that refer to what is no longer there."""
+        for _ in self._tables:
+            before = self._connection.total_changes
+            for table in self._tables.values():
+                for key in table.foreign_keys:
+                    self._delete_orphans(table, key)
+            if self._connection.total_changes == before:
+                return
+
+    def _rows(self, table: TableSchema) -> list[int]:
+        """The numbers of its rows. A table that numbers none is left as it is."""
+        try:
+            found = self._connection.execute(f"SELECT rowid FROM {_quoted(table.name)}")
+            return [row for (row,) in found]
+        except sqlite3.OperationalError:
+            return []
+
+    def _alter(self, table: TableSchema, row: int, others: Sequence[int]) -> None:
+        """Give a row values of another, and values that the conditions accept."""
+        stored = self._stored(table) - _unique(table)
+        free = [column for column in table.columns if column.name in stored]
+        name = _quoted(table.name)
+        if free and self._chance.random() < 0.2:
+            column = _quoted(self._chance.choice(free).name)
+            other = f"(SELECT o.{column} FROM {name} AS o WHERE o.rowid = ?)"
+            sql = f"UPDATE OR IGNORE {name} SET {column} = {other} WHERE rowid = ?"
+            self._run(sql, self._chance.choice(others), row)
+        for column_name, value in self._plants(table, free).items():
+            sql = f"UPDATE OR IGNORE {name} SET {_quoted(column_name)} = ? WHERE rowid = ?"
+            self._run(sql, value, row)
+
+    def _insert(self, table: TableSchema, row: int | None) -> None:
+        """Double a row under a new key; None: make one."""
+        columns = () if row is not None else table.columns
+        given: dict[str, Any] = {column.name: self._any(column) for column in columns}
+        for column in table.columns:
+            if column.name in _unique(table):
+                given[column.name] = self._fresh(table, column)
+        for key in table.foreign_keys:
+            if row is None or set(key.columns) & given.keys():
+                given.update(self._reference(key))
+        given.update(self._plants(table, table.columns))
+        self._store(table, row, given)
+
+    def _store(self, table: TableSchema, row: int | None, given: Mapping[str, Any]) -> None:
+        """Insert these values, and for the other columns those of a row."""
+        stored = self._stored(table)
+        columns = [column.name for column in table.columns if column.name in stored]
+        values = ["?" if name in given else _quoted(name) for name in columns]
+        origin = "" if row is None else f" FROM {_quoted(table.name)} WHERE rowid = ?"
+        names = ", ".join(map(_quoted, columns))
+        sql = f"INSERT OR IGNORE INTO {_quoted(table.name)} ({names}) SELECT {', '.join(values)}"
+        parameters = [given[name] for name in columns if name in given]
+        self._run(sql + origin, *parameters, *([] if row is None else [row]))
+
+    def _plants(self, table: TableSchema, columns: Sequence[Column]) -> dict[str, Any]:
+        """For some of the columns, a value that a condition accepts."""
+        planted = {}
+        for column in columns:
+            values = [
+                fitted
+                for condition in self._conditions
+                if condition.column == column.name.lower()
+                and condition.table in ("", table.name.lower())
+                for value in condition.values
+                if (fitted := _fitted(value, column)) is not None
+            ]
+            if values and self._chance.random() < self._planted:
+                planted[column.name] = self._chance.choice(values)
+                self._adopt(table, column, planted[column.name])
+        return planted
+
+    def _adopt(self, table: TableSchema, column: Column, value: Any) -> None:
+        """Where a planted value refers to another table, see that it is there."""
+        for key in table.foreign_keys:
+            parent = self._tables.get(key.table.lower())
+            if key.columns == (column.name,) and parent is not None and parent is not table:
+                rows = self._rows(parent)
+                row = self._chance.choice(rows) if rows else None
+                fresh = {
+                    other.name: self._fresh(parent, other)
+                    for other in parent.columns
+                    if row is None or other.name in _unique(parent)
+                }
+                self._store(parent, row, {**fresh, key.targets[0]: value})
+
+    def _reference(self, key: ForeignKey) -> dict[str, Any]:
+        """The key of some row of the table that is referred to, if it has any."""
+        targets = ", ".join(map(_quoted, key.targets))
+        found = self._connection.execute(f"SELECT {targets} FROM {_quoted(key.table)}").fetchall()
+        chosen = self._chance.choice(found) if found else (None,) * len(key.columns)
+        return dict(zip(key.columns, chosen, strict=True))
+
+    def _fresh(self, table: TableSchema, column: Column) -> Any:
+        """A value that the column does not hold yet, and that is of its kind."""
+        name = _quoted(column.name)
+        sql = f"SELECT MAX({name}), COUNT(*) FROM {_quoted(table.name)}"
+        most, count = self._connection.execute(sql).fetchone()
+        kind = column.type.kind
+        if column.type.is_text:
+            return f"{self._chance.choice(_NAMES)}{count}"
+        if kind in ("date", "datetime"):
+            day = date.fromisoformat(most[:10]) if most else date(2020, 1, 1)
+            return (day + timedelta(days=1)).isoformat() + (most[10:] if most else "")
+        return most + 1 if isinstance(most, (int, float)) else self._any(column)
+
+    def _any(self, column: Column) -> Any:
+        """Some value of the column's kind."""
+        number = self._chance.randrange(1, 6)
+        kind = column.type.kind
+        if column.type.is_text:
+            return self._chance.choice(_NAMES)
+        if kind in ("date", "datetime"):
+            return f"2020-01-0{number}" + (" 12:00:00" if kind == "datetime" else "")
+        if kind == "time":
+            return f"0{number}:30:00"
+        return number
+
+    def _stored(self, table: TableSchema) -> set[str]:
+        """The names of the columns that are not computed from others."""
+        sql = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"
+        return {name for (name,) in self._connection.execute(sql, (table.name,))}
+
+    def _delete_orphans(self, table: TableSchema, key: ForeignKey) -> None:
+        child, parent = _quoted(table.name), _quoted(key.table)
+        given = " AND ".join(f"{child}.{_quoted(name)} IS NOT NULL" for name in key.columns)
+        pairs = zip(key.targets, key.columns, strict=True)
+        same = " AND ".join(f"p.{_quoted(one)} = {child}.{_quoted(two)}" for one, two in pairs)
+        exists = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {same})"
+        self._run(f"DELETE FROM {child} WHERE {given} AND NOT {exists}")
+
+    def _run(self, sql: str, *parameters: Any) -> None:
+        with suppress(sqlite3.IntegrityError):  # the row would break a rule: it stays as it is
+            self._connection.execute(sql, parameters)
+
+
+def _unique(table: TableSchema) -> set[str]:
+    return {*table.primary_key, *(name for names in table.uniques for name in names)}
+
+
+def _fitted(value: Any, column: Column) -> Any:
+    """The value as the column's kind has it; None if it has no such."""
+    if column.type.is_text:
+        return str(value)
+    kind = column.type.kind
+    if kind in ("date", "datetime"):
+        with suppress(ValueError):
+            day = date.fromisoformat(str(value)[:10]).isoformat()
+            return day + (str(value)[10:] or " 12:00:00") if kind == "datetime" else day
+        return None
+    if kind in ("time", "blob"):
+        return None
+    with suppress(ValueError, OverflowError):
+        number = float(value)
+        return int(number) if column.type.is_whole else number
+    return None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,208 @@
+"""Runs golds and answers, each on a fresh copy of the database that no agent has touched.
+
+So nothing counts that the agent did to its own: changed rows, views, triggers, temporary tables,
+variables, the current database. The session is a grader's; what is written there is gone with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from intercode.databases.base import Engine, Outcome, Result, Role, Session, Table
+from intercode.databases.source import Source
+from intercode.episode import Episode
+from intercode.errors import ActionError, RewardError, TaskError
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.sql_compare import Group, compare
+from intercode.rewards.sql_gold import Facts, read
+from intercode.rewards.sql_order import groups, with_keys
+from intercode.task import Task
+
+MAX_ROWS = 200_000
+"""Rows of a result that are compared. (The engine's limit of bytes may be met before.)"""
+
+T = TypeVar("T")
+
+
+class Databases(Protocol):
+    """Where the tasks' databases are, and who opens them."""
+
+    engine: Engine
+
+    def source(self, task: Task) -> Source:
+        """What the task's database holds."""
+
+    def open(self, task: Task, source: Source, role: Role = "agent") -> Session:
+        """A session with such a database, in which the task's setup has run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldAnswer:
+    """What a gold that asks for an answer gave."""
+
+    result: Result
+    ordered: bool
+    """Whether the order of its rows counts."""
+    groups: Sequence[Group] | None
+    """Which of them may change places."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoldChange:
+    """What a gold that asks for a change did."""
+
+    before: Mapping[str, Table]
+    after: Mapping[str, Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the agent's answer gave on a fresh copy."""
+
+    result: Result | None
+    trouble: str = ""
+    """Why there is no result."""
+
+
+def last_answer(episode: Episode) -> str | None:
+    """The agent's answer: its last action that ended without an error and gave a result set."""
+    for turn in reversed(episode.turns):
+        if turn.ok and turn.info.get("executed", True) and turn.info.get("columns"):
+            return turn.action
+    return None
+
+
+class Grader:
+    """Runs golds and answers.
+
+    Args:
+        databases: Opens the tasks' databases.
+        cache: Where golds' results are kept. A task whose gold depends on the clock can say so
+            itself: ``"metadata": {"cache_gold": false}``.
+    """
+
+    def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
+        self.databases = databases
+        self._cache = GoldCache(0) if cache is None else cache
+
+    def dialect(self, task: Task) -> str:
+        """The language of the task's gold."""
+        return str(task.metadata.get("dialect", self.databases.engine.dialect))
+
+    def facts(self, task: Task, gold: str) -> Facts:
+        """What the gold asks for."""
+        return read(gold, self.dialect(task))
+
+    def cached(
+        self, what: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
+    ) -> T:
+        """What `compute` gives, kept for this gold of this task in a database."""
+        if task.metadata.get("cache_gold") is False:
+            return compute()
+        parts = what, self.databases.engine.name, source.digest, task.setup or "", gold
+        text = "\0".join(parts).encode("utf-8", "surrogateescape")
+        key = f"sql {hashlib.blake2b(text, digest_size=16).hexdigest()}"
+        return self._cache.get(key, compute)
+
+    def gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
+        """What a gold that asks for an answer gives in a database.
+
+        Raises:
+            RewardError: It failed, gave no result set, or one that is too large to compare.
+            DatabaseError: The engine failed.
+        """
+        return self.cached("answer", task, source, gold, lambda: self._gold(task, gold, source))
+
+    def change(self, task: Task, gold: str, source: Source) -> GoldChange:
+        """What a gold that asks for a change does to a database.
+
+        Raises:
+            RewardError: It failed.
+            DatabaseError: The engine failed.
+        """
+        return self.cached("change", task, source, gold, lambda: self._change(task, gold, source))
+
+    def answer(self, task: Task, sql: str, source: Source) -> Answer:
+        """What an answer of the agent's gives in a database.
+
+        Raises:
+            DatabaseError: The engine failed.
+        """
+        with closing(self.databases.open(task, source, "grader")) as session:
+            try:
+                outcome = session.execute(sql, timeout=task.timeout, max_rows=MAX_ROWS)
+            except ActionError as error:
+                return Answer(None, str(error))
+        if outcome.failure is not None:
+            return Answer(None, outcome.failure.message)
+        result = _last_result(outcome)
+        return Answer(result, "" if result else "it gives no result set")
+
+    def _gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
+        facts = self.facts(task, gold)
+        with closing(self.databases.open(task, source, "grader")) as session:
+            result = _last_result(_execute(session, task, gold))
+            if result is None:
+                raise RewardError(f"task {task.task_id!r}: gold gives no result set: {gold}")
+            if not result.complete:
+                raise RewardError(f"task {task.task_id!r}: gold gives too many rows: {gold}")
+            places = self._groups(session, task, facts, result) if facts.ordered else None
+        return GoldAnswer(result, facts.ordered, places)
+
+    def _groups(
+        self, session: Session, task: Task, facts: Facts, gold: Result
+    ) -> Sequence[Group] | None:
+        """Which of gold's rows may change places; None if that cannot be known."""
+        keyed = None if facts.query is None else with_keys(facts.query, self.dialect(task))
+        if keyed is None:
+            return None
+        outcome = session.execute(keyed.sql, timeout=task.timeout, max_rows=MAX_ROWS)
+        result = _last_result(outcome)
+        if outcome.failure is not None or result is None or not result.complete:
+            return None
+        if len(result.columns) != len(gold.columns) + keyed.added:
+            return None
+        places = groups(keyed, result.rows)
+        # What does not find gold's own order right is no measure of it.
+        return places if compare(gold, gold, ordered=True, groups=places).equal else None
+
+    def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
+        before = self.cached("state", task, source, "", lambda: self._state(task, source))
+        with closing(self.databases.open(task, source, "grader")) as session:
+            _execute(session, task, gold)
+            after = session.state()
+        same = {name for name, table in after.items() if before.get(name) == table}
+        if same == before.keys() == after.keys():
+            raise RewardError(f"task {task.task_id!r}: gold changes nothing: {gold}")
+        # What gold left alone is kept once, for all golds of this database.
+        return GoldChange(before, {n: before[n] if n in same else t for n, t in after.items()})
+
+    def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
+        with closing(self.databases.open(task, source, "grader")) as session:
+            return session.state()
+
+
+def golds(task: Task) -> tuple[str, ...]:
+    """The task's golds.
+
+    Raises:
+        TaskError: It has none.
+    """
+    if not task.gold:
+        raise TaskError(f"task {task.task_id!r}: field 'gold' is missing")
+    return task.gold
+
+
+def _execute(session: Session, task: Task, gold: str) -> Outcome:
+    outcome = session.execute(gold, timeout=task.timeout, max_rows=MAX_ROWS)
+    if outcome.failure is not None:
+        raise RewardError(f"task {task.task_id!r}: gold failed: {outcome.failure.message}: {gold}")
+    return outcome
+
+
+def _last_result(outcome: Outcome) -> Result | None:
+    return next((result for result in reversed(outcome.results) if result.columns), None)
