@@ -19,7 +19,7 @@ _HEAD = re.compile(
 _COLUMN = re.compile(r"`((?:[^`]|``)*)`|(\w+)")
 _TOKEN = re.compile(
     r"""\s*(?:
-    (?P<mark>[(),;])
+    (?P<mark>[(),])
   | (?P<null>NULL\b) | (?P<true>TRUE\b) | (?P<false>FALSE\b)
   | 0x(?P<hex>[0-9a-f]+)\b | x'(?P<quoted_hex>(?:[0-9a-f]{2})*)'
   | 0b(?P<bits>[01]+)\b | b'(?P<quoted_bits>[01]*)'

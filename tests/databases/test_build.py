@@ -1,0 +1,276 @@
+"""Whatever a source is, its content becomes an SQLite file: once, whole, and never changed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode.databases import find
+from intercode.databases.build import as_sqlite, cached
+from intercode.databases.dump import plain, read, section
+from intercode.databases.dump_values import parse
+from intercode.databases.source import names
+from intercode.errors import TaskError
+from intercode.folders import cache_root
+
+from .upstream import SPIDER, WIKISQL, needs_upstream
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "databases"
+
+
+def script(folder: Path, text: str, name: str = "shop.sql") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    uri = f"file:{path}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def test_script(tmp_path: Path, cache: Path) -> None:
+    told: list[str] = []
+    source = find(
+        script(
+            tmp_path,
+            "\ufeffBEGIN; CREATE TABLE t (a); INSERT INTO t VALUES ('é;'); "
+            "CREATE TRIGGER x AFTER INSERT ON t BEGIN DELETE FROM t; END; COMMIT; "
+            "PRAGMA journal_mode = WAL; CREATE VIEW v AS SELECT a FROM t;",
+        )
+    )
+    path = as_sqlite(source, told.append)
+    assert query(path, "SELECT * FROM v") == [("é;",)]
+    assert [entry.name for entry in cache.iterdir()] == [path.name]
+    assert not stat.S_IMODE(path.stat().st_mode) & 0o222
+    assert path.read_bytes()[18:20] == b"\1\1"  # no write-ahead log
+    assert len(told) == 1
+    assert as_sqlite(source, told.append) == path
+    assert len(told) == 1
+
+
+def test_another_content_is_another_file(tmp_path: Path) -> None:
+    one = as_sqlite(find(script(tmp_path, "CREATE TABLE one (a)", "one.sql")))
+    two = as_sqlite(find(script(tmp_path, "CREATE TABLE two (a)", "two.sql")))
+    assert one != two
+    assert query(two, "SELECT name FROM sqlite_master") == [("two",)]
+
+
+def test_transaction_left_open_is_committed(tmp_path: Path) -> None:
+    source = find(script(tmp_path, "CREATE TABLE t (a); BEGIN; INSERT INTO t VALUES (1);"))
+    assert query(as_sqlite(source), "SELECT * FROM t") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ATTACH '{evil}' AS evil; CREATE TABLE evil.t (a);",
+        "VACUUM INTO '{evil}';",
+        "SELECT load_extension('{evil}');",
+        "SELECT writefile('{evil}', 'x');",
+    ],
+)
+def test_script_reaches_no_other_file(tmp_path: Path, cache: Path, statement: str) -> None:
+    evil = tmp_path / "evil"
+    with pytest.raises(TaskError, match=r"shop\.sql: database 'shop'"):
+        as_sqlite(find(script(tmp_path, "CREATE TABLE t (a); " + statement.format(evil=evil))))
+    assert not evil.exists()
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["CREATE TABLE t (a); SELEKT 1;", "SELECT 'open", "\ud800"])
+def test_script_that_fails_leaves_nothing(tmp_path: Path, cache: Path, text: str) -> None:
+    path = tmp_path / "bad.sql"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(TaskError, match=r"bad\.sql"):
+        as_sqlite(find(path))
+    assert list(cache.iterdir()) == []
+
+
+def test_sqlite_file_is_itself(tmp_path: Path) -> None:
+    path = tmp_path / "plain.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a)")
+    assert as_sqlite(find(path)) == path
+    path.write_bytes(b"no database, but long enough to be one" * 100)
+    with pytest.raises(TaskError, match="is no SQLite database"):
+        as_sqlite(find(path))
+
+
+def test_write_ahead_log_is_part_of_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "live.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE t (a)")
+        copies = [tmp_path / "copy.sqlite", tmp_path / "other" / "copy.sqlite"]
+        copies[1].parent.mkdir()
+        for number, copy in enumerate(copies):
+            with connection:
+                connection.execute("INSERT INTO t VALUES (?)", [number])
+            for suffix in ("", "-wal"):
+                shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+    before = [copy.read_bytes() for copy in copies]
+    assert before[0] == before[1]  # what differs is in the log
+    found = [query(as_sqlite(find(copy)), "SELECT a FROM t") for copy in copies]
+    assert found == [[(0,)], [(0,), (1,)]]
+    assert [copy.read_bytes() for copy in copies] == before
+    assert as_sqlite(find(copies[0])).read_bytes()[18:20] == b"\1\1"
+
+
+def test_what_a_killed_process_left_is_swept(tmp_path: Path, cache: Path) -> None:
+    source = find(script(tmp_path, "CREATE TABLE t (a)"))
+    path = as_sqlite(source)
+    path.unlink()
+    torn = path.with_name(f"{path.name}.tmp-1-x")
+    torn.write_bytes(b"torn")
+    assert as_sqlite(source) == path
+    assert [entry.name for entry in cache.iterdir()] == [path.name]
+
+
+def test_processes_build_it_once(tmp_path: Path, cache: Path) -> None:
+    rows = ", ".join(f"({number})" for number in range(20_000))
+    script(tmp_path, f"CREATE TABLE t (a); INSERT INTO t VALUES {rows};")
+    code = (
+        "import sys; from intercode.databases import find; "
+        "from intercode.databases.build import as_sqlite; "
+        "print(as_sqlite(find(sys.argv[1]), print))"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, tmp_path / "shop.sql"], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    said = [process.communicate()[0].splitlines() for process in started]
+    assert {process.returncode for process in started} == {0}
+    assert sorted(len(lines) for lines in said) == [1, 1, 1, 2]
+    assert len({lines[-1] for lines in said}) == 1
+    assert query(Path(said[0][-1]), "SELECT COUNT(*) FROM t") == [(20_000,)]
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path, cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(TaskError, match="INTERCODE_CACHE"):
+        cached("key", lambda path: None)
+
+
+def test_duckdb(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "shop.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(
+            "CREATE TABLE item (id INTEGER PRIMARY KEY, name VARCHAR UNIQUE, made TIMESTAMP, "
+            "day DATE, price DECIMAL(8, 2), big HUGEINT, tags VARCHAR[], ok BOOLEAN, data BLOB, "
+            "other UUID)"
+        )
+        connection.execute(
+            "CREATE TABLE sale (item INTEGER REFERENCES item (id), n INTEGER NOT NULL)"
+        )
+        connection.execute("CREATE VIEW names AS SELECT name || '!' AS shout FROM item")
+        connection.execute(
+            "INSERT INTO item VALUES (1, 'é', '2020-01-02 03:04:05', '2020-01-02', 1.25, "
+            "170141183460469231731687303715884105727, ['a', 'b'], true, '\\x00\\xFF'::BLOB, "
+            "'00000000-0000-0000-0000-000000000001')"
+        )
+        connection.execute("INSERT INTO sale VALUES (1, 2)")
+    built = as_sqlite(find(path))
+    assert query(built, "SELECT * FROM item") == [
+        (
+            1,
+            "é",
+            "2020-01-02 03:04:05",
+            "2020-01-02",
+            1.25,
+            float(2**127),
+            '["a", "b"]',
+            1,
+            b"\0\xff",
+            "00000000-0000-0000-0000-000000000001",
+        )
+    ]
+    assert query(built, "SELECT * FROM names") == [("é!",)]
+    assert query(built, "PRAGMA foreign_key_list(sale)")[0][2:5] == ("item", "item", "id")
+
+
+DUMP = """
+CREATE DATABASE IF NOT EXISTS `shop`; USE `shop`;
+CREATE TABLE `child` (`id` int NOT NULL AUTO_INCREMENT, `name` text,
+  `exact` text COLLATE utf8mb4_bin, `n` bigint unsigned,
+  PRIMARY KEY (`id`)) COLLATE=utf8mb4_general_ci;
+INSERT INTO `child` (`id`, `name`, `exact`, `n`) VALUES (1,'Bj\\'örk','a',18446744073709551615);
+INSERT INTO child VALUES (2,'\udce9','A',NULL);
+CREATE TABLE `v` (`name` int);
+CREATE OR REPLACE VIEW `v2` AS select 1 AS `name`;
+/*!50001 DROP VIEW IF EXISTS `v2` */; /*!50001 CREATE VIEW `v2` AS select concat(`name`,'?') AS
+`asked` from `child` where `child`.`id` = 1 */;
+CREATE VIEW `bad` AS select json_table(1);
+ALTER TABLE `child` DISABLE KEYS; ALTER TABLE child ADD COLUMN more int;
+"""
+
+
+def test_dump(tmp_path: Path) -> None:
+    path = tmp_path / "dump.sql"
+    path.write_bytes(DUMP.encode("utf-8", "surrogateescape"))
+    told: list[str] = []
+    built = as_sqlite(find(path), told.append)
+    assert query(built, "SELECT name FROM child WHERE name = 'bJ''örk'") == [("Bj'örk",)]
+    assert query(built, "SELECT id FROM child WHERE exact = 'A'") == [(2,)]
+    assert query(built, "SELECT n, typeof(n) FROM child WHERE id = 1") == [(2.0**64, "real")]
+    assert query(built, "SELECT hex(name), typeof(name) FROM child WHERE id = 2") == [
+        ("E9", "text")
+    ]
+    assert query(built, "SELECT * FROM v2") == [("Bj'örk?",)]
+    left_out = [line for line in told if "left out" in line]
+    assert len(left_out) == 2
+    assert any("ADD COLUMN" in line for line in left_out)
+    assert any("view bad" in line for line in left_out)
+
+
+@pytest.mark.parametrize("end", ["PRIMARY", "Bj", "184467"])
+def test_torn_dump(tmp_path: Path, cache: Path, end: str) -> None:
+    path = tmp_path / "dump.sql"
+    path.write_text(DUMP[: DUMP.index(end)], encoding="utf-8")
+    with pytest.raises(TaskError):
+        as_sqlite(find(path))
+    assert list(cache.iterdir()) == []
+
+
+@needs_upstream
+@pytest.mark.parametrize(("dump", "count"), [(SPIDER, 20), (WIKISQL, 1)])
+def test_every_database_of_the_release(dump: Path, count: int) -> None:
+    text = read(dump)
+    databases = names(dump)
+    assert len(databases) == count
+    for name in databases:
+        wanted: dict[str, int] = {}
+        for statement in map(plain, section(text, name)):
+            if made := re.match(r"CREATE TABLE `([^`]+)`", statement):
+                wanted[made[1]] = 0
+            elif statement.startswith("INSERT"):
+                insert = parse(statement)
+                wanted[insert.table] += len(insert.rows)
+        path = as_sqlite(find(dump, name))
+        found = {
+            table: query(path, f'SELECT COUNT(*) FROM "{table}"')[0][0]
+            for (table,) in query(path, "SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+        assert found == wanted
+        assert query(path, "PRAGMA integrity_check") == [("ok",)]
+    assert str(path).startswith(str(cache_root()))
