@@ -54,6 +54,8 @@ class MySQLSession(ServerSession):
         ConnectionLost: The clone's connection is gone.
     """
 
+    dialect = "mysql"
+
     def __init__(
         self, engine: MySQLEngine, clone: MySQLClone, source: Source, role: Role, limits: Limits
     ) -> None:

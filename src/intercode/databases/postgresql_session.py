@@ -56,6 +56,8 @@ class PostgreSQLSession(ServerSession):
         ConnectionLost: The clone's connection is gone.
     """
 
+    dialect = "postgres"
+
     def __init__(
         self,
         engine: PostgreSQLEngine,

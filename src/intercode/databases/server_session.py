@@ -13,8 +13,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from intercode.databases.base import Failure, Outcome, Result, Role, Row, Table
+from intercode.databases.names import Edit, original, rewrite
 from intercode.databases.reading import plainly_reads
 from intercode.databases.source import Source
 from intercode.databases.watchdog import Watchdog
@@ -47,6 +49,9 @@ class ServerSession(ABC):
         watchdog: Keeps its time limit.
     """
 
+    dialect: ClassVar[str]
+    """What sqlglot calls its language."""
+
     def __init__(
         self, source: Source, role: Role, name: str, limits: Limits, watchdog: Watchdog
     ) -> None:
@@ -55,6 +60,8 @@ class ServerSession(ABC):
         self.name = name
         self.limits = limits
         self.written = False
+        self._nominal_name = source.name.lower()
+        self._edits: list[Edit] = []
         self._limit = watchdog.limit(self._interrupt)
         self._using = threading.Lock()
         self._closing = threading.Lock()
@@ -162,10 +169,6 @@ class ServerSession(ABC):
     def _release(self) -> None:
         """Give the clone back or have it replaced."""
 
-    def _into(self, sql: str) -> str:
-        """An action as the server is to get it: with the clone's name for the nominal one."""
-        return sql
-
     # --- running -----------------------------------------------------------------------------
 
     def _text(self, sql: str) -> str:
@@ -175,7 +178,10 @@ class ServerSession(ABC):
             sql.encode()
         except UnicodeEncodeError:
             raise ActionError("an action must be text that can be written as UTF-8") from None
-        return self._into(sql)
+        self._edits = []
+        if self._nominal_name in sql.lower():
+            sql, self._edits = rewrite(sql, self.source.name, self.name, self.dialect)
+        return sql
 
     def _check_open(self) -> None:
         if self._closed:
@@ -210,7 +216,11 @@ class ServerSession(ABC):
         results = tuple(self._result_out(result) for result in outcome.results)
         failure = outcome.failure
         if failure is not None:
-            failure = replace(failure, message=self._out(failure.message))
+            position = failure.position
+            if position is not None:
+                position = original(position, self._edits)
+            message = self._out(failure.message)
+            failure = replace(failure, message=message, position=position)
         return replace(outcome, results=results, failure=failure)
 
     def _result_out(self, result: Result) -> Result:
