@@ -1,4 +1,4 @@
-"""What values would satisfy the conditions of a query: what to plant in a mutated database."""
+"""What would satisfy the conditions of a query: what a mutated database is to hold."""
 
 from __future__ import annotations
 
@@ -24,10 +24,26 @@ class Condition:
     values: tuple[Constant, ...]
 
 
-def conditions(query: exp.Query) -> tuple[Condition, ...]:
-    """The conditions of a query that compare a column with constants, each once, in order."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the conditions of a query ask for."""
+
+    conditions: tuple[Condition, ...] = ()
+    """Those that compare a column with constants, each once."""
+    count: int = 0
+    """The largest number that a count of rows is compared with."""
+
+
+def wanted(query: exp.Query) -> Wanted:
+    """What the conditions of a query ask for."""
     found = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
-    return tuple(dict.fromkeys(found))
+    counts = [
+        value
+        for node in query.find_all(*_VALUES)
+        if isinstance(node.this, exp.Count)
+        if isinstance(value := _constant(node.args.get("expression")), int)
+    ]
+    return Wanted(tuple(dict.fromkeys(found)), max(counts, default=0))
 
 
 def _read(node: Any) -> Iterator[Condition]:

@@ -14,7 +14,7 @@ from intercode.databases.build import as_sqlite, cached
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.sql_compare import compare
-from intercode.rewards.sql_constants import Condition, conditions
+from intercode.rewards.sql_constants import Wanted, wanted
 from intercode.rewards.sql_mutate import VERSION, mutate
 from intercode.rewards.sql_run import GoldAnswer, Grader
 from intercode.task import Task
@@ -49,11 +49,11 @@ def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Sourc
 def _find(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
     original = grader.gold(task, gold, source)
     query = grader.facts(task, gold).query
-    wanted = () if query is None else conditions(query)
+    asked = Wanted() if query is None else wanted(query)
     found: list[Source] = []
     weak: list[Source] = []
     for seed in range(TRIES):
-        copy = _mutated(source, wanted, seed)
+        copy = _mutated(source, asked, seed)
         try:
             mutated = grader.gold(task, gold, copy)
         except (RewardError, TaskError):
@@ -69,9 +69,9 @@ def _differs(one: GoldAnswer, other: GoldAnswer) -> bool:
     return not compare(one.result, other.result, ordered=one.ordered, groups=one.groups).equal
 
 
-def _mutated(source: Source, wanted: tuple[Condition, ...], seed: int) -> Source:
+def _mutated(source: Source, asked: Wanted, seed: int) -> Source:
     """The copy of a seed, made if it is not there yet."""
-    text = f"mutated {VERSION}\0{source.digest}\0{wanted!r}\0{seed}"
+    text = f"mutated {VERSION}\0{source.digest}\0{asked!r}\0{seed}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    path = cached(digest, lambda made: mutate(as_sqlite(source), made, wanted, seed))
+    path = cached(digest, lambda made: mutate(as_sqlite(source), made, asked, seed))
     return Source(source.name, path, "sqlite", digest)

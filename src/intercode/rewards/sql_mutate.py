@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.schema import Column, ForeignKey, TableSchema, read_schema
-from intercode.rewards.sql_constants import Condition
+from intercode.rewards.sql_constants import Wanted
 
 VERSION = 1
 """Of the mutation. Count it on with every change that gives other rows."""
 
 _TOUCHED = 300
 """Rows of a table that are touched, at most."""
-_DOUBLED = 12
-_FILLED = 12
+_MADE = 12
+"""Rows that a table gets, at least."""
 _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 
 
-def mutate(origin: Path, path: Path, conditions: Sequence[Condition], seed: int) -> None:
+def mutate(origin: Path, path: Path, wanted: Wanted, seed: int) -> None:
     """Write a mutated copy of a database: the same for the same arguments.
 
     Args:
         origin: An SQLite file.
         path: Where nothing is yet.
-        conditions: Of the query that is to find something else in it.
+        wanted: By the query that is to find something else in it.
         seed: Of its random choices.
 
     Raises:
@@ -50,7 +50,7 @@ def mutate(origin: Path, path: Path, conditions: Sequence[Condition], seed: int)
         # Nothing of it needs to survive a crash: what is torn is thrown away.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
-        mutation = _Mutation(connection, schema.tables, conditions, random.Random(seed))
+        mutation = _Mutation(connection, schema.tables, wanted, random.Random(seed))
         for table in schema.tables:
             mutation.change(table)
         mutation.mend()
@@ -74,12 +74,14 @@ class _Mutation:
         self,
         connection: sqlite3.Connection,
         tables: Sequence[TableSchema],
-        conditions: Sequence[Condition],
+        wanted: Wanted,
         chance: random.Random,
     ) -> None:
         self._connection = connection
         self._tables = {table.name.lower(): table for table in tables}
-        self._conditions = conditions
+        self._conditions = wanted.conditions
+        # As many alike as the query counts, of a handful of values.
+        self._made = min(max(_MADE, 6 * wanted.count), _TOUCHED)
         self._chance = chance
         self._deleted = chance.choice((0.0, 0.1, 0.3))
         self._planted = chance.choice((0.3, 0.5, 0.8))
@@ -88,7 +90,7 @@ class _Mutation:
         """Change the rows of a table; those that it refers to have been changed already."""
         rows = self._rows(table)
         if not rows:
-            for _ in range(_FILLED):
+            for _ in range(self._made):
                 self._insert(table, None)
             return
         rows = self._chance.sample(rows, min(len(rows), _TOUCHED))
@@ -97,8 +99,8 @@ class _Mutation:
             self._run(f"DELETE FROM {_quoted(table.name)} WHERE rowid = ?", row)
         for row in kept:
             self._alter(table, row, kept)
-        for row in kept[:_DOUBLED]:
-            self._insert(table, row)
+        for _ in range(self._made):
+            self._insert(table, self._chance.choice(kept))
 
     def mend(self) -> None:
         """Delete the rows that refer to what is no longer there."""
@@ -140,7 +142,7 @@ class _Mutation:
             if column.name in _unique(table):
                 given[column.name] = self._fresh(table, column)
         for key in table.foreign_keys:
-            if row is None or set(key.columns) & given.keys():
+            if row is None or set(key.columns) & given.keys() or self._chance.random() < 0.5:
                 given.update(self._reference(key))
         given.update(self._plants(table, table.columns))
         self._store(table, row, given)
