@@ -89,6 +89,7 @@ ENVS = Registry(
         "bash": "intercode.envs.bash:BashEnv",
         "bash:paper": "intercode.paper.gym:PaperEnv",
         "sql": "intercode.envs.sql:SqlEnv",
+        "sql:paper": "intercode.paper.sql_gym:PaperSqlEnv",
     },
 )
 """Name, or ``name:protocol``, → an environment's class."""

@@ -3,6 +3,7 @@
 Examples:
   intercode replay --upstream ../release --suite nl2bash_fs_1 --results results_fs_1.json
   intercode replay --env bash --data tasks.json --results recorded.json --image nl2bash
+  intercode replay --env sql --upstream ../release --results results.json --engine mysql
   intercode replay ... --workers 4 --json > report.json
 
 exit code: 0 if the replay ran to its end, whatever it found.
@@ -14,7 +15,6 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,14 +26,14 @@ from intercode.cli._text import duration, percent, print_json, safe, table
 from intercode.errors import TaskNotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from intercode.paper.report import ReplayReport
+    from intercode.paper.report import Progress, ReplayReport
     from intercode.paper.results import RecordedRun
     from intercode.task import Dataset
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--env", default="bash", choices=("bash",), help="default: bash")
+    parser.add_argument("--env", default="bash", choices=("bash", "sql"), help="default: bash")
     parser.add_argument("--results", type=Path, required=True, metavar="FILE", help="the record")
     parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks that were run")
     parser.add_argument(
@@ -43,9 +43,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--upstream", type=Path, metavar="DIR", help="instead of --data: a copy of the release"
     )
     parser.add_argument("--suite", metavar="NAME", help="with --upstream: such as nl2bash_fs_1")
+    parser.add_argument(
+        "--engine",
+        metavar="NAME|URL",
+        help="for SQL (default: mysql where its server is installed, else sqlite)",
+    )
     _options.add_selection(parser)
     parser.add_argument(
-        "--workers", type=_options.positive, default=1, metavar="N", help="episodes at a time"
+        "--workers",
+        type=_options.positive,
+        default=1,
+        metavar="N",
+        help="episodes at a time (SQL has one connection, and keeps the order)",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
@@ -53,34 +62,51 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Replay, and print the report."""
-    from intercode.paper.replay import replay
     from intercode.paper.results import load_results
 
-    tasks = _tasks(args)
+    _check(args)
     recorded = _selected(load_results(args.results), args)
-    image = args.image or tasks[0].image or "nl2bash"
-    provider = provider_that_tells()
-    provider.digest(image)  # found or built before the workers start, and the clock
-    report = replay(
-        tasks,
-        recorded,
-        provider,
-        image,
-        workers=args.workers,
-        progress=None if args.quiet else _progress(),
-    )
-    if args.json:
-        print_json({"results": str(args.results), "image": image, **report.to_dict()})
+    progress = None if args.quiet else _progress()
+    if args.env == "sql":
+        from intercode.cli import _replay_sql
+
+        found = _replay_sql.replay(args, recorded, progress)
+        report: ReplayReport = found
+        text, more = f"{as_text(found)}\n\n{_replay_sql.as_text(found)}", {}
     else:
-        print(as_text(report))
+        report, image = _replay_bash(args, recorded, progress)
+        text, more = as_text(report), {"image": image}
+    if args.json:
+        print_json({"results": str(args.results), **more, **report.to_dict()})
+    else:
+        print(text)
     return 0
 
 
-def _tasks(args: argparse.Namespace) -> Dataset:
+def _check(args: argparse.Namespace) -> None:
     if (args.data is None) == (args.upstream is None):
-        raise UsageError("say which tasks were run: either --data FILE, or --upstream and --suite")
-    if (args.upstream is None) != (args.suite is None):
+        raise UsageError("say which tasks were run: either --data FILE, or --upstream DIR")
+    if args.env == "bash" and (args.upstream is None) != (args.suite is None):
         raise UsageError("--upstream DIR and --suite NAME belong together")
+    if args.env == "sql" and args.image is not None:
+        raise UsageError("--image is for bash: an SQL run has an --engine")
+    if args.env == "bash" and args.engine is not None:
+        raise UsageError("--engine is for sql: a Bash run has an --image")
+
+
+def _replay_bash(
+    args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None
+) -> tuple[ReplayReport, str]:
+    from intercode.paper.replay import replay
+
+    tasks = _tasks(args)
+    image = args.image or tasks[0].image or "nl2bash"
+    provider = provider_that_tells()
+    provider.digest(image)  # found or built before the workers start, and the clock
+    return replay(tasks, recorded, provider, image, args.workers, progress), image
+
+
+def _tasks(args: argparse.Namespace) -> Dataset:
     if args.data is not None:
         return datasets.load(args.data)
     return datasets.load("nl2bash", root=args.upstream, suite=args.suite)
@@ -97,7 +123,7 @@ def _selected(recorded: RecordedRun, args: argparse.Namespace) -> RecordedRun:
     return with_fields(recorded, episodes=episodes[: args.limit])
 
 
-def _progress() -> Callable[[int, int], None]:
+def _progress() -> Progress:
     live = sys.stderr.isatty()
     last = time.monotonic()
 

@@ -1,0 +1,226 @@
+"""The one connection of 2023 over any engine of ours: SQLite most of all.
+
+Each database is one session that is opened when first used and kept, so that everything leaks as
+it did. Actions are in MySQL's language: they are translated, and what only MySQL has (``SHOW
+TABLES``, ``DESC``, ``USE``, its rule for groups) is answered here.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import sqlglot
+from sqlglot.errors import SqlglotError
+
+from intercode.databases import Engine, Session, Source, find
+from intercode.databases.base import Outcome
+from intercode.databases.build import as_sqlite
+from intercode.databases.schema import read_schema
+from intercode.databases.schema_model import Schema, TableSchema
+from intercode.errors import ActionError, TaskError
+from intercode.paper.sql_connection import MAX_ROWS, TIMEOUT, failed, rows
+from intercode.paper.sql_group_by import refusal
+from intercode.paper.sql_reward import Answer
+from intercode.paper.sql_scope import Relation, Tables
+from intercode.sandbox.base import Limits
+
+_SYSTEM = "information_schema"
+"""Every MySQL server has it. Here it is empty: what agents did in it does not need its content."""
+_USE = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
+_NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
+_SHOW_TABLES = re.compile(r"\s*SHOW\s+(?:FULL\s+)?TABLES\s*;?\s*$", re.IGNORECASE)
+_DESCRIBE = re.compile(
+    r"\s*(?:DESC|DESCRIBE|EXPLAIN|SHOW\s+(?:COLUMNS|FIELDS)\s+(?:FROM|IN))\s+`?(\w+)`?\s*;?\s*$",
+    re.IGNORECASE,
+)
+
+
+class EngineDatabases:
+    """Databases on an engine.
+
+    Args:
+        engine: The engine; closed by whoever made it.
+        find: Finds what a database holds, by its name.
+        dialect: The language of actions and golds, as sqlglot calls it.
+        limits: What a session may use; None: the defaults.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        find: Callable[[str], Source],
+        dialect: str = "mysql",
+        limits: Limits | None = None,
+    ) -> None:
+        facts = engine.facts()
+        self.engine = " ".join(str(facts.get(name, "")) for name in ("product", "version")).strip()
+        self._engine = engine
+        self._find = find
+        self._limits = limits
+        self._dialect = dialect
+        self._folder = tempfile.TemporaryDirectory(prefix="ic-paper-")
+        self._sessions: dict[str, Session] = {}
+        self._schemas: dict[str, Schema] = {}
+
+    def connect(self) -> EngineConnection:
+        """A new connection, to what the earlier ones have left."""
+        translate = None if self._dialect == self._engine.dialect else self._translated
+        return EngineConnection(self, translate)
+
+    def session(self, name: str) -> Session:
+        """The one session with a database.
+
+        Raises:
+            TaskError: There is no such database.
+        """
+        key = name.lower()
+        if key not in self._sessions:
+            self._sessions[key] = self._engine.open(self._source(name), self._limits)
+        return self._sessions[key]
+
+    def schema(self, name: str) -> Schema:
+        """What a database was made of before anybody changed it."""
+        key = name.lower()
+        if key not in self._schemas:
+            self._schemas[key] = read_schema(as_sqlite(self._source(name)))
+        return self._schemas[key]
+
+    def close(self) -> None:
+        """Close all sessions. Idempotent."""
+        while self._sessions:
+            self._sessions.popitem()[1].close()
+        self._folder.cleanup()
+
+    def _source(self, name: str) -> Source:
+        if name.lower() != _SYSTEM:
+            return self._find(name)
+        path = Path(self._folder.name, f"{_SYSTEM}.sql")
+        path.touch()
+        return find(path)
+
+    def _translated(self, sql: str) -> str:
+        return _translate(sql, self._dialect, self._engine.dialect)
+
+
+class EngineConnection:
+    """One connection: where it is, of all databases.
+
+    Args:
+        databases: The databases.
+        translate: Puts MySQL's language into the engine's; None: no need.
+    """
+
+    def __init__(self, databases: EngineDatabases, translate: Callable[[str], str] | None) -> None:
+        self._databases = databases
+        self._translate = translate
+        self._database = ""
+        self._had_rows = False
+        self._tables: dict[str, Tables] = {}
+
+    def use(self, database: str) -> None:
+        """Go to a task's database."""
+        self._databases.session(database)
+        self._database = database
+
+    def execute(self, sql: str) -> Answer:
+        """Run one statement."""
+        if not sql:
+            return [] if self._had_rows else None
+        known = self._command(sql)
+        answer = self._query(sql) if known is None else known[0]
+        self._had_rows = isinstance(answer, list)
+        return answer
+
+    def close(self) -> None:
+        """Nothing to do: the sessions are the databases'."""
+
+    def _command(self, sql: str) -> tuple[Answer] | None:
+        """The answer to what only MySQL has; None for any other statement."""
+        if used := _USE.match(sql):
+            try:
+                self.use(used[1])
+            except TaskError:
+                return (failed(f"Unknown database '{used[1].lower()}'"),)
+            return (None,)
+        if self._translate is None:
+            return None
+        schema = self._databases.schema(self._database)
+        if _SHOW_TABLES.match(sql):
+            named = [table.name for table in schema.tables] + [view.name for view in schema.views]
+            return (rows([name] for name in sorted(map(str.lower, named))),)
+        if described := _DESCRIBE.match(sql):
+            for table in schema.tables:
+                if table.name.lower() == described[1].lower():
+                    return (_description(table),)
+        return None
+
+    def _query(self, sql: str) -> Answer:
+        session = self._databases.session(self._database)
+        text = sql if self._translate is None else self._translate(sql)
+        try:
+            outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
+        except ActionError as error:
+            return failed(str(error))
+        answer = _answer(outcome, self._database.lower())
+        if self._translate is not None and not isinstance(answer, str):
+            why = refusal(sql, self._known(), self._database.lower())
+            answer = answer if why is None else failed(why)
+        return answer
+
+    def _known(self) -> Tables:
+        if self._database not in self._tables:
+            schema = self._databases.schema(self._database)
+            self._tables[self._database] = {
+                table.name.lower(): _relation(table) for table in schema.tables
+            }
+        return self._tables[self._database]
+
+
+def _answer(outcome: Outcome, database: str) -> Answer:
+    if outcome.failure is not None:
+        message = outcome.failure.message
+        if found := _NO_TABLE.match(message):  # every third error of the recorded runs is this one
+            message = f"Table '{database}.{found[1].lower()}' doesn't exist"
+        return failed(message)
+    if not outcome.results or not outcome.results[-1].columns:
+        return None
+    last = outcome.results[-1]
+    if not last.complete:
+        return failed("the result is too large")
+    return rows(last.rows)
+
+
+def _description(table: TableSchema) -> Answer:
+    """What ``DESC`` shows, as far as the other engine's file tells."""
+    return rows(
+        (
+            column.name,
+            column.declared.lower(),
+            "NO" if column.not_null or column.name in table.primary_key else "YES",
+            "PRI" if column.name in table.primary_key else "",
+            column.default,
+            "",
+        )
+        for column in table.columns
+    )
+
+
+def _relation(table: TableSchema) -> Relation:
+    optional = {column.name for column in table.columns if not column.not_null}
+    keys = [frozenset(map(str.lower, table.primary_key))] if table.primary_key else []
+    keys += [frozenset(map(str.lower, key)) for key in table.uniques if not optional & set(key)]
+    return Relation(table.name, {c.name.lower(): c.name for c in table.columns}, tuple(keys))
+
+
+@lru_cache(maxsize=8192)
+def _translate(sql: str, dialect: str, wanted: str) -> str:
+    """A statement in another language; as it is, if it cannot be read."""
+    try:
+        level = sqlglot.ErrorLevel.IGNORE  # the engine will say what it does not know
+        return ";".join(sqlglot.transpile(sql, read=dialect, write=wanted, unsupported_level=level))
+    except (SqlglotError, RecursionError):
+        return sql
