@@ -59,9 +59,9 @@ class EmbeddedWorker:
         """
         channel, limit = self.process.socket, wire.frame_limit(size)
         deadline = time.monotonic() + seconds
-        channel.settimeout(seconds)
         operation, *arguments = message
         try:
+            channel.settimeout(seconds)
             wire.send(channel, wire.encode([operation, limit, *arguments]), fds)
             data, _ = wire.receive(
                 channel,
@@ -98,9 +98,9 @@ class EmbeddedWorker:
         Raises:
             SandboxError: The sandbox is lost.
         """
-        self.process.close()
         self.sandbox.kill()
-        self.process = self.sandbox.worker(self.module)
+        process, self.process = self.process, self.sandbox.worker(self.module)
+        process.close()
 
     def close(self) -> None:
         """End it and its sandbox."""

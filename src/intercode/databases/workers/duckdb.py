@@ -11,9 +11,11 @@ import socket
 import sys
 import threading
 import types
+import uuid  # noqa: F401 - DuckDB asks for it when nothing can be loaded any more
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
+from decimal import Decimal  # noqa: F401 - likewise
 from pathlib import Path
 from typing import Any
 

@@ -1,0 +1,321 @@
+"""What is the embedded engines' own: workers, their sandboxes, and the copy that is made late."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from intercode.databases import Session, Source, find, get_engine
+from intercode.databases.embedded import EmbeddedEngine
+from intercode.databases.embedded_session import EmbeddedSession
+from intercode.databases.pristine import PristineFile, PristineFiles
+from intercode.errors import DatabaseError, SandboxError
+from intercode.sandbox import Limits
+from intercode.sandbox.base import Sandbox
+
+from .conftest import there_is
+from .test_engines import rows, value
+
+pytestmark = pytest.mark.timeout(120)
+
+INSERT = "INSERT INTO artist VALUES (5, 'New', NULL, NULL)"
+HARD = "SELECT length(replace(hex(zeroblob(100000000)), '0', 'ab'))"
+"""One step of SQLite's that takes long: it looks at no clock within."""
+
+
+@pytest.fixture(scope="module", params=["sqlite", "duckdb"])
+def embedded(request: pytest.FixtureRequest) -> Iterator[EmbeddedEngine]:
+    if not there_is(request.param):
+        pytest.skip(f"{request.param} is not installed here")
+    engine = get_engine(request.param)
+    assert isinstance(engine, EmbeddedEngine)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def sqlite() -> Iterator[EmbeddedEngine]:
+    engine = get_engine("sqlite")
+    assert isinstance(engine, EmbeddedEngine)
+    yield engine
+    engine.close()
+
+
+def sandbox(session: EmbeddedSession) -> Sandbox:
+    return session._worker.sandbox
+
+
+def files(session: EmbeddedSession) -> set[str]:
+    return {Path(change.path).suffix for change in sandbox(session).changes()
+            if change.type == "file"}  # fmt: skip
+
+
+def process(session: EmbeddedSession) -> int:
+    return session._worker.process.pid
+
+
+# -- the copy ------------------------------------------------------------------------------------
+
+
+def test_only_what_writes_makes_a_copy(embedded: EmbeddedEngine, source: Source) -> None:
+    with closing(embedded.open(source)) as session:
+        value(session, "WITH x AS (SELECT 1) SELECT count(*) FROM artist, x")
+        session.execute("SELECT nope; INSERT")
+        session.execute("INSERT INTO no_such_table VALUES (1)")
+        session.state()
+        if embedded.name == "sqlite":
+            session.execute("PRAGMA table_info(artist); EXPLAIN SELECT * FROM artist")
+            assert files(session) == set()
+        session.execute(INSERT)
+        assert files(session) >= {f".{embedded.name}"}
+        assert value(session, "SELECT count(*) FROM artist") == 5
+
+
+def test_a_copy_is_gone_with_its_session(embedded: EmbeddedEngine, source: Source) -> None:
+    session = embedded.open(source)
+    session.execute(INSERT)
+    used = sandbox(session)
+    session.close()
+    assert [change.path for change in used.changes() if change.type == "file"] == []
+    again = embedded.open(source)
+    assert sandbox(again) is used
+    assert value(again, "SELECT count(*) FROM artist") == 4
+    again.close()
+
+
+def test_no_room_for_a_copy(embedded: EmbeddedEngine, tmp_path: Path) -> None:
+    path = tmp_path / "large.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE large (a BLOB)")
+        connection.executemany(
+            "INSERT INTO large VALUES (?)", [(os.urandom(1 << 20),) for _ in range(8)]
+        )
+        connection.commit()
+    limits = Limits(disk=4 << 20)
+    with closing(embedded.open(find(path), limits)) as session:
+        for _ in range(2):
+            failure = session.execute("DELETE FROM large").failure
+            assert failure is not None
+            assert "full" in failure.message or "space" in failure.message
+            assert value(session, "SELECT count(*) FROM large") == 8, "reading needs none"
+
+
+# -- workers -------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_only_read_is_used_again(embedded: EmbeddedEngine, source: Source) -> None:
+    session = embedded.open(source)
+    value(session, "SELECT count(*) FROM artist")
+    used, pid = sandbox(session), process(session)
+    session.close()
+    again = embedded.open(source)
+    assert (sandbox(again), process(again)) == (used, pid)
+    again.execute(INSERT)
+    again.close()
+    third = embedded.open(source)
+    assert sandbox(third) is used
+    assert process(third) != pid, "what an agent wrote to is served by a new process"
+    third.close()
+
+
+def test_a_grader_never_gets_an_agents_worker(embedded: EmbeddedEngine, source: Source) -> None:
+    limits = Limits(timeout=7)
+    agent = embedded.open(source, limits)
+    used = sandbox(agent)
+    agent.close()
+    grader = embedded.open(source, limits, role="grader")
+    assert sandbox(grader) is not used
+    other = embedded.open(source, Limits(timeout=8))
+    assert sandbox(other) is not used, "it has other limits"
+    grader.close()
+    other.close()
+
+
+def test_a_statement_that_costs_the_process_its_life(
+    embedded: EmbeddedEngine, source: Source
+) -> None:
+    """Killed as the kernel does it when memory runs out: the agent is told and goes on."""
+    with closing(embedded.open(source)) as session:
+        session.execute(INSERT)
+        timer = threading.Timer(0.3, lambda: sandbox(session).kill())
+        timer.start()
+        endless = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+        outcome = session.execute(endless + "SELECT count(*) FROM c", timeout=60)
+        timer.join()
+        assert outcome.restarted
+        assert not outcome.timed_out
+        assert outcome.failure is not None
+        assert "out of memory" in outcome.failure.message
+        assert value(session, "SELECT count(*) FROM artist") == 5, "what was written is there"
+
+
+def test_a_process_that_is_lost_between_statements(
+    embedded: EmbeddedEngine, source: Source
+) -> None:
+    """That is no agent's doing, and no observation."""
+    with closing(embedded.open(source)) as session:
+        sandbox(session).kill()
+        with pytest.raises(DatabaseError):
+            session.execute("SELECT 1")
+    with closing(embedded.open(source)) as session:
+        assert value(session, "SELECT count(*) FROM artist") == 4
+
+
+def test_a_sandbox_that_is_lost(embedded: EmbeddedEngine, source: Source) -> None:
+    session = embedded.open(source)
+    sandbox(session).close()
+    assert select.select([session._worker.process.exit_fd], [], [], 10)[0]
+    with pytest.raises(DatabaseError):
+        session.execute("SELECT 1")
+    session.close()
+
+
+def test_what_looks_at_no_clock_is_killed(sqlite: EmbeddedEngine, source: Source) -> None:
+    with closing(sqlite.open(source, Limits(memory=4 << 30))) as session:
+        session.execute(INSERT)
+        outcome = session.execute(HARD, timeout=0.05)
+        assert outcome.timed_out
+        assert outcome.failure is not None
+        if outcome.restarted:  # else this machine was quick
+            assert outcome.results == ()
+        assert value(session, "SELECT count(*) FROM artist") == 5
+
+
+def test_memory_that_runs_out_is_an_observation(sqlite: EmbeddedEngine, source: Source) -> None:
+    with closing(sqlite.open(source, Limits(memory=64 << 20))) as session:
+        outcome = session.execute("SELECT hex(randomblob(60000000)), hex(randomblob(60000000))")
+        assert outcome.failure is not None
+        assert value(session, "SELECT count(*) FROM artist") == 4
+
+
+def test_very_many_statements(sqlite: EmbeddedEngine, source: Source) -> None:
+    with closing(sqlite.open(source)) as session:
+        outcome = session.execute("SELECT 1;" * 5000)
+        assert len(outcome.results) == 5000
+        outcome = session.execute("SELECT 1;" * 500_000, timeout=0.2)
+        assert outcome.timed_out
+
+
+def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source: Source) -> None:
+    troubles: list[BaseException] = []
+
+    def play(session: Session) -> None:
+        try:
+            session.execute("SELECT count(*) FROM artist a, artist b")
+            session.execute(INSERT)
+        except SandboxError as error:
+            troubles.append(error)
+
+    for _ in range(20):
+        session = embedded.open(source)
+        thread = threading.Thread(target=play, args=(session,))
+        thread.start()
+        session.close()
+        thread.join()
+    with closing(embedded.open(source)) as session:
+        assert value(session, "SELECT count(*) FROM artist") == 4
+
+
+# -- sources -------------------------------------------------------------------------------------
+
+
+def make(path: Path, then: Callable[[sqlite3.Connection], object] = lambda c: None) -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a TEXT)")
+        connection.execute("INSERT INTO t VALUES ('é')")
+        connection.commit()
+        then(connection)
+    return path
+
+
+def test_a_file_with_a_write_ahead_log(embedded: EmbeddedEngine, tmp_path: Path) -> None:
+    path = make(tmp_path / "a b%20?#.sqlite", lambda c: c.execute("PRAGMA journal_mode = WAL"))
+    with closing(embedded.open(find(path))) as session:
+        assert rows(session.execute("SELECT * FROM t")) == [("é",)]
+        assert session.execute("INSERT INTO t VALUES ('x')").failure is None
+
+
+def test_text_that_is_not_utf_8(sqlite: EmbeddedEngine, tmp_path: Path) -> None:
+    path = make(tmp_path / "latin.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("INSERT INTO t VALUES (CAST(X'FF41' AS TEXT))")
+        connection.commit()
+    with closing(sqlite.open(find(path))) as session:
+        assert rows(session.execute("SELECT * FROM t")) == [("é",), ("\udcffA",)]
+
+
+def test_a_file_is_never_written_to(sqlite: EmbeddedEngine, tmp_path: Path) -> None:
+    path = make(tmp_path / "mine.sqlite")
+    before = path.read_bytes()
+    with closing(sqlite.open(find(path))) as session:
+        session.execute("DELETE FROM t; DROP TABLE t; VACUUM")
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.sqlite"]
+
+
+@pytest.mark.defends("peer DoS")
+def test_pristine_files_are_sealed(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"content")
+    file = PristineFile.of(path)
+    assert fcntl.fcntl(file.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    for attempt in (
+        lambda: os.pwrite(file.fd, b"x", 0),
+        lambda: os.ftruncate(file.fd, 1),
+        lambda: os.ftruncate(file.fd, 100),
+        lambda: os.write(os.open(f"/proc/self/fd/{file.fd}", os.O_WRONLY), b"x"),
+    ):
+        with pytest.raises(PermissionError):
+            attempt()
+    assert os.pread(file.fd, 100, 0) == b"content"
+
+
+def test_a_large_file_is_read_where_it_is(
+    embedded: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root, whose files no sandbox can write to."""
+    monkeypatch.setattr("intercode.databases.pristine._LARGE", 0)
+    path = make(tmp_path / "large.sqlite")
+    path.chmod(0o644)
+    before = path.read_bytes()
+    with closing(embedded.open(find(path), role="grader")) as session:
+        assert rows(session.execute("SELECT * FROM t")) == [("é",)]
+        session.execute("DELETE FROM t")
+        assert rows(session.execute("SELECT count(*) FROM t")) == [(0,)]
+    assert path.read_bytes() == before
+    file = PristineFile.of(path)
+    assert os.readlink(f"/proc/self/fd/{file.fd}").startswith("/memfd") == (os.geteuid() != 0)
+    path.chmod(0o640)
+    file = PristineFile.of(path)
+    assert os.readlink(f"/proc/self/fd/{file.fd}").startswith("/memfd"), "others may not read it"
+
+
+def test_pristine_files_are_bounded(tmp_path: Path) -> None:
+    pristine = PristineFiles(size=250)
+    made: list[str] = []
+
+    def get(name: str) -> PristineFile:
+        def write() -> Path:
+            made.append(name)
+            (tmp_path / name).write_bytes(name.encode() * 100)
+            return tmp_path / name
+
+        return pristine.get(name, write)
+
+    held = get("a")
+    for name in ("b", "a", "c", "a", "b"):
+        get(name)
+    assert made == ["a", "b", "c", "b"], "the one that was not used for longest went"
+    for name in ("c", "d", "e"):
+        get(name)
+    assert os.pread(held.fd, 1, 0) == b"a", "what is held stays"
+    with pytest.raises(DatabaseError):
+        pristine.get("nothing", lambda: tmp_path / "nothing")
