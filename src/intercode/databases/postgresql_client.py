@@ -26,7 +26,7 @@ Transformer = psycopg.adapt.Transformer
 
 READ_ONLY = "25006"
 _CONNECT_SECONDS = 10
-_CHUNK = 8
+_CHUNK = 4
 """Rows read at once: more would be faster, but each may be as large as the server's memory."""
 _CANCELLED = "57014"
 _TIMED_OUT = "canceling statement due to statement timeout"

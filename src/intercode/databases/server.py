@@ -43,6 +43,8 @@ class Recipe:
     binary: Path
     users: tuple[str, ...]
     """Whom it runs as where we are root: the first of them that exists."""
+    memory: int
+    """Bytes that each of its processes may have for itself; 0: any number."""
     ending: int
     """The signal that ends it at once and cleanly enough to leave nothing in the kernel."""
     initialise: Callable[[Path], Sequence[str]]
@@ -140,7 +142,7 @@ class Server:
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-I", "-S", supervisor.__file__, str(self.folder)),
-                *(str(uid), str(gid), str(int(self._recipe.ending))),
+                *(str(uid), str(gid), str(self._recipe.memory), str(int(self._recipe.ending))),
                 *self._recipe.command(self.folder),
             ],
             stdin=subprocess.PIPE,

@@ -18,7 +18,7 @@ from intercode.databases.server import Server
 from intercode.databases.server_session import ConnectionLost, ServerSession, Unreachable
 from intercode.databases.source import Source
 from intercode.databases.watchdog import Watchdog
-from intercode.errors import DatabaseError, SandboxClosedError
+from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
@@ -228,7 +228,7 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
         """Have a server that runs, if it is ours: at first, and when it has died."""
         with self._lock:
             if self._closed:
-                raise SandboxClosedError(f"the engine {self.name} is closed")
+                raise DatabaseError(f"the engine {self.name} is closed")
             if not self._is_ours or (self._server is not None and self._server.alive):
                 return
             if self._server is not None:

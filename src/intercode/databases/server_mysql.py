@@ -37,7 +37,12 @@ _MARIADB = (
     "--innodb-log-file-size=32M",
     "--debug-no-sync",
     "--skip-sync-frm",
-    "--tmp-disk-table-size=1G",  # of a session: a hostile GROUP BY fills no disk
+    # What one session may use, and cannot raise.
+    "--max-session-mem-used=1G",
+    "--maximum-max-session-mem-used=1G",
+    "--maximum-max-heap-table-size=128M",
+    "--tmp-disk-table-size=1G",
+    "--maximum-tmp-disk-table-size=1G",
 )
 _MYSQL = (
     "--mysqlx=OFF",
@@ -58,6 +63,7 @@ def recipe() -> Recipe:
         product="mariadb" if is_mariadb else "mysql",
         binary=binary,
         users=("mysql",),
+        memory=0,
         ending=signal.SIGKILL,  # it leaves nothing in the kernel, and a shutdown takes long
         initialise=_initialise_mariadb if is_mariadb else partial(_initialise_mysql, binary),
         command=partial(_command, binary, _MARIADB if is_mariadb else _MYSQL),

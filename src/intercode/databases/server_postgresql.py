@@ -52,6 +52,7 @@ def recipe() -> Recipe:
         product="postgresql",
         binary=binary,
         users=("postgres",),
+        memory=512 << 20,
         ending=signal.SIGQUIT,  # at once, but gives back its shared memory
         initialise=partial(_initialise, binary.with_name("initdb")),
         command=partial(_command, binary),

@@ -1,10 +1,11 @@
 """Runs a database server for as long as somebody wants it, and leaves nothing behind.
 
 Run as a program of its own, with the standard library only:
-``python -I -S supervisor.py FOLDER UID GID SIGNAL SERVER ARGUMENTS…``. It ends the server and
+``python -I -S supervisor.py FOLDER UID GID MEMORY SIGNAL SERVER ARGUMENTS…``. It ends the server and
 removes the folder as soon as its standard input closes, which it does however its parent ends,
 or as soon as the server itself has ended. UID and GID are whom the server runs as, where that is
-somebody else: servers refuse to be root.
+somebody else: servers refuse to be root. MEMORY is how many bytes of data each of its processes
+may have, if not 0.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import shutil
 import signal
@@ -24,7 +26,7 @@ _GRACE_SECONDS = 3.0
 
 def main(arguments: list[str]) -> int:
     """Serve until the standard input closes; the server's exit code."""
-    folder, uid, gid, ending, *command = arguments
+    folder, uid, gid, memory, ending, *command = arguments
     change = int(uid) != os.geteuid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing the pipe
@@ -38,7 +40,7 @@ def main(arguments: list[str]) -> int:
                 cwd=folder,
                 env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "TMPDIR": folder},
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # after the change of user, which would clear it
+                preexec_fn=lambda: _prepare(int(memory)),
                 user=int(uid) if change else None,
                 group=int(gid) if change else None,
                 extra_groups=[] if change else None,
@@ -50,9 +52,12 @@ def main(arguments: list[str]) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _die_with_parent() -> None:
+def _prepare(memory: int) -> None:
+    """In the server's process, after the change of user."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    if memory:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
