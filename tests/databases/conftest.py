@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import Engine, Session, Source, find, get_engine
+from intercode.databases.embedded import EmbeddedEngine
 from intercode.sandbox import Limits
 
 ENGINES = ["sqlite", "duckdb", "mysql", "postgresql"]
@@ -91,3 +92,21 @@ def start(engine: Engine, source: Source) -> Iterator[Open]:
 @pytest.fixture
 def session(start: Open) -> Session:
     return start()
+
+
+@pytest.fixture(scope="session", params=["sqlite", "duckdb"])
+def embedded(request: pytest.FixtureRequest) -> Iterator[EmbeddedEngine]:
+    if not there_is(request.param):
+        pytest.skip(f"{request.param} is not installed here")
+    engine = get_engine(request.param)
+    assert isinstance(engine, EmbeddedEngine)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def sqlite() -> Iterator[EmbeddedEngine]:
+    engine = get_engine("sqlite")
+    assert isinstance(engine, EmbeddedEngine)
+    yield engine
+    engine.close()
