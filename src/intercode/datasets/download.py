@@ -26,7 +26,7 @@ Progress = Callable[[int, "int | None"], None]
 """Is told how many bytes there are, of how many."""
 
 _BLOCK = 1 << 18
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
@@ -69,8 +69,9 @@ def download(
             break
         except _BrokenOffError as error:
             if attempt == attempts:
-                kept = f"; {part.stat().st_size} bytes are kept to go on with" * part.exists()
-                raise FetchError(f"{url}: {error}{kept}") from error
+                kept = part.stat().st_size if _validator(url, part) else 0
+                advice = f"; {kept} bytes are kept to go on with" if kept else ""
+                raise FetchError(f"{url}: {error}{advice}") from error
             time.sleep(pause * 2 ** (attempt - 1))
     _check(url, part, sha256)
     part.replace(target)

@@ -8,8 +8,9 @@ Two layouts are read:
   the table and what its columns are called;
 - that of the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. 174 of
   its 196 golds are no valid SQL, as neither names nor texts are quoted (``SELECT COUNT
-  School/Club_Team FROM … WHERE No. = 3``). They are *repaired*: their form is simple enough that
-  what they mean is certain. The published text stays in ``metadata["gold_as_published"]``.
+  School/Club_Team FROM … WHERE No. = 3``), and 7 of the others find nothing for the same reason
+  (``Record = 2-13``). They are *repaired*: their form is simple enough that what they mean is
+  certain. The published text stays in ``metadata["gold_as_published"]``.
 """
 
 from __future__ import annotations
