@@ -1,0 +1,179 @@
+"""BIRD's scores, as its benchmark defines them: execution accuracy, soft F1 and R-VES.
+
+After the evaluation of BIRD's mini-dev (github.com/bird-bench/mini_dev, ``evaluation/``, 2024).
+They compare Python values as a driver gives them: no float tolerance, no order of rows, and
+repeated rows count once. They stand beside the default reward, for figures that others can
+compare; a guess that it would notice passes here.
+
+Two things differ. Gold and answer run on fresh copies, by the environment's own engine, so that
+timing includes its round trip but no connecting. And gold that fails is an error, not a 0.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from intercode.databases.base import Row, Session
+from intercode.episode import Episode, Score
+from intercode.errors import RewardError
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.sql_run import Answer, Databases, Grader, golds, last_answer
+from intercode.task import Task
+
+ITERATIONS = 100
+"""How often R-VES runs both."""
+_REWARDS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
+"""R-VES: from this ratio of gold's time to the answer's on, this reward; below, 0.25."""
+
+
+def execution_accuracy(gold: Sequence[Row], answer: Sequence[Row]) -> float:
+    """EX: 1.0 if both have the same set of rows, else 0.0."""
+    return float(set(map(_hashable, gold)) == set(map(_hashable, answer)))
+
+
+def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
+    """Soft F1: how many of the cells agree, row by row in the order given, repeated rows dropped.
+
+    A cell of the answer matches if its value is anywhere in gold's row at the same place; each
+    row counts as one, whatever its number of columns. The other columns' order does not matter.
+    """
+    if not gold and not answer:
+        return 1.0
+    wanted = list(dict.fromkeys(map(_hashable, gold)))
+    given = list(dict.fromkeys(map(_hashable, answer)))
+    matched = spurious = missed = 0.0
+    for ours, theirs in zip(wanted, given, strict=False):
+        matched += sum(value in ours for value in theirs) / len(ours)
+        spurious += sum(value not in ours for value in theirs) / len(ours)
+        missed += sum(value not in theirs for value in ours) / len(ours)
+    spurious += max(len(given) - len(wanted), 0)
+    missed += max(len(wanted) - len(given), 0)
+    precision = matched / (matched + spurious) if matched + spurious else 0.0
+    recall = matched / (matched + missed) if matched + missed else 0.0
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def time_ratio(ratios: Sequence[float]) -> float:
+    """The mean of measured ratios, without those three standard deviations or more away."""
+    mean, deviation = statistics.fmean(ratios), statistics.pstdev(ratios)
+    kept = [ratio for ratio in ratios if abs(ratio - mean) < 3 * deviation]
+    return statistics.fmean(kept or ratios)  # all are kept where all are the same
+
+
+def ves_reward(ratio: float) -> float:
+    """R-VES's reward for a right answer, by gold's time over the answer's: from 0.25 to 1.25."""
+    if ratio == 0:
+        return 0.0
+    return next((reward for least, reward in _REWARDS if ratio >= least), 0.25)
+
+
+def r_ves(rewards: Sequence[float]) -> float:
+    """R-VES of a dataset from its tasks' rewards: 100 times the mean of their square roots."""
+    return 100 * statistics.fmean(map(math.sqrt, rewards)) if rewards else 0.0
+
+
+class ExReward:
+    """EX as a reward. ``parts``: ``ex``.
+
+    Args:
+        databases: Opens the tasks' databases, for the grader.
+        cache: Where golds' results are kept; None: nowhere.
+    """
+
+    def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
+        self._grader = Grader(databases, cache)
+
+    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+        """The score against the best gold.
+
+        Raises:
+            TaskError: The task has no gold.
+            RewardError: Gold could not be run.
+            DatabaseError: The engine failed.
+        """
+        return max(self._scores(task, episode), key=lambda score: score.value)
+
+    def _scores(self, task: Task, episode: Episode) -> Iterator[Score]:
+        sql = last_answer(episode)
+        source = self._grader.databases.source(task)
+        answer = Answer(None) if sql is None else self._grader.answer(task, sql, source)
+        for gold in golds(task):
+            wanted = self._grader.gold(task, gold, source).result.rows
+            if sql is None or answer.result is None or not answer.result.complete:
+                yield self._score(task, "", gold, [], None)
+            else:
+                yield self._score(task, sql, gold, wanted, answer.result.rows)
+
+    def _score(
+        self, task: Task, sql: str, gold: str, wanted: Sequence[Row], given: Sequence[Row] | None
+    ) -> Score:
+        """The score of one answer's rows; None: it has none."""
+        value = 0.0 if given is None else execution_accuracy(wanted, given)
+        return Score(value, {"ex": value})
+
+
+class SoftF1Reward(ExReward):
+    """Soft F1 as a reward. ``parts``: ``soft_f1``."""
+
+    def _score(
+        self, task: Task, sql: str, gold: str, wanted: Sequence[Row], given: Sequence[Row] | None
+    ) -> Score:
+        value = 0.0 if given is None else soft_f1(wanted, given)
+        return Score(value, {"soft_f1": value})
+
+
+class RVesReward(ExReward):
+    """R-VES as a reward: right, and not slower than gold.
+
+    The value is the task's reward, cut at 1.0; ``parts`` holds ``reward`` (up to 1.25, for
+    `r_ves`) and ``time_ratio``. It measures time, so it differs from run to run.
+
+    Args:
+        databases: Opens the tasks' databases, for the grader.
+        cache: Where golds' results are kept; None: nowhere.
+        iterations: How often both run.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        cache: GoldCache | None = None,
+        *,
+        iterations: int = ITERATIONS,
+    ) -> None:
+        super().__init__(databases, cache)
+        self._iterations = iterations
+
+    def _score(
+        self, task: Task, sql: str, gold: str, wanted: Sequence[Row], given: Sequence[Row] | None
+    ) -> Score:
+        if given is None or not execution_accuracy(wanted, given):
+            return Score(0.0, {"reward": 0.0, "time_ratio": 0.0})
+        ratio = time_ratio([self._ratio(task, sql, gold) for _ in range(self._iterations)])
+        reward = ves_reward(ratio)
+        return Score(min(reward, 1.0), {"reward": reward, "time_ratio": ratio})
+
+    def _ratio(self, task: Task, sql: str, gold: str) -> float:
+        theirs = self._seconds(task, sql)
+        return self._seconds(task, gold) / theirs
+
+    def _seconds(self, task: Task, sql: str) -> float:
+        databases = self._grader.databases
+        with closing(databases.open(task, databases.source(task), "grader")) as session:
+            began = time.perf_counter()
+            outcome = session.execute(sql, timeout=task.timeout)
+            seconds = time.perf_counter() - began
+        if outcome.failure is not None:
+            message = outcome.failure.message
+            raise RewardError(f"task {task.task_id!r}: failed when timed: {message}: {sql}")
+        return seconds
+
+
+def _hashable(row: Row) -> tuple[Any, ...]:
+    """The row, with what cannot be hashed (a list, an object) by its text."""
+    return tuple(value if isinstance(value, Hashable) else repr(value) for value in row)

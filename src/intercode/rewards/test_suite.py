@@ -1,0 +1,173 @@
+"""Spider's test-suite accuracy: an answer agrees with gold on every database of a suite.
+
+After Zhong, Yu and Klein, "Semantic evaluation for text-to-SQL with distilled test suites" (2020),
+and its evaluation (github.com/taoyds/test-suite-sql-eval):
+
+- Two results are equal if some order of the answer's columns makes them so, as multisets of rows,
+  or as lists if gold's text has an ORDER BY anywhere. Values are equal as Python has it: no float
+  tolerance.
+- Before they run, ``> =`` becomes ``>=``, ``YEAR(CURDATE())`` the year 2020, and DISTINCT is taken
+  out of both, unless it is to be kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import sqlglot
+from sqlglot.errors import SqlglotError
+
+from intercode.databases.base import Result, Row, Session
+from intercode.databases.source import Source, find
+from intercode.episode import Episode, Score
+from intercode.errors import UsageError
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.sql_gold import DIALECTS
+from intercode.rewards.sql_run import Databases, Grader, golds, last_answer
+from intercode.task import Task
+
+Suite = Callable[[Task, Source], Sequence[Source]]
+_THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
+
+
+def beside(task: Task, source: Source) -> Sequence[Source]:
+    """The suite as its authors ship it: every SQLite file in the folder of the task's own."""
+    paths = sorted(source.path.parent.glob("*.sqlite"))
+    if not paths:
+        raise UsageError(f"{source.path.parent}: holds no .sqlite files, hence no test suite")
+    return [find(path) for path in paths]
+
+
+def equal(gold: Result, answer: Result, ordered: bool) -> bool:
+    """Whether two results are equal in some order of the answer's columns."""
+    if not gold.rows and not answer.rows:
+        return gold.complete and answer.complete
+    if not (gold.complete and answer.complete) or len(gold.rows) != len(answer.rows):
+        return False
+    if len(gold.columns) != len(answer.columns):
+        return False
+    wanted, given = _columns(gold.rows), _columns(answer.rows)
+    return _match(wanted, given, ordered, ())
+
+
+def prepare(sql: str, dialect: str, keep_distinct: bool = False) -> str:
+    """A statement as the evaluation runs it."""
+    for apart, together in (("> =", ">="), ("< =", "<="), ("! =", "!=")):
+        sql = sql.replace(apart, together)
+    sql = _THIS_YEAR.sub("2020", sql)
+    return sql if keep_distinct else _without_distinct(sql, dialect)
+
+
+class SuiteReward:
+    """Test-suite accuracy as a reward: 1.0 or 0.0. ``parts``: the share of databases that agree.
+
+    Args:
+        databases: Opens the databases, for the grader.
+        cache: Where golds' results are kept; None: nowhere.
+        suite: The databases of a task's suite; default: those beside the task's own.
+        keep_distinct: Whether DISTINCT counts. The paper's figures are without.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        cache: GoldCache | None = None,
+        *,
+        suite: Suite = beside,
+        keep_distinct: bool = False,
+    ) -> None:
+        self._grader = Grader(databases, cache)
+        self._suite = suite
+        self._keep_distinct = keep_distinct
+
+    def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
+        """The score against the best gold.
+
+        Raises:
+            TaskError: The task has no gold.
+            RewardError: Gold could not be run on a database of the suite.
+            UsageError: There is no suite.
+            DatabaseError: The engine failed.
+        """
+        sql = last_answer(episode)
+        suite = self._suite(task, self._grader.databases.source(task))
+        scores = [self._score(task, gold, sql, suite) for gold in golds(task)]
+        return max(scores, key=lambda score: (score.value, score.parts["databases"]))
+
+    def _score(self, task: Task, gold: str, sql: str | None, suite: Sequence[Source]) -> Score:
+        agreed = [source.path.name for source in suite if self._agrees(task, gold, sql, source)]
+        differing = [source.path.name for source in suite if source.path.name not in agreed]
+        parts = {"databases": len(agreed) / len(suite)}
+        return Score(float(not differing), parts, {"differing": differing[:20]})
+
+    def _agrees(self, task: Task, gold: str, sql: str | None, source: Source) -> bool:
+        wanted = self._grader.gold(task, self._prepare(task, gold), source)
+        if sql is None:
+            return False
+        answer = self._grader.answer(task, self._prepare(task, sql), source)
+        ordered = "order by" in gold.lower()
+        return answer.result is not None and equal(wanted.result, answer.result, ordered)
+
+    def _prepare(self, task: Task, sql: str) -> str:
+        return prepare(sql, self._grader.dialect(task), self._keep_distinct)
+
+
+def _match(
+    wanted: Sequence[Sequence[Hashable]],
+    given: Sequence[Sequence[Hashable]],
+    ordered: bool,
+    taken: tuple[int, ...],
+) -> bool:
+    """Whether the columns after those taken can be taken so that the rows are equal.
+
+    What the columns taken so far do not have in common, no further column can mend: so few
+    orders are ever followed to their end.
+    """
+    if not _same(wanted[: len(taken)], [given[index] for index in taken], ordered):
+        return False
+    if len(taken) == len(wanted):
+        return True
+    tried: set[tuple[Hashable, ...]] = set()
+    for index in range(len(given)):
+        column = tuple(given[index])
+        if index not in taken and column not in tried:
+            tried.add(column)  # a column with the same values at the same places is the same
+            if _match(wanted, given, ordered, (*taken, index)):
+                return True
+    return False
+
+
+def _same(
+    one: Sequence[Sequence[Hashable]], other: Sequence[Sequence[Hashable]], ordered: bool
+) -> bool:
+    if ordered:
+        return [tuple(column) for column in one] == [tuple(column) for column in other]
+    return Counter(zip(*one, strict=True)) == Counter(zip(*other, strict=True))
+
+
+def _columns(rows: Sequence[Row]) -> list[list[Hashable]]:
+    return [[_hashable(value) for value in column] for column in zip(*rows, strict=True)]
+
+
+def _hashable(value: object) -> Hashable:
+    return value if isinstance(value, Hashable) else repr(value)
+
+
+def _without_distinct(sql: str, dialect: str) -> str:
+    try:
+        tokens = sqlglot.tokenize(sql, read=DIALECTS.get(dialect, dialect))
+    except SqlglotError:
+        return sql
+    return "".join(
+        _pieces(sql, [t for t in tokens if sql[t.start : t.end + 1].lower() == "distinct"])
+    )
+
+
+def _pieces(sql: str, removed: Sequence[sqlglot.Token]) -> Iterator[str]:
+    at = 0
+    for token in removed:
+        yield sql[at : token.start]
+        at = token.end + 1
+    yield sql[at:]
