@@ -95,6 +95,8 @@ def _fetch(
     fresh = work / "unpacked"
     _remove(fresh)
     if local is not None and local.is_dir():
+        if local.resolve() in (place.parent.resolve() / place.name).parents:
+            raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
         fresh.symlink_to(local.resolve())
         archive = None
     else:
