@@ -57,10 +57,12 @@ def _guess(dataset: Dataset) -> str:
 
 def _wrong(results: dict[str, RunResult]) -> list[dict[str, Any]]:
     """The tasks that are not as they should be, each with what is the matter."""
+    unscored = {outcome.task_id for outcome in results["oracle"].outcomes if outcome.failed}
     found = [_problem(outcome, "gold", outcome.success) for outcome in results["oracle"].outcomes]
     found += [
         _problem(outcome, "doing nothing", not outcome.success)
         for outcome in results["noop"].outcomes
+        if outcome.task_id not in unscored  # then this says the same once more
     ]
     return [problem for problem in found if problem]
 
