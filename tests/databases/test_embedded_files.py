@@ -14,6 +14,10 @@ import pytest
 from intercode.databases import find
 from intercode.databases.embedded import EmbeddedEngine
 from intercode.databases.pristine import PristineFile, PristineFiles
+from intercode.databases.workers import files
+from intercode.databases.workers.results import Collector
+from intercode.databases.workers.sqlite import Database
+from intercode.databases.workers.sqlite_file import Redirection
 from intercode.errors import DatabaseError
 
 from .test_engines import rows
@@ -113,3 +117,19 @@ def test_pristine_files_are_bounded(tmp_path: Path) -> None:
     assert os.pread(held.fd, 1, 0) == b"a", "what is held stays"
     with pytest.raises(DatabaseError):
         pristine.get("nothing", lambda: tmp_path / "nothing")
+
+
+def test_an_sqlite_that_hides_its_symbols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be made to open a descriptor: then the file is copied at once."""
+    monkeypatch.setattr(files, "FOLDER", tmp_path)
+    monkeypatch.setattr(Redirection, "_install", lambda self: False)
+    path = make(tmp_path.with_name(f"{tmp_path.name}.sqlite"))
+    database = Database()
+    for sql, count in (("SELECT count(*) FROM t", 1), ("DELETE FROM t; SELECT 0", 0)):
+        database.open(os.open(path, os.O_RDONLY), "x", False, 0)
+        results, failure, _, written = database.execute(sql, Collector(10, 10, 1000))
+        assert failure is None
+        assert results[-1][1] == [(count,)]
+        assert written == (count == 0)
+        database.close()
+        assert list(tmp_path.iterdir()) == []

@@ -149,6 +149,7 @@ class EmbeddedSession:
         return Outcome((), failure, timed_out=timed_out, restarted=True)
 
     def _restart(self) -> None:
+        self._stale = True
         try:
             self._worker.restart()
             self._open(resume=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import select
 import signal
 import threading
@@ -74,6 +75,7 @@ class EmbeddedWorker:
         except (EOFError, OSError) as error:
             raise WorkerEndedError(self.obituary()) from error
         except (TypeError, ValueError) as error:
+            self.interrupt()  # what it may still say would be taken for another answer
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
         if not done:
             raise DatabaseError(str(value))
@@ -81,7 +83,9 @@ class EmbeddedWorker:
 
     def obituary(self) -> str:
         """Why the process is no more."""
-        select.select([self.process.exit_fd], [], [], _END_SECONDS)
+        poll = select.poll()
+        poll.register(self.process.exit_fd)
+        poll.poll(_END_SECONDS * 1000)
         code = self.process.poll()
         if code == _KILLED:
             return "out of memory: the database process was ended"
@@ -121,6 +125,7 @@ class WorkerPool:
         self._idle: OrderedDict[int, tuple[Role, Limits, EmbeddedWorker]] = OrderedDict()
         self._numbers = itertools.count()
         self._closed = False
+        self._owner = os.getpid()
 
     def take(self, role: Role, limits: Limits) -> EmbeddedWorker:
         """A worker that has served nobody, or only those of the same role.
@@ -138,6 +143,8 @@ class WorkerPool:
         with self._lock:
             if self._closed:
                 raise DatabaseError("the engine is closed")
+            if self._owner != os.getpid():  # forked: those that wait are the parent's
+                self._owner, self._idle = os.getpid(), OrderedDict()
             for number in reversed(self._idle):
                 if self._idle[number][:2] == (role, limits):
                     return self._idle.pop(number)[2]

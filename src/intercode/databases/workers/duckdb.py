@@ -35,6 +35,8 @@ UNION ALL SELECT schema_name, view_name, 'view' FROM system.main.duckdb_views()
 WHERE database_name = $1 AND NOT internal AND NOT temporary
 ORDER BY ALL
 """
+_FAILURES = (duckdb.Error, ArithmeticError, MemoryError, ValueError)
+"""Of a statement: DuckDB's own, and those of making a value Python's, such as a date B.C."""
 _SETTINGS: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -82,7 +84,8 @@ class Database:
 
     def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
         """Begin a session, on the pristine file or on the copy that there is."""
-        self.pristine, self.path, self.memory = pristine, Path(f"/{name}.duckdb"), memory
+        self.pristine, self.memory = pristine, memory
+        self.path = files.FOLDER / f"{name}.duckdb"
         copied = resume and self.path.exists() and not self.path.is_symlink()
         try:
             self.connect(writable=copied)
@@ -135,7 +138,7 @@ class Database:
                 results.append(self.run(statement, collector))
                 if late := collector.late():
                     break
-        except (duckdb.Error, MemoryError) as error:
+        except _FAILURES as error:
             failure, late = _failure(error, sql), collector.late()
         return [results, collector.lateness() if late else failure, late, self.writable]
 
@@ -177,7 +180,7 @@ class Database:
             with self.live.cursor() as fresh, _Watch(fresh, collector):
                 found = fresh.execute(_TABLES, [self.path.stem]).fetchall()
                 return [self.table(fresh, collector, *names) for names in found]
-        except (duckdb.Error, MemoryError) as error:
+        except _FAILURES as error:
             raise OSError(str(error)) from error
 
     def table(

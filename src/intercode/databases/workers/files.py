@@ -8,11 +8,20 @@ from pathlib import Path
 _CHUNK = 1 << 26
 
 
+FOLDER = Path("/database")
+"""In the sandbox; nobody else's files are in it."""
+
+
+def prepare() -> None:
+    """Make the folder, and work there: the engine's own temporary files go to it, too."""
+    FOLDER.mkdir(exist_ok=True)
+    os.chdir(FOLDER)
+
+
 def clear() -> None:
-    """Delete what a session before left."""
-    for path in list(Path("/").iterdir()):
-        if path.is_symlink() or not path.is_dir():
-            path.unlink()
+    """Delete what a session left."""
+    for path in list(FOLDER.iterdir()):
+        path.unlink()
 
 
 def copy(pristine: int, path: Path) -> None:

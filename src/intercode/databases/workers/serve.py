@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any, Protocol
 
-from intercode.databases.workers import wire
+from intercode.databases.workers import files, wire
 from intercode.databases.workers.results import Collector, Message
 
 _REQUEST_BYTES = 1 << 30
@@ -48,6 +48,7 @@ class Database(Protocol):
 def serve(channel: socket.socket, database: Database) -> None:
     """A worker's main: serve until the other end closes."""
     os.umask(0o077)
+    files.prepare()
     while True:
         try:
             request, fds = wire.receive(channel, _REQUEST_BYTES)

@@ -42,7 +42,7 @@ class Database:
 
     def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
         """Begin a session, on the pristine file or on the copy that there is."""
-        self.pristine, self.path = pristine, Path(f"/{name}.sqlite")
+        self.pristine, self.path = pristine, files.FOLDER / f"{name}.sqlite"
         copied = resume and self.path.exists()
         try:
             self.connect(writable=copied)
@@ -107,7 +107,7 @@ class Database:
         for begin, statement in split(sql):
             try:
                 results.append(self.run(statement))
-            except (sqlite3.Error, sqlite3.Warning, MemoryError) as error:
+            except (sqlite3.Error, sqlite3.Warning, MemoryError, ValueError) as error:
                 failure, late = _failure(error, statement, begin), collector.late()
             if failure is None and collector.late():
                 late = True  # for instance by very many statements

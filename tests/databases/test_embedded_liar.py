@@ -1,0 +1,60 @@
+"""A worker that an agent has taken over: its engine is not deceived into harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from intercode.databases import Source
+from intercode.databases.embedded_session import EmbeddedSession
+from intercode.databases.embedded_worker import EmbeddedWorker, WorkerPool
+from intercode.databases.pristine import PristineFile
+from intercode.errors import DatabaseError
+from intercode.sandbox import Limits
+from intercode.sandbox.native.provider import NativeProvider
+
+from .worker_liar import ANSWERS
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.defends("escape", "host DoS")]
+
+
+@pytest.fixture(scope="module")
+def liars() -> Iterator[WorkerPool]:
+    provider = NativeProvider(preload=("worker_liar",), path=(str(Path(__file__).parent),))
+    pool = WorkerPool(
+        lambda limits: EmbeddedWorker(provider.start("scratch", limits), "worker_liar")
+    )
+    yield pool
+    pool.close()
+    provider.close()
+
+
+@pytest.fixture
+def session(liars: WorkerPool, source: Source) -> Iterator[EmbeddedSession]:
+    limits = Limits(timeout=0.2)
+    with closing(
+        EmbeddedSession(source, limits, "agent", PristineFile.of(source.path), liars)
+    ) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_that_is_none(session: EmbeddedSession, answer: str) -> None:
+    with pytest.raises(DatabaseError):
+        session.execute(answer)
+
+
+def test_an_answer_that_does_not_end(session: EmbeddedSession) -> None:
+    outcome = session.execute("drip")
+    assert outcome.timed_out
+    assert outcome.restarted
+
+
+def test_a_worker_that_ends(session: EmbeddedSession) -> None:
+    outcome = session.execute("end")
+    assert outcome.restarted
+    assert outcome.failure is not None
+    assert "exit code 7" in outcome.failure.message
