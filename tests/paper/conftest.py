@@ -1,9 +1,13 @@
-"""A sandbox provider, where this machine permits one."""
+"""A sandbox provider, where this machine permits one; and databases as a dump of 2023."""
+
+from contextlib import closing
 
 import pytest
 
-from intercode.errors import SandboxUnavailableError
+from intercode.databases.server_mysql import recipe
+from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.paper.container import PaperImage
+from intercode.paper.sql_databases import open_databases
 from intercode.sandbox import get_provider
 
 
@@ -29,3 +33,49 @@ def image(provider, tmp_path_factory):
     made = PaperImage(provider, f"host+{script}")
     yield made
     made.close()
+
+
+DUMP = """\
+CREATE USER 'admin'@'%' IDENTIFIED BY 'admin';
+CREATE DATABASE IF NOT EXISTS `Zoo` /*!40100 DEFAULT CHARACTER SET utf8mb4 */;
+USE `Zoo`;
+DROP TABLE IF EXISTS `animal`;
+CREATE TABLE `animal` (
+  `Animal_ID` int NOT NULL AUTO_INCREMENT,
+  `Name` text COLLATE utf8mb4_general_ci,
+  `Kind` varchar(20) COLLATE utf8mb4_general_ci DEFAULT NULL,
+  `Weight` decimal(6,2) DEFAULT NULL,
+  `Born` date DEFAULT NULL,
+  PRIMARY KEY (`Animal_ID`)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci;
+INSERT INTO `animal` VALUES (1,'Zoe','lion',190.50,'2020-02-29'),(2,'Abe','ape',80.00,NULL),
+(3,'Éva','lion',NULL,'2021-01-01'),(4,'Bob','ape',75.25,'2019-12-31');
+CREATE DATABASE IF NOT EXISTS `shop`;
+USE `shop`;
+CREATE TABLE `item` (`id` int NOT NULL, `label` varchar(9), PRIMARY KEY (`id`)) ENGINE=InnoDB;
+INSERT INTO `item` VALUES (1,'hat');
+"""
+
+
+@pytest.fixture(scope="session")
+def dump(tmp_path_factory):
+    """What `mysqldump --databases` writes, of two databases."""
+    path = tmp_path_factory.mktemp("dump") / "dbs.sql"
+    path.write_text(DUMP)
+    return path
+
+
+@pytest.fixture(params=["mysql", "sqlite"])
+def databases(request, dump):
+    """The dump's databases, pristine, on a private MariaDB and on SQLite."""
+    if request.param == "mysql":
+        needs_mariadb()
+    with closing(open_databases(request.param, dump)) as opened:
+        yield opened
+
+
+def needs_mariadb():
+    try:
+        recipe()
+    except UsageError as error:
+        pytest.skip(str(error))

@@ -31,11 +31,12 @@ def replay(
     from intercode.paper.sql_replay import replay_sql
 
     tasks = _tasks(args)
-    if tasks.databases is None:
-        raise UsageError(f"{args.data}: it is not said where its databases are: use --upstream")
+    place = args.databases or tasks.databases
+    if place is None:
+        raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
     dialect = str(tasks[0].metadata.get("dialect", "mysql"))
     engine = args.engine or usual_engine()
-    with closing(open_databases(engine, Path(tasks.databases), dialect, _tell(args))) as databases:
+    with closing(open_databases(engine, Path(place), dialect, _tell(args))) as databases:
         return replay_sql(tasks, run, databases, progress)
 
 

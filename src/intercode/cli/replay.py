@@ -48,6 +48,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|URL",
         help="for SQL (default: mysql where its server is installed, else sqlite)",
     )
+    parser.add_argument(
+        "--databases", type=Path, metavar="PATH", help="for SQL, with --data: their folder or dump"
+    )
     _options.add_selection(parser)
     parser.add_argument(
         "--workers",
@@ -90,8 +93,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--upstream DIR and --suite NAME belong together")
     if args.env == "sql" and args.image is not None:
         raise UsageError("--image is for bash: an SQL run has an --engine")
-    if args.env == "bash" and args.engine is not None:
-        raise UsageError("--engine is for sql: a Bash run has an --image")
+    if args.env == "bash" and (args.engine or args.databases):
+        raise UsageError("--engine and --databases are for sql: a Bash run has an --image")
 
 
 def _replay_bash(

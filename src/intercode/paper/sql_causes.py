@@ -101,7 +101,7 @@ def _of_rows(command: str, recorded: list[str] | None, replayed: list[str] | Non
         return ORDER if one != two else TYPES
     if _LIMIT.search(command):
         return TIES
-    if len(one) == len(two) == SHOWN_ROWS:
+    if len(one) == len(two) and len(one) in SHOWN_ROWS:
         return ORDER  # and then it was cut
     return GROUP if len(one) == len(two) and _GROUPED.search(command) else UNKNOWN
 

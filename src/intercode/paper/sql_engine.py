@@ -32,6 +32,7 @@ _SYSTEM = "information_schema"
 """Every MySQL server has it. Here it is empty: what agents did in it does not need its content."""
 _USE = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
+_DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
 _SHOW_TABLES = re.compile(r"\s*SHOW\s+(?:FULL\s+)?TABLES\s*;?\s*$", re.IGNORECASE)
 _DESCRIBE = re.compile(
     r"\s*(?:DESC|DESCRIBE|EXPLAIN|SHOW\s+(?:COLUMNS|FIELDS)\s+(?:FROM|IN))\s+`?(\w+)`?\s*;?\s*$",
@@ -62,7 +63,7 @@ class EngineDatabases:
         self._find = find
         self._limits = limits
         self._dialect = dialect
-        self._folder = tempfile.TemporaryDirectory(prefix="ic-paper-")
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._sessions: dict[str, Session] = {}
         self._schemas: dict[str, Schema] = {}
 
@@ -93,11 +94,15 @@ class EngineDatabases:
         """Close all sessions. Idempotent."""
         while self._sessions:
             self._sessions.popitem()[1].close()
-        self._folder.cleanup()
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
 
     def _source(self, name: str) -> Source:
         if name.lower() != _SYSTEM:
             return self._find(name)
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="ic-paper-")
         path = Path(self._folder.name, f"{_SYSTEM}.sql")
         path.touch()
         return find(path)
@@ -221,6 +226,7 @@ def _translate(sql: str, dialect: str, wanted: str) -> str:
     """A statement in another language; as it is, if it cannot be read."""
     try:
         level = sqlglot.ErrorLevel.IGNORE  # the engine will say what it does not know
+        sql = _DUAL.sub("", sql)
         return ";".join(sqlglot.transpile(sql, read=dialect, write=wanted, unsupported_level=level))
     except (SqlglotError, RecursionError):
         return sql

@@ -10,8 +10,8 @@ import re
 from intercode.paper.causes import CUT
 from intercode.paper.sql_reward import Answer
 
-SHOWN_ROWS = 25
-"""So many rows ReAct's runs kept of an observation."""
+SHOWN_ROWS = (25, 30, 10)
+"""So many rows ReAct's runs kept of an observation: most of them the first number."""
 _CLAUSES = {
     "field list": "SELECT",
     "from clause": "FROM",
@@ -40,18 +40,20 @@ def shown(answer: Answer, react: bool = False) -> str:
         react: Whether it is ReAct's run, which cut long ones.
     """
     if react and isinstance(answer, list):
-        return str(answer[:SHOWN_ROWS])
+        return str(answer[: SHOWN_ROWS[0]])
     text = str(answer)
     return text[:CUT] if react else text
 
 
 def same(recorded: str, answer: Answer, react: bool = False) -> bool:
     """Whether an observation says what was recorded, but for its wording."""
-    # Some of ReAct's runs cut nothing.
-    if plain(recorded) in (plain(shown(answer, react)), plain(shown(answer))):
+    kept = plain(recorded)
+    if kept in (plain(shown(answer, react)), plain(str(answer))):
         return True
-    if react and isinstance(answer, str) and len(recorded) == CUT:
-        return plain(answer).startswith(plain(recorded))
+    if react and isinstance(answer, list):
+        return any(kept == plain(str(answer[:count])) for count in SHOWN_ROWS[1:])
+    if react and len(recorded) == CUT:
+        return plain(str(answer)).startswith(kept)
     # Some files hold the rows as lists.
     return isinstance(answer, list) and recorded == str([list(row) for row in answer])
 

@@ -1,0 +1,210 @@
+"""Replays of SQL runs: of one made here, and of the recorded ones where they are to be had."""
+
+import json
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from intercode.cli.main import main
+from intercode.datasets import load
+from intercode.errors import RecordError
+from intercode.paper.results import load_results
+from intercode.paper.sql_databases import open_databases
+from intercode.paper.sql_env import PaperSqlEnv
+from intercode.paper.sql_replay import replay_sql
+from intercode.task import Task
+
+from .conftest import needs_mariadb
+from .upstream import UPSTREAM
+
+SQL_RESULTS = UPSTREAM / "data" / "results" / "sql" / "gpt-3.5"
+needs_recorded = pytest.mark.skipif(
+    not SQL_RESULTS.is_dir(), reason=f"no recorded runs in {UPSTREAM}"
+)
+TASKS = [
+    Task("0", "Which kinds?", ("SELECT DISTINCT Kind FROM animal ORDER BY Kind",), db="Zoo"),
+    Task("1", "How many?", ("SELECT COUNT(*) FROM animal",), db="Zoo"),
+    Task("2", "What is sold?", ("SELECT label FROM item",), db="shop"),
+]
+ACTIONS = [
+    ["SELECT Kind FROM animals", "SELECT DISTINCT Kind FROM animal ORDER BY Kind DESC"],
+    ["CREATE TABLE more (a int)", "SELECT COUNT(*) FROM animal"],
+    ["USE Zoo", "SELECT * FROM more"],
+]
+RETRY = "No SQL code was found in your last response.\n\nYour response …"
+
+
+@pytest.fixture
+def recorded(dump, tmp_path):
+    """A results file of a run in our own environment, on SQLite."""
+    episodes = {}
+    with closing(open_databases("sqlite", dump)) as databases:
+        env = PaperSqlEnv(databases, TASKS)
+        for row, actions in enumerate(ACTIONS):
+            env.reset(row)
+            seen = [(str(env.step(action)[0]), env.step("submit")[1]) for action in actions]
+            episodes[str(row)] = {
+                "task_id": row,
+                "query": TASKS[row].query,
+                "hardness": "easy" if row else "hard",
+                "turn_history": {
+                    "actions": [*actions, "I am done."],
+                    "observations": [o for o, _ in seen] + [RETRY],
+                    "rewards": [r for _, r in seen] + [0],
+                    "valid_action": [True] * 3,
+                },
+                "summary": {"max_reward": max(r for _, r in seen)},
+            }
+        env.close()
+
+    def written(change=lambda data: data):
+        path = tmp_path / "r.json"
+        path.write_text(json.dumps(change(episodes)))
+        return load_results(path)
+
+    return written
+
+
+def replayed(run, databases):
+    told = []
+    report = replay_sql(TASKS, run, databases, lambda *counts: told.append(counts))
+    assert told[-1] == (report.episodes, report.episodes)
+    json.dumps(report.to_dict())
+    return report
+
+
+def test_a_run_replays_with_its_leaks(recorded, databases):
+    report = replayed(recorded(), databases)
+    assert (report.episodes, report.turns, report.reward_equal) == (3, 6, 6)
+    assert report.observation_equal == 6, "CREATE TABLE in task 1 is seen in task 2"
+    # In task 2 gold fails after the agent's USE, and so agrees with what has no rows.
+    assert (report.success_recorded, report.success_replayed, report.success_agree) == (2, 2, 3)
+    assert report.mismatches == []
+    easy, hard = report.by_hardness["easy"], report.by_hardness["hard"]
+    assert (easy.episodes, easy.success_replayed, hard.episodes) == (2, 2, 1)
+    (part,) = report.parts
+    assert (part.first, part.episodes, part.version) == ("0", 3, "released")
+    assert part.agree == {"released": 6, "early": 5, "first": 5}
+
+
+def test_what_differs_is_told(recorded, databases):
+    def change(data):
+        history = data["1"]["turn_history"]
+        history["rewards"][1], history["observations"][1] = 0.5, "[(9,)]"
+        data["1"]["summary"]["max_reward"] = 0.5
+        return data
+
+    report = replayed(recorded(change), databases)
+    assert (report.reward_equal, report.observation_equal, report.success_agree) == (5, 5, 2)
+    (found,) = report.mismatches
+    assert (found.task, found.turn, found.action) == ("1", 1, ACTIONS[1][1])
+    assert (found.observation_recorded, found.observation_replayed) == ("[(9,)]", "[(4,)]")
+    assert (found.reward_recorded, found.reward_replayed) == (0.5, 1.0)
+    assert found.cause
+
+
+def test_each_part_has_its_connection_and_its_version(recorded, databases):
+    """Wherever the order of the tasks breaks, another process of 2023 began."""
+
+    def change(data):
+        data["0"]["turn_history"]["rewards"][1] = 1.0  # as the early reward had it
+        data["0"]["summary"]["max_reward"] = 1.0
+        return {key: data[key] for key in ("1", "2", "0")}
+
+    report = replayed(recorded(change), databases)
+    assert [(part.first, part.episodes) for part in report.parts] == [("1", 2), ("0", 1)]
+    assert report.parts[1].agree == {"released": 1, "early": 2, "first": 2}
+    # One turn is no evidence that a part is of another version.
+    assert [part.version for part in report.parts] == ["early", "early"]
+    assert report.reward_equal == report.turns == 6
+
+
+def test_react(databases, tmp_path):
+    history = {
+        "thoughts": ["a", "b", "c"],
+        "actions": [
+            "execute[SELECT COUNT(*) FROM animal; DROP TABLE animal]",
+            "execute[SELECT COUNT(*) FROM animal;]",
+            "submit",
+        ],
+        "observations": ["[(4,)]"] * 3,
+        "rewards": [0, 0, 1.0],
+        "valid_action": [True] * 3,
+    }
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"1": {"query": "How many?", "turn_history": history}}))
+    report = replayed(load_results(path), databases)
+    assert (report.turns, report.reward_equal, report.observation_equal) == (3, 3, 3)
+    assert report.success_agree == 1
+
+
+def test_results_of_other_data(recorded, databases):
+    with pytest.raises(RecordError, match="What is sold"):
+        replay_sql(TASKS[:2], recorded(), databases)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data", "d.json", "--image", "x"], "--image is for bash"),
+        (["--upstream", "u", "--data", "d.json"], "either --data"),
+        (["--upstream", "u", "--suite", "nl2bash_fs_1"], "nl2bash_fs_1"),
+    ],
+)
+def test_wrong_options(recorded, capsys, options, words):
+    results = str(recorded().path)
+    assert main(["replay", "--env", "sql", "--results", results, *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command(recorded, dump, capsys):
+    folder = Path(dump).parent
+    data = folder / "tasks.json"
+    data.write_text(json.dumps([{**task.to_dict(), "gold": task.gold[0]} for task in TASKS]))
+    results = str(recorded().path)
+    command = ["replay", "--env", "sql", "--results", results, "--data", str(data), "--quiet"]
+    command += ["--databases", str(dump), "--engine", "sqlite"]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["turns"], report["reward_equal"]) == (6, 6)
+    assert report["engine"].startswith("SQLite") and report["by_hardness"]["hard"]["episodes"] == 1
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "success on SQLite" in shown and "released (6 turns)" in shown
+
+
+@needs_recorded
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["mysql", "sqlite"])
+def test_recorded_runs(engine):
+    """Every recorded SQL run of GPT-3.5, with the shares that the project promises."""
+    if engine == "mysql":
+        needs_mariadb()
+    rewards, episodes = (0.995, 0.995) if engine == "mysql" else (0.95, 0.95)
+    tasks = load("spider", root=UPSTREAM)
+    for path in sorted(SQL_RESULTS.glob("*.json")):
+        with closing(open_databases(engine, Path(tasks.databases))) as databases:
+            report = replay_sql(list(tasks), load_results(path), databases)
+        print(path.name, report.turns, report.reward_equal, report.success_agree)
+        assert report.reward_equal >= rewards * report.turns > 0
+        assert report.success_agree >= episodes * report.episodes > 0
+        assert all(mismatch.cause != "unknown" for mismatch in report.mismatches) or (
+            engine == "sqlite"
+        )
+
+
+@needs_recorded
+def test_the_golds_that_fail_are_those_that_failed_on_mysql_8():
+    needs_mariadb()
+    tasks = load("spider", root=UPSTREAM)
+    known = json.loads((UPSTREAM / "derived" / "spider_gold_on_mysql8.json").read_bytes())
+    with closing(open_databases("mysql", Path(tasks.databases))) as databases:
+        connection = databases.connect()
+        failing = set()
+        for task in tasks:
+            connection.use(task.db)
+            if isinstance(connection.execute(task.gold[0]), str):
+                failing.add(task.task_id)
+        connection.close()
+    assert failing == {key for key, one in known.items() if one["corrupt"]}
