@@ -62,10 +62,11 @@ def _read(node: Any) -> Iterator[Condition]:
 
 
 def _column(node: Any) -> exp.Column | None:
-    """The column, also within what changes neither its kind nor its value much."""
-    while isinstance(node, (exp.Lower, exp.Upper, exp.Trim, exp.Cast, exp.Paren, exp.Collate)):
-        node = node.this
-    return node if isinstance(node, exp.Column) else None
+    """The only column of an expression for one row: of ``a``, ``LOWER(a)``, ``YEAR(a)``."""
+    if node.find(exp.AggFunc, exp.Query) is not None:
+        return None
+    columns = list(node.find_all(exp.Column))
+    return columns[0] if len(columns) == 1 else None
 
 
 def _constant(node: Any) -> Constant | None:

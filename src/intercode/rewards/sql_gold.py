@@ -116,7 +116,7 @@ def _changes(statement: Sequence[Token]) -> bool:
         return not {"TEMP", "TEMPORARY"} & set(words[1:4])
     if words[0] in ("SELECT", "WITH") and "INTO" in words:
         return True
-    if words[0] == "WITH" or (words[0] in ("EXPLAIN", "DESCRIBE") and "ANALYZE" in words[:4]):
+    if words[0] == "WITH":
         # A function of the name, REPLACE(…), is none of them.
         following = [*words[1:], ""]
         pairs = zip(words, following, strict=True)

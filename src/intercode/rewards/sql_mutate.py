@@ -20,7 +20,7 @@ from typing import Any
 from intercode.databases.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_constants import Wanted
 
-VERSION = 1
+VERSION = 2
 """Of the mutation. Count it on with every change that gives other rows."""
 
 _TOUCHED = 300
@@ -249,9 +249,11 @@ def _fitted(value: Any, column: Column) -> Any:
         return str(value)
     kind = column.type.kind
     if kind in ("date", "datetime"):
+        text = str(value)
+        day = text[:10] + "-06-15"[len(text) - 10 :] if len(text) in (4, 7) else text[:10]
         with suppress(ValueError):
-            day = date.fromisoformat(str(value)[:10]).isoformat()
-            return day + (str(value)[10:] or " 12:00:00") if kind == "datetime" else day
+            day = date.fromisoformat(day).isoformat()
+            return day + (text[10:] or " 12:00:00") if kind == "datetime" else day
         return None
     if kind in ("time", "blob"):
         return None

@@ -25,10 +25,10 @@ State = Mapping[str, Table]
 
 _FAMILIES = (
     ("boolean", r"bool"),
-    ("number", r"int|serial|real|floa|doub|dec|num|money|bit"),
     ("text", r"char|text|clob|enum|set|string|uuid|json"),
     ("moment", r"date|time|year|interval"),
     ("bytes", r"blob|binary|bytea"),
+    ("number", r"int|serial|real|floa|doub|dec|num|money|bit"),
 )
 
 
