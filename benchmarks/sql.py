@@ -99,7 +99,7 @@ def mariadb() -> list[Row]:
         environment(Path(name), engine) as env,
     ):
         env.reset(options={"task_id": "small"})
-        connection = pymysql.connect(**engine.server.connect_args)  # type: ignore[attr-defined]
+        connection = pymysql.connect(**engine._server.connect_args)  # type: ignore[attr-defined]
         cursor = connection.cursor()
         statements = different()
 

@@ -59,10 +59,14 @@ def test_a_cheat_harms_no_later_episode(make_sql: MakeSql, cheat: str) -> None:
 
 
 @pytest.mark.parametrize("task_id", ["move", "add", "table"])
-def test_a_change_that_was_not_made_is_no_success(make_sql: MakeSql, task_id: str) -> None:
+def test_a_change_that_was_not_made_is_no_success(
+    sql_engine: Engine, make_sql: MakeSql, task_id: str
+) -> None:
     env = make_sql()
     assert attempt(env, task_id, "SELECT 1") == 0.0
-    assert attempt(env, task_id, "BEGIN", env.dataset[task_id].gold[0], "ROLLBACK") < 1.0
+    undone = attempt(env, task_id, "BEGIN", env.dataset[task_id].gold[0], "ROLLBACK")
+    # MySQL commits what comes before a CREATE TABLE, and the table itself.
+    assert undone == 1.0 if (sql_engine.name, task_id) == ("mysql", "table") else undone < 1.0
     everything = "DELETE FROM voucher; DELETE FROM purchase; DELETE FROM customer"
     assert attempt(env, task_id, everything) < 1.0
 

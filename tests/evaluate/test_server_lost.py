@@ -1,0 +1,152 @@
+"""A database server that dies in the middle of a run costs time, and no episode its score."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from intercode.databases import Engine, get_engine, server_mysql, server_postgresql
+from intercode.databases.server import Server, _user
+from intercode.episode import Episode
+from intercode.evaluate import evaluate
+from intercode.evaluate.progress import Progress
+from intercode.evaluate.runner import RunResult
+from intercode.sandbox.images.files import remove_tree
+from intercode.task import Dataset, Task
+
+EPISODES = 60
+KILL_AFTER = 20
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Dataset:
+    (tmp_path / "count.sql").write_text(
+        "CREATE TABLE item (id INTEGER PRIMARY KEY, price REAL);"
+        "INSERT INTO item VALUES (1, 2.5), (2, NULL), (3, 4.0);"
+    )
+    read = Task("read", "Sum?", ("SELECT SUM(price) FROM item",), db="count")
+    write = Task("write", "Raise all.", ("UPDATE item SET price = price + 1",), db="count")
+    return Dataset([read, write], databases=str(tmp_path))
+
+
+def server_process(server: Server) -> int:
+    """The pid of the server itself, below its supervisor."""
+    assert server._process is not None
+    pid = server._process.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+class Killer(Progress):
+    """Kills the server when so many episodes have ended."""
+
+    def __init__(self, kill: Any) -> None:
+        self._kill = kill
+        self._ended = 0
+
+    def episode(self, episode: Episode) -> None:
+        self._ended += 1
+        if self._ended == KILL_AFTER:
+            self._kill()
+
+
+def run(engine: Engine, tasks: Dataset, kill: Any, out: Path) -> RunResult:
+    from intercode.envs.sql import SqlEnv
+
+    return evaluate(
+        tasks,
+        "oracle",
+        lambda: SqlEnv(tasks, engine=engine),
+        workers=4,
+        epochs=EPISODES // 2,
+        out=out,
+        progress=Killer(kill),
+    )
+
+
+def check(result: RunResult) -> None:
+    """Every episode has its score; some were begun again for it."""
+    assert result.complete
+    assert result.statistics.success_rate == 1.0
+    assert len(result.outcomes) == EPISODES
+    again = [e for e in result.episodes() if e.metadata.get("attempts", 1) > 1]
+    assert again
+
+
+@pytest.mark.parametrize("name", ["mysql", "postgresql"])
+def test_a_private_server_is_started_again(name: str, tasks: Dataset, tmp_path: Path) -> None:
+    with closing(get_engine(name)) as engine:
+        server: Server = engine._server  # type: ignore[attr-defined]
+        check(
+            run(
+                engine,
+                tasks,
+                lambda: os.kill(server_process(server), signal.SIGKILL),
+                tmp_path / "run",
+            )
+        )
+        assert engine._server is not server  # type: ignore[attr-defined]
+
+
+class Standing(Server):
+    """A server as an administrator has it: nobody watches over it, and its data outlives it."""
+
+    def _start(self) -> None:
+        uid, gid = _user(self._recipe)
+        self._process = subprocess.Popen(
+            self._recipe.command(self.folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **({"user": uid, "group": gid, "extra_groups": []} if os.geteuid() == 0 else {}),
+        )
+        with (self.folder / "log").open("a+b") as log:
+            self._wait(log.fileno())
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        remove_tree(self.folder)
+
+
+@pytest.fixture(params=[server_mysql, server_postgresql], ids=["mysql", "postgresql"])
+def standing(request: pytest.FixtureRequest) -> Iterator[Standing]:
+    with closing(Standing(request.param.recipe())) as server:
+        yield server
+
+
+def url_of(server: Server) -> str:
+    """How a user would name this server."""
+    given = server.connect_args
+    if server.product == "postgresql":
+        host = quote(str(given["host"]), safe="")
+        return f"postgresql://{given['user']}:{given['password']}@/postgres?host={host}"
+    socket = quote(str(given["unix_socket"]))
+    return f"mysql://{given['user']}:{given['password']}@localhost?unix_socket={socket}"
+
+
+def test_a_server_at_a_url_is_waited_for(
+    standing: Standing, tasks: Dataset, tmp_path: Path
+) -> None:
+    back = threading.Thread(target=lambda: (time.sleep(2), standing._start()))
+
+    def kill() -> None:
+        standing.kill()
+        back.start()
+
+    with closing(get_engine(url_of(standing))) as engine:
+        check(run(engine, tasks, kill, tmp_path / "run"))
+        back.join()
