@@ -133,7 +133,7 @@ def url_of(server: Server) -> str:
     given = server.connect_args
     if server.product == "postgresql":
         host = quote(str(given["host"]), safe="")
-        return f"postgresql://{given['user']}:{given['password']}@/postgres?host={host}"
+        return f"postgresql://{given['user']}@/postgres?host={host}"
     socket = quote(str(given["unix_socket"]))
     return f"mysql://{given['user']}:{given['password']}@localhost?unix_socket={socket}"
 
