@@ -134,6 +134,10 @@ class Sandbox(Protocol):
     """One started sandbox. Not thread-safe, save for `close()`; use one per worker."""
 
     limits: Limits
+    env: Mapping[str, str]
+    """The environment that its programs start with."""
+    cwd: str
+    """The directory that its programs start in."""
 
     def exec(
         self,

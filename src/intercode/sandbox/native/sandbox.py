@@ -46,6 +46,8 @@ class NativeSandbox:
         self.held: tuple[Layer, ...] = ()
         """Saved layers that it was started from: they must be there for as long as it is."""
         self.limits = limits
+        self.env: Mapping[str, str] = {**image.env, "PWD": image.cwd}
+        self.cwd = image.cwd
         self._control = control
         self._on_close = closed
         self._forget = forget
@@ -126,7 +128,7 @@ class NativeSandbox:
                     "op": "spawn",
                     "argv": arguments,
                     "cwd": folder,
-                    "env": {**self.image.env, "PWD": folder, **(env or {})},
+                    "env": {**self.env, "PWD": folder, **(env or {})},
                     "numbers": list(theirs),
                     "user": user,
                     "track": track,
