@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="URL|PATH",
         help="another place of the same archive, the archive as a file, or a folder to link to",
     )
-    fetch.add_argument("--sha256", default="", metavar="HEX", help="what the archive must be")
+    fetch.add_argument("--checksum", default="", metavar="HEX", help="its SHA-256")
     fetch.add_argument("--force", action="store_true", help="fetch it again")
     fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
@@ -126,7 +126,7 @@ def _fetch(args: argparse.Namespace) -> None:
     dataset = fetch(
         args.name,
         origin=args.origin,
-        sha256=args.sha256,
+        sha256=args.checksum,
         force=args.force,
         say=None if args.quiet else _say,
         progress=meter,

@@ -2,7 +2,7 @@
 
 The checksums are of the archives as many people have fetched them; the authors publish none. An
 archive that its authors have replaced does not match: then look at what is new, and say
-``--sha256`` yourself.
+``--checksum`` yourself.
 """
 
 from __future__ import annotations

@@ -170,5 +170,5 @@ def _check(url: str, part: Path, sha256: str) -> None:
         part.unlink()
         raise FetchError(
             f"{url}: is not what it was: SHA-256 is {digest.hexdigest()}, not {sha256}; if the "
-            "authors have changed it and you trust that, say so by --sha256"
+            "authors have changed it and you trust that, say so by --checksum"
         )
