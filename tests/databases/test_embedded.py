@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases import Session, Source, find
+from intercode.databases import Session, Source, find, get_engine
 from intercode.databases.embedded import EmbeddedEngine
 from intercode.databases.embedded_session import EmbeddedSession
-from intercode.errors import DatabaseError, SandboxError
+from intercode.errors import DatabaseError, SandboxError, UsageError
 from intercode.sandbox import Limits
 from intercode.sandbox.base import Sandbox
 
@@ -200,3 +200,9 @@ def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source:
         thread.join()
     with closing(embedded.open(source)) as session:
         assert value(session, "SELECT count(*) FROM artist") == 4
+
+
+def test_duckdb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'intercode-gym\[duckdb\]'"):
+        get_engine("duckdb")

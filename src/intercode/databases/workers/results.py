@@ -36,8 +36,6 @@ class Collector:
         self.deadline = time.monotonic() + seconds
         self.max_rows = max_rows
         self.left = max_bytes
-        self.counting = False
-        """Whether the rows that come are no longer kept: what stops them is no failure."""
 
     def left_seconds(self) -> float:
         """Until the time limit."""
@@ -53,7 +51,6 @@ class Collector:
 
     def result(self, columns: Iterable[str], rows: Iterable[Any], changed: int | None) -> Message:
         """The result of one statement; see `Message`."""
-        self.counting = False
         names = list(columns)
         self.left -= sum(len(name) + _PER_VALUE for name in names)
         kept: list[Any] = []
@@ -75,14 +72,13 @@ class Collector:
         return None
 
     def _count(self, rows: Iterator[Any], count: int) -> int | None:
-        self.counting = True
         try:
             for _ in rows:
                 count += 1
                 if count >= _MOST_COUNTED:
                     return None
         except Exception:
-            if self.late():
+            if self.late():  # what is no longer kept need not be counted to its end
                 return None
             raise
         return count
