@@ -61,13 +61,16 @@ class Collector:
     def _keep(self, rows: Iterator[Any], kept: list[Any]) -> Iterator[Any] | None:
         """Keep what fits; what comes after the first row that does not, if there is one."""
         for row in rows:
-            self.left -= sum([len(value) for value in row if type(value) in _LONG])
-            self.left -= _PER_VALUE * len(row)
+            if len(kept) >= self.max_rows:
+                return rows
+            weight = sum([len(value) for value in row if type(value) in _LONG])
+            weight += _PER_VALUE * len(row)
             if not _FLAT.issuperset(map(type, row)):
                 row = [wire.nest(value) for value in row]
-                self.left -= len(wire.encode(row))
-            if len(kept) >= self.max_rows or self.left < 0:
+                weight += len(wire.encode(row))
+            if weight > self.left:
                 return rows
+            self.left -= weight
             kept.append(row)
         return None
 
