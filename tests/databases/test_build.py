@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import find
+from intercode.databases import build, find
 from intercode.databases.build import as_sqlite, cached
 from intercode.databases.dump import plain, read, section
 from intercode.databases.dump_values import parse
@@ -100,6 +100,15 @@ def test_script_that_fails_leaves_nothing(tmp_path: Path, cache: Path, text: str
     with pytest.raises(TaskError, match=r"bad\.sql"):
         as_sqlite(find(path))
     assert list(cache.iterdir()) == []
+
+
+def test_script_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "SCRIPT_SECONDS", 0.1)
+    endless = (
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT MAX(i) FROM n"
+    )
+    with pytest.raises(TaskError, match=r"runs for over 0\.1 s"):
+        as_sqlite(find(script(tmp_path, f"CREATE TABLE t (a); {endless};")))
 
 
 def test_sqlite_file_is_itself(tmp_path: Path) -> None:

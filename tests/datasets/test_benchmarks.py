@@ -17,6 +17,7 @@ from intercode.databases.source import names
 from intercode.datasets import bird, load, spider, wikisql
 from intercode.datasets.spider_hardness import hardness
 from intercode.errors import TaskError
+from intercode.rewards.test_suite import beside
 from intercode.task import Dataset
 
 from . import layouts
@@ -54,12 +55,13 @@ def test_spider_splits(tmp_path: Path) -> None:
 
 def test_spider_test_suite(tmp_path: Path) -> None:
     root = layouts.spider(tmp_path / "spider")
-    for name in ("shop", "shop_1", "a_shop"):
-        layouts.database(tmp_path / "suite" / "database" / "shop" / f"{name}.sqlite")
     folder = tmp_path / "suite" / "database"
+    for name in ("shop", "shop_1", "a_shop"):
+        layouts.database(folder / "shop" / f"{name}.sqlite")
     dataset = spider.load(root, databases=folder)
     assert dataset.databases == str(folder)
-    assert [path.stem for path in spider.suite(folder, "shop")] == ["shop", "a_shop", "shop_1"]
+    suite = beside(dataset[0], find(folder, "shop"))
+    assert {source.path.stem for source in suite} == {"shop", "shop_1", "a_shop"}
 
 
 def test_bird(tmp_path: Path) -> None:

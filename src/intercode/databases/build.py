@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -28,9 +29,13 @@ from intercode.sandbox.images.files import locked
 VERSION = 1
 """Of what is built from a source. Count it on with every change that makes other files."""
 
+SCRIPT_SECONDS = 600.0
+"""How long a script may run."""
+
 Progress = Callable[[str], None]
 
 _MAGIC = b"SQLite format 3\0"
+_STEPS = 1_000_000  # of SQLite's machine, between two looks at the clock
 _WAL = 2  # the file format's versions for reading and writing, if it has a write-ahead log
 
 
@@ -157,7 +162,14 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
         script = source.path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"{source.path}: not UTF-8 at byte {error.start}") from None
-    connection.executescript(script)
+    end = time.monotonic() + SCRIPT_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+    try:
+        connection.executescript(script)
+    except sqlite3.OperationalError as error:
+        if time.monotonic() > end:
+            raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
+        raise
 
 
 def _fill_from_dump(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:

@@ -70,13 +70,6 @@ def load(
     return Dataset(tasks, name, str(place / files[0]), str(databases or place / folder))
 
 
-def suite(databases: str | Path, db: str) -> tuple[Path, ...]:
-    """All databases of one name, of a test suite: the database itself first."""
-    folder = Path(databases) / db
-    found = sorted(folder.glob("*.sqlite"))
-    return tuple(sorted(found, key=lambda path: path.stem != db))
-
-
 def _authored(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
     level = row.get("hardness") or hardness(row["query"])
     return {
