@@ -28,9 +28,9 @@ _RIGHTS = (
     "CREATE TEMPORARY TABLES, LOCK TABLES, EXECUTE, CREATE VIEW, SHOW VIEW, CREATE ROUTINE, "
     "ALTER ROUTINE, TRIGGER"
 )
+_DROP_SECONDS = 3
 _FLAGS = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"}
 _FILES = {"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"}
-_UNKNOWN_DATABASE = ("1049", "1146")
 
 
 class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
@@ -181,9 +181,15 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
         # First the connection: a lock that it holds would keep the database from being dropped.
         admin.run(f"KILL CONNECTION {clone.connection.thread}")
         clone.connection.close()
-        admin.query(
-            f"DROP USER IF EXISTS '{clone.name}'@'{self._host}';"
-            f"DROP DATABASE IF EXISTS `{clone.name}`"
+        if self._is_ours:
+            _roll_back_prepared(admin)
+        admin.query(self._dropping(clone.name))
+
+    def _dropping(self, name: str) -> str:
+        return (
+            f"SET SESSION lock_wait_timeout = {_DROP_SECONDS}, "
+            f"innodb_lock_wait_timeout = {_DROP_SECONDS};"
+            f"DROP USER IF EXISTS '{name}'@'{self._host}'; DROP DATABASE IF EXISTS `{name}`"
         )
 
     def _forget(self, clone: MySQLClone) -> None:
@@ -192,12 +198,20 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
     def _drop_templates(self) -> None:
         with self.admin(patient=False) as admin:
             for template in self._templates.values():
-                admin.query(
-                    f"DROP USER IF EXISTS '{template.name}'@'{self._host}';"
-                    f"DROP DATABASE IF EXISTS `{template.name}`"
-                )
+                admin.query(self._dropping(template.name))
 
     def _session(
         self, clone: MySQLClone, source: Source, role: Role, limits: Limits
     ) -> ServerSession:
         return MySQLSession(self, clone, source, role, limits)
+
+
+def _roll_back_prepared(admin: MySQLConnection) -> None:
+    """End transactions that agents have prepared (XA): they outlive their connection.
+
+    Those of a session that is open are not concerned: the server refuses to touch them.
+    """
+    for _, length, _, data in admin.query("XA RECOVER"):
+        name = data if isinstance(data, bytes) else str(data).encode()
+        end = int(str(length))
+        admin.run(f"XA ROLLBACK X'{name[:end].hex()}', X'{name[end:].hex()}'")

@@ -51,6 +51,7 @@ class MySQLConnection:
     """
 
     def __init__(self, connect_args: Mapping[str, Any]) -> None:
+        _check_socket(connect_args.get("unix_socket"))
         try:
             self._raw = pymysql.connect(
                 charset="utf8mb4",
@@ -175,6 +176,17 @@ class MySQLConnection:
         except (pymysql.err.Error, UnicodeDecodeError, OSError):
             raise ConnectionLost(f"the result is not UTF-8: {error.reason}") from None
         return Failure(f"the result is not UTF-8: {error.reason}; use SET NAMES utf8mb4")
+
+
+def _check_socket(path: str | None) -> None:
+    """The driver leaves a socket open that it cannot connect; so it is not to try in vain."""
+    if path is None:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError as error:
+            raise Unreachable(f"{path}: {error.strerror}") from None
 
 
 def _parts(error: Exception) -> tuple[int, str]:

@@ -111,7 +111,10 @@ class MySQLSession(ServerSession):
     # --- ending ------------------------------------------------------------------------------
 
     def _release(self) -> None:
-        self._engine.give_back(self, self._clone, pristine=self._is_pristine())
+        pristine = self._is_pristine()
+        if not pristine:
+            self._connection.close()  # what it holds that others could want, it lets go
+        self._engine.give_back(self, self._clone, pristine)
 
     def _is_pristine(self) -> bool:
         """Whether nothing but reading was done, by the server's own count; if so, begin anew."""

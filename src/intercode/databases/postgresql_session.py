@@ -124,7 +124,10 @@ class PostgreSQLSession(ServerSession):
     # --- ending ------------------------------------------------------------------------------
 
     def _release(self) -> None:
-        self._engine.give_back(self, self._clone, pristine=self._is_pristine())
+        pristine = self._is_pristine()
+        if not pristine:
+            self._connection.close()
+        self._engine.give_back(self, self._clone, pristine)
 
     def _is_pristine(self) -> bool:
         """Whether all transactions were read-only; if so, begin anew."""

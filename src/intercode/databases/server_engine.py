@@ -121,6 +121,8 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
             if self._closed:
                 return
             self._closed = True
+        if self._server is not None:
+            self._server.close()  # first, so that nothing waits for what it still does
         self._pool.close()
         self.watchdog.close()
         if not self._is_ours:
@@ -128,8 +130,6 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
                 self._drop_templates()
         for admin in self._admins:
             admin.close()
-        if self._server is not None:
-            self._server.close()
 
     # --- for sessions ------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
 """Runs a database server for as long as somebody wants it, and leaves nothing behind.
 
-Run as a program of its own, with the standard library only:
-``python -I -S supervisor.py FOLDER UID GID MEMORY SIGNAL SERVER ARGUMENTS…``. It ends the server and
-removes the folder as soon as its standard input closes, which it does however its parent ends,
-or as soon as the server itself has ended. UID and GID are whom the server runs as, where that is
-somebody else: servers refuse to be root. MEMORY is how many bytes of data each of its processes
-may have, if not 0.
+Run as a program of its own, with the standard library only::
+
+    python -I -S supervisor.py FOLDER UID GID MEMORY SIGNAL SERVER ARGUMENTS…
+
+It ends the server and removes the folder as soon as its standard input closes, which it does
+however its parent ends, or as soon as the server itself has ended. UID and GID are whom the server
+runs as, where that is somebody else: servers refuse to be root. MEMORY is how many bytes of data
+each of its processes may have, if not 0.
 """
 
 from __future__ import annotations

@@ -1,0 +1,172 @@
+"""Private servers: started from the installed binaries, and gone whatever happens to us."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from intercode.databases.server import Server, find_binary, start_mariadb, start_postgresql
+from intercode.errors import DatabaseError, UsageError
+from intercode.folders import cache_root
+
+from .conftest import there_is
+
+pytestmark = pytest.mark.timeout(120)
+
+START = {"mysql": start_mariadb, "postgresql": start_postgresql}
+AS_USER = Path(__file__).parents[1] / "sandbox" / "as_user.py"
+DATA = {"mysql": "mysql", "postgresql": "base"}
+"""A folder in the data folder."""
+
+
+@pytest.fixture(params=START)
+def product(request: pytest.FixtureRequest) -> str:
+    if not there_is(request.param):
+        pytest.skip(f"{request.param} is not installed here")
+    return str(request.param)
+
+
+def processes(folder: Path) -> list[int]:
+    """Those whose command line names a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if os.fsencode(folder) in line:
+                found.append(int(entry.name))
+    return found
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def nothing_is_left(folder: Path) -> bool:
+    return not folder.exists() and not processes(folder)
+
+
+def test_a_server_and_its_end(product: str) -> None:
+    running = START[product]()
+    folder = running.folder
+    assert running.alive
+    assert processes(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700, "nobody else may enter"
+    running.close()
+    running.close()
+    assert not running.alive
+    assert nothing_is_left(folder)
+
+
+def test_the_second_start_takes_the_data_folder_from_the_cache(product: str) -> None:
+    START[product]().close()
+    kept = list((cache_root() / "servers").glob("*-*"))
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    assert any((path / DATA[product]).is_dir() for path in kept)
+    START[product]().close()
+    assert {path: path.stat().st_mtime_ns for path in kept} == times
+
+
+@pytest.mark.parametrize("whom", ["owner", "supervisor", "both"])
+def test_nothing_is_left_after_a_kill(product: str, whom: str) -> None:
+    script = (
+        "import sys, time\n"
+        f"from intercode.databases.server import {START[product].__name__} as start\n"
+        "server = start()\n"
+        "print(server._process.pid, server.folder, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    supervisor, _, path = owner.stdout.readline().strip().partition(" ")
+    folder = Path(path)
+    assert len(processes(folder)) > 1
+    if whom in ("supervisor", "both"):
+        os.kill(int(supervisor), signal.SIGKILL)
+    if whom in ("owner", "both"):
+        owner.kill()
+        owner.wait()
+    if whom == "owner":
+        assert eventually(lambda: nothing_is_left(folder))
+    # With the supervisor the server dies; the folder is removed by the next start, when its
+    # owner has ended, too.
+    assert eventually(lambda: not processes(folder))
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    START[product]().close()
+    assert nothing_is_left(folder)
+
+
+def test_the_folder_of_a_living_owner_is_not_swept(product: str) -> None:
+    first = START[product]()
+    second = START[product]()
+    assert first.folder.exists()
+    assert first.alive
+    first.close()
+    second.close()
+
+
+def test_a_failed_start_quotes_the_log(product: str) -> None:
+    if product == "mysql":
+        from intercode.databases.server_mysql import recipe
+    else:
+        from intercode.databases.server_postgresql import recipe
+    good = recipe()
+    before = set(folders())
+    bad = replace(good, command=lambda folder: [*good.command(folder), "--no-such-option=1"])
+    with pytest.raises(DatabaseError, match=r"no.such.option"):
+        Server(bad)
+    assert set(folders()) == before
+
+
+def folders() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"ic-db-{os.getpid()}-*"))
+
+
+def test_what_is_not_installed_is_named() -> None:
+    with pytest.raises(UsageError, match="apt-get install mariadb-server"):
+        find_binary(("no-such-server",), ("/usr/sbin",), "mariadb-server")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user already")
+def test_as_an_ordinary_user() -> None:
+    """Of those here that start one server; as a user with a name, for `initdb` asks for it."""
+    uid = pwd.getpwnam("nobody").pw_uid
+    with tempfile.TemporaryDirectory() as home:
+        os.chown(home, uid, uid)
+        done = subprocess.run(
+            [
+                *(sys.executable, str(AS_USER), str(uid)),
+                *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+                *(f"--basetemp={home}/pytest", __file__, "-k", "its_end or cache or log"),
+            ],
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": home,
+                "INTERCODE_CACHE": f"{home}/cache",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "passed" in done.stdout
