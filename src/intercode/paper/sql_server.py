@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from intercode.databases import naming
 from intercode.databases.dump import read, section
 from intercode.databases.server import Server, start_mariadb
 from intercode.databases.server_mysql import driver
@@ -47,7 +48,8 @@ class MySQLDatabases:
     ) -> None:
         self._server: Server | None = start_mariadb() if url is None else None
         self._admin: dict[str, Any] = self._server.connect_args if self._server else _address(url)
-        self._account = f"ic_paper_{secrets.token_hex(6)}"
+        self._account = naming.new()
+        self._host = "localhost" if "unix_socket" in self._admin else "%"
         self._password = secrets.token_urlsafe(18)
         self._made: list[str] = []
         self.is_mariadb = True
@@ -70,7 +72,7 @@ class MySQLDatabases:
             server.close()
         elif self._made:
             with _cursor(self._admin) as cursor:
-                cursor.execute(f"DROP USER IF EXISTS '{self._account}'@'%'")
+                cursor.execute(f"DROP USER IF EXISTS '{self._account}'@'{self._host}'")
                 while self._made:
                     cursor.execute(f"DROP DATABASE IF EXISTS {quoted(self._made[-1])}")
                     self._made.pop()
@@ -113,7 +115,7 @@ class MySQLDatabases:
             )
 
     def _grant(self, cursor: Any) -> None:
-        who = f"'{self._account}'@'%'"
+        who = f"'{self._account}'@'{self._host}'"
         cursor.execute(f"CREATE USER {who} IDENTIFIED BY '{self._password}'")
         if self._server is not None:
             cursor.execute(f"GRANT {_RIGHTS} ON *.* TO {who}")
@@ -132,14 +134,17 @@ def _analyse(cursor: Any) -> None:
 
 def _address(url: str | None) -> dict[str, Any]:
     parts = urlsplit(url or "")
-    query = parse_qs(parts.query)
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        raise UsageError("the URL of the server has no valid port") from None
     args: dict[str, Any] = {
+        "host": parts.hostname or "localhost",
+        "port": port,
         "user": unquote(parts.username or "root"),
         "password": unquote(parts.password or ""),
     }
-    if socket := query.get("unix_socket"):
-        return {**args, "unix_socket": socket[0]}
-    return {**args, "host": parts.hostname or "localhost", "port": parts.port or 3306}
+    return {**args, **dict(parse_qsl(parts.query))}
 
 
 @contextmanager
