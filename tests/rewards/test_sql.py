@@ -199,3 +199,12 @@ def test_gold_runs_once(store: Store) -> None:
             task = store.task(NAMES, **fields)
             assert store.score(task, NAMES, reward=reward).value == 1.0
         assert counting.opened == expected
+
+
+def test_gold_runs_again_where_the_engine_may_choose_otherwise(store: Store) -> None:
+    task = store.task("SELECT name FROM customer LIMIT 1")
+    counting = Counting(store)
+    reward = SqlReward(counting, GoldCache())
+    for answer, expected, opened in [("'Ann'", 1.0, 2), ("'Bo'", 0.0, 4), ("'Ann'", 1.0, 5)]:
+        assert store.score(task, f"SELECT {answer}", reward=reward).value == expected
+        assert counting.opened == opened

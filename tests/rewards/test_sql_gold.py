@@ -95,6 +95,23 @@ def test_the_outermost_query_does_not_order(dialect: str, sql: str) -> None:
     assert not read(sql, dialect).ordered
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT a FROM t ORDER BY a LIMIT 3", False),
+        ("SELECT a FROM t LIMIT 3", True),
+        ("SELECT a FROM t WHERE a = (SELECT b FROM u ORDER BY c LIMIT 1)", True),
+        ("SELECT a, COUNT(*) FROM t GROUP BY A", False),
+        ("SELECT a, b FROM t GROUP BY a ORDER BY b", True),
+        ("SELECT a FROM t WHERE a IN (SELECT b FROM u GROUP BY c)", True),
+        ("SELECT a FROM t UNION SELECT b FROM u ORDER BY 1 LIMIT 1", False),
+        ("INSERT INTO t SELECT a FROM t LIMIT 1", False),
+    ],
+)
+def test_a_query_that_leaves_a_choice_to_the_engine(sql: str, expected: bool) -> None:
+    assert read(sql, "mysql").chooses is expected
+
+
 @given(
     st.text("SELECT order by ()'\"`;-/*\n\0é", max_size=30), st.sampled_from(["mysql", "sqlite"])
 )

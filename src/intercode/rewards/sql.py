@@ -86,14 +86,14 @@ class SqlReward:
 
     def _answered(self, task: Task, gold: str, sql: str | None) -> Score:
         source = self._grader.databases.source(task)
-        wanted = self._grader.gold(task, gold, source)
         if sql is None:
+            wanted = self._grader.gold(task, gold, source)
             return _score(Comparison(False, 0.0, "no action gave a result set"), wanted.result)
-        answer = self._grader.answer(task, sql, source)
-        found = self._compare(wanted, answer)
-        if not found.equal or not guessable(wanted.result):
-            return _score(found, wanted.result, sql, answer)
-        return self._confirmed(task, gold, sql, source, _score(found, wanted.result, sql, answer))
+        wanted, answer, found = self._compare(task, gold, sql, source)
+        score = _score(found, wanted.result, sql, answer)
+        if found.equal and guessable(wanted.result):
+            return self._confirmed(task, gold, sql, source, score)
+        return score
 
     def _confirmed(self, task: Task, gold: str, sql: str, source: Source, score: Score) -> Score:
         """The score of an answer that is right, but could have been guessed."""
@@ -102,16 +102,30 @@ class SqlReward:
             note = "gold can be guessed: no mutated copy was found that gives something else"
             return Score(score.value, score.parts, {**score.detail, "note": note})
         for copy in others:
-            wanted = self._grader.gold(task, gold, copy)
-            answer = self._grader.answer(task, sql, copy)
-            found = self._compare(wanted, answer)
+            wanted, answer, found = self._compare(task, gold, sql, copy)
             if not found.equal:
                 reason = f"on a mutated copy of the database: {found.reason}"
                 found = Comparison(False, found.overlap, reason)
                 return _score(found, wanted.result, sql, answer)
         return score
 
-    def _compare(self, gold: GoldAnswer, answer: Answer) -> Comparison:
+    def _compare(
+        self, task: Task, gold: str, sql: str, source: Source
+    ) -> tuple[GoldAnswer, Answer, Comparison]:
+        """What gold and answer give in a database, and how they compare."""
+        wanted = self._grader.gold(task, gold, source)
+        answer = self._grader.answer(task, sql, source)
+        found = self._compared(wanted, answer)
+        if answer.result and not found.equal and self._grader.facts(task, gold).chooses:
+            # The engine may have chosen otherwise then: before the answer is called wrong, gold
+            # gets the same chance as it.
+            again = self._grader.gold(task, gold, source, again=True)
+            other = self._compared(again, answer)
+            if other.equal:
+                return again, answer, other
+        return wanted, answer, found
+
+    def _compared(self, gold: GoldAnswer, answer: Answer) -> Comparison:
         if answer.result is None:
             return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
         return compare(

@@ -40,6 +40,9 @@ class Facts:
     """The outermost query orders its rows."""
     query: exp.Query | None
     """The last statement, if it is a query that could be parsed."""
+    chooses: bool
+    """It leaves a choice to the engine: which of tied rows a LIMIT within it takes, or from which
+    row of a group a column comes. The engine need not choose alike twice."""
 
 
 @lru_cache(maxsize=4096)
@@ -58,6 +61,7 @@ def read(sql: str, dialect: str) -> Facts:
         changes=any(map(_changes, statements)),
         ordered=_orders_by_tokens(last) if query is None else _orders(query),
         query=query,
+        chooses=query is not None and _chooses(query),
     )
 
 
@@ -122,6 +126,19 @@ def _changes(statement: Sequence[Token]) -> bool:
         pairs = zip(words, following, strict=True)
         return any(word in _CHANGES and then != "(" for word, then in pairs)
     return words[0] not in _READS
+
+
+def _chooses(query: exp.Query) -> bool:
+    top = outermost(query)
+    for part in query.find_all(exp.Select, exp.SetOperation):
+        if part.args.get("limit") and not (part is top and part.args.get("order")):
+            return True
+        if isinstance(part, exp.Select) and (group := part.args.get("group")):
+            keys = {key.name.lower() for key in group.expressions}
+            columns = [column.unalias() for column in part.expressions]
+            if any(isinstance(c, exp.Column) and c.name.lower() not in keys for c in columns):
+                return True
+    return False
 
 
 def _orders(query: exp.Query) -> bool:

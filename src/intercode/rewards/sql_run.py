@@ -108,13 +108,21 @@ class Grader:
         key = f"sql {hashlib.blake2b(text, digest_size=16).hexdigest()}"
         return self._cache.get(key, compute)
 
-    def gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
+    def gold(self, task: Task, gold: str, source: Source, *, again: bool = False) -> GoldAnswer:
         """What a gold that asks for an answer gives in a database.
+
+        Args:
+            task: The task.
+            gold: One of its golds.
+            source: The database.
+            again: Run it even if its result is kept.
 
         Raises:
             RewardError: It failed, gave no result set, or one that is too large to compare.
             DatabaseError: The engine failed.
         """
+        if again:
+            return self._gold(task, gold, source)
         return self.cached("answer", task, source, gold, lambda: self._gold(task, gold, source))
 
     def change(self, task: Task, gold: str, source: Source) -> GoldChange:
