@@ -163,8 +163,10 @@ class MySQLConnection:
             return Result(changed=cursor.rowcount)
         columns = tuple(column[0] for column in cursor.description)
         keeper = Keeper(max_rows, limits)
-        while rows := cursor.fetchmany(_CHUNK):
-            keeper.extend(list(rows))
+        rows: list[Row] = []
+        while len(rows := list(cursor.fetchmany(_CHUNK))) == _CHUNK:
+            keeper.extend(rows)
+        keeper.extend(rows)
         return Result(columns, keeper.kept, keeper.total)
 
     def _undecodable(self, error: UnicodeDecodeError) -> Failure:

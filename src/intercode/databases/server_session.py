@@ -174,10 +174,11 @@ class ServerSession(ABC):
     def _text(self, sql: str) -> str:
         if "\0" in sql:
             raise ActionError("an action cannot hold a NUL character")
-        try:
-            sql.encode()
-        except UnicodeEncodeError:
-            raise ActionError("an action must be text that can be written as UTF-8") from None
+        if not sql.isascii():
+            try:
+                sql.encode()
+            except UnicodeEncodeError:
+                raise ActionError("an action must be text that can be UTF-8") from None
         self._edits = []
         if self._nominal_name in sql.lower():
             sql, self._edits = rewrite(sql, self.source.name, self.name, self.dialect)
@@ -213,24 +214,30 @@ class ServerSession(ABC):
 
     def _nominal(self, outcome: Outcome) -> Outcome:
         """What came out, with the nominal name for the clone's."""
-        results = tuple(self._result_out(result) for result in outcome.results)
-        failure = outcome.failure
+        results, failure = outcome.results, outcome.failure
         if failure is not None:
             position = failure.position
             if position is not None:
                 position = original(position, self._edits)
-            message = self._out(failure.message)
-            failure = replace(failure, message=message, position=position)
-        return replace(outcome, results=results, failure=failure)
+            failure = replace(failure, message=self._out(failure.message), position=position)
+        elif not any(map(self._is_named, results)):
+            return outcome
+        return replace(outcome, results=tuple(map(self._result_out, results)), failure=failure)
+
+    def _is_named(self, result: Result) -> bool:
+        """Whether the clone's name is in a result."""
+        name = self.name
+        return any(name in column for column in result.columns) or any(
+            type(cell) is str and name in cell for row in result.rows for cell in row
+        )
 
     def _result_out(self, result: Result) -> Result:
+        if not self._is_named(result):
+            return result
         columns = tuple(map(self._out, result.columns))
         return replace(result, columns=columns, rows=self._rows_out(result.rows))
 
     def _rows_out(self, rows: Sequence[Row]) -> Sequence[Row]:
-        name = self.name
-        if not any(type(cell) is str and name in cell for row in rows for cell in row):
-            return rows
         return [tuple(self._out(c) if type(c) is str else c for c in row) for row in rows]
 
 
@@ -255,7 +262,7 @@ class Keeper:
     def extend(self, rows: list[Row]) -> None:
         """Some more rows."""
         self.total += len(rows)
-        if self.full:
+        if self.full or not rows:
             return
         self._bytes -= size_of(rows)
         if self._bytes >= 0:
