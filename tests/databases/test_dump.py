@@ -168,7 +168,7 @@ def test_definition_of_a_table() -> None:
         "\"exact\" varchar(9) DEFAULT 'it''s \\'",
         "\"price\" decimal(19,4) DEFAULT '0.00'",
         '"at" timestamp DEFAULT CURRENT_TIMESTAMP',
-        '"flag" integer DEFAULT 1',
+        '"flag" bit DEFAULT 1',
         '"where_" blob',
         '"born" int',
         '"data" blob',

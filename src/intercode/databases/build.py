@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import sqlite3
@@ -26,7 +27,7 @@ from intercode.errors import TaskError
 from intercode.folders import cache_root
 from intercode.sandbox.images.files import locked
 
-VERSION = 1
+VERSION = 2
 """Of what is built from a source. Count it on with every change that makes other files."""
 
 SCRIPT_SECONDS = 600.0
@@ -35,6 +36,7 @@ SCRIPT_SECONDS = 600.0
 Progress = Callable[[str], None]
 
 _MAGIC = b"SQLite format 3\0"
+_OTHERS = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
 _STEPS = 1_000_000  # of SQLite's machine, between two looks at the clock
 _WAL = 2  # the file format's versions for reading and writing, if it has a write-ahead log
 
@@ -158,17 +160,21 @@ def _authorize(action: int, *_: str | None) -> int:
 
 
 def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progress) -> None:
-    try:
-        script = source.path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{source.path}: not UTF-8 at byte {error.start}") from None
     end = time.monotonic() + SCRIPT_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+    data = source.path.read_bytes()
     try:
-        connection.executescript(script)
-    except sqlite3.OperationalError as error:
+        connection.executescript(data.decode("utf-8-sig"))
+    except (UnicodeDecodeError, sqlite3.OperationalError) as error:
         if time.monotonic() > end:
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
+        if _OTHERS.search(data):
+            raise TaskError(
+                f"{source.path}: is no script of SQLite's ({error}); a dump of MySQL or MariaDB "
+                "must say its database: make it with --databases"
+            ) from error
+        if isinstance(error, UnicodeDecodeError):
+            raise TaskError(f"{source.path}: not UTF-8 at byte {error.start}") from error
         raise
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 from intercode.databases import dump, dump_values
@@ -67,19 +67,23 @@ def convert(text: str, name: str, connection: sqlite3.Connection, progress: Prog
             views[key] = view[4]
         elif not _HARMLESS.match(meaning):
             progress(f"{name}: left out: {' '.join(meaning.split())[:100]}")
-    for key, query in views.items():
-        if problem := _make_view(connection, key, query):
-            progress(f"{name}: view {key} is left out: {problem}")
+    for key, problem in _make_views(connection, views).items():
+        progress(f"{name}: view {key} is left out: {problem}")
 
 
 def _insert(connection: sqlite3.Connection, insert: dump_values.Insert) -> None:
-    into = f"INSERT INTO {quoted([insert.table])}"
-    if insert.columns:
-        into += f" ({quoted(insert.columns)})"
+    table = quoted([insert.table])
+    kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
+    fits = [_FITS.get(kinds.get(name, ""), _stored) for name in insert.columns or kinds]
+    columns = f" ({quoted(insert.columns)})" if insert.columns else ""
     for row in insert.rows:
+        pairs = list(zip(fits, row, strict=True))
         # The usual statement is the same for all rows, and compiled once.
-        marks = ", ".join("CAST(? AS TEXT)" if _is_torn(value) else "?" for value in row)
-        connection.execute(f"{into} VALUES ({marks})", [_stored(value) for value in row])
+        marks = ", ".join(
+            "CAST(? AS TEXT)" if fit is _stored and _is_torn(value) else "?" for fit, value in pairs
+        )
+        statement = f"INSERT INTO {table}{columns} VALUES ({marks})"
+        connection.execute(statement, [fit(value) for fit, value in pairs])
 
 
 def _is_torn(value: dump_values.Value) -> bool:
@@ -96,6 +100,30 @@ def _stored(value: dump_values.Value) -> object:
     if isinstance(value, str) and _is_torn(value):
         return value.encode("utf-8", "surrogateescape")
     return value
+
+
+def _as_bytes(value: dump_values.Value) -> object:
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _as_bits(value: dump_values.Value) -> object:
+    bits = _as_bytes(value)
+    return int.from_bytes(bits, "big") if isinstance(bits, bytes) else bits
+
+
+# Some versions write bytes and bits as if they were text.
+_FITS: dict[str, Callable[[dump_values.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
+
+
+def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Mapping[str, str]:
+    """Make all views, those after others that read them; what is in the way of the rest."""
+    pending = dict(views)
+    while True:
+        found = {name: _make_view(connection, name, query) for name, query in pending.items()}
+        problems = {name: problem for name, problem in found.items() if problem}
+        if len(problems) == len(pending):
+            return problems
+        pending = {name: pending[name] for name in problems}
 
 
 def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | None:

@@ -180,9 +180,7 @@ def _foreign_key(names: Sequence[str], rest: str) -> str:
 def _declared(kind: str, size: str) -> str:
     """A type that SQLite takes for what it is: it only looks for some syllables."""
     if kind in _INTEGERS:
-        return (
-            "int" if kind == "integer" else "integer" if kind.startswith(("bit", "bool")) else kind
-        )
+        return "int" if kind in ("integer", "bool", "boolean") else kind
     if kind in _PLAIN or kind == "bigint":
         return kind
     if kind in _DECIMALS:
