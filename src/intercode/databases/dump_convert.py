@@ -8,7 +8,8 @@ What differs, as SQLite has nothing like it:
 - Text columns are ``COLLATE NOCASE`` unless their MySQL collation is a binary or case-sensitive
   one. MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of other letters than A to Z,
   and spaces at the end; SQLite does not.
-- Dates and times are text in ISO format, decimals are binary floating-point numbers.
+- Dates and times are text in ISO format; decimals, and whole numbers beyond 64 bits with a sign,
+  are binary floating-point numbers.
 - A key over the first so many characters of a column is over all of it. Full-text and spatial
   indexes, ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, the formulas of generated columns (their
   values stay), triggers and routines are left out.
