@@ -66,6 +66,17 @@ def test_what_has_no_rows_shows_none_and_is_worth_nothing(env):
     assert env.step("SELECT label FROM item")[0] == [("hat",)]
 
 
+@pytest.mark.parametrize(
+    "action",
+    ["", " ", ";", "SHOW TABLE", "half \ud800", "a\0b", "(" * 3000, "SELECT 'torn", "%s %(a)s"],
+)
+def test_any_text_is_an_action(env, action):
+    begin(env, "count")
+    observation = env.step(action)[0]
+    assert observation is None or observation.startswith("Error executing query: ")
+    assert turn(env, "SELECT COUNT(*) FROM animal")[:2] == ([(4,)], 1.0)
+
+
 def test_tables_and_descriptions(env):
     begin(env, "count")
     assert env.step("SHOW TABLES")[0] == [("animal",)]

@@ -120,6 +120,20 @@ def test_each_part_has_its_connection_and_its_version(recorded, databases):
     assert report.reward_equal == report.turns == 6
 
 
+def test_missing_tasks_and_a_random_order_make_no_parts(databases, tmp_path):
+    tasks = [Task(str(n), f"Q{n}", ("SELECT 1",), db="Zoo") for n in range(20)]
+    history = {"actions": ["SELECT 1"], "observations": ["[(1,)]"], "rewards": [1.0]}
+    for order in (
+        [n for n in range(20) if n % 3],
+        [7, 3, 12, 0, 15, 1, 9, 4, 18, 2, 11, 5],
+    ):
+        data = {str(n): {"query": f"Q{n}", "turn_history": history} for n in order}
+        (tmp_path / "r.json").write_text(json.dumps(data))
+        report = replay_sql(tasks, load_results(tmp_path / "r.json"), databases)
+        assert [part.episodes for part in report.parts] == [len(order)]
+        assert report.reward_equal == report.turns == len(order)
+
+
 def test_react(databases, tmp_path):
     history = {
         "thoughts": ["a", "b", "c"],

@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import sqlglot
-from sqlglot.errors import SqlglotError
 
 from intercode.databases import Engine, Session, Source, find
 from intercode.databases.base import Outcome
@@ -25,7 +24,7 @@ from intercode.errors import ActionError, TaskError
 from intercode.paper.sql_connection import MAX_ROWS, TIMEOUT, failed, rows
 from intercode.paper.sql_group_by import refusal
 from intercode.paper.sql_reward import Answer
-from intercode.paper.sql_scope import Relation, Tables
+from intercode.paper.sql_scope import UNREADABLE, Relation, Tables
 from intercode.sandbox.base import Limits
 
 _SYSTEM = "information_schema"
@@ -168,7 +167,7 @@ class EngineConnection:
         text = sql if self._translate is None else self._translate(sql)
         try:
             outcome = session.execute(text, timeout=TIMEOUT, max_rows=MAX_ROWS)
-        except ActionError as error:
+        except (ActionError, UnicodeEncodeError) as error:
             return failed(str(error))
         answer = _answer(outcome, self._database.lower())
         if self._translate is not None and not isinstance(answer, str):
@@ -228,5 +227,5 @@ def _translate(sql: str, dialect: str, wanted: str) -> str:
         level = sqlglot.ErrorLevel.IGNORE  # the engine will say what it does not know
         sql = _DUAL.sub("", sql)
         return ";".join(sqlglot.transpile(sql, read=dialect, write=wanted, unsupported_level=level))
-    except (SqlglotError, RecursionError):
+    except UNREADABLE:
         return sql

@@ -13,9 +13,8 @@ from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from intercode.paper.sql_scope import Column, Node, Scope, Tables, own_nodes
+from intercode.paper.sql_scope import UNREADABLE, Column, Node, Scope, Tables, own_nodes
 
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
 _RULED = re.compile(
@@ -37,7 +36,7 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
     for select in tree.find_all(exp.Select):
         try:
             message = _Check(select, Scope(select, tables, database)).message()
-        except LookupError:
+        except (LookupError, RecursionError):
             continue
         if message is not None:
             return message
@@ -48,7 +47,7 @@ def refusal(sql: str, tables: Tables, database: str) -> str | None:
 def _parsed(sql: str) -> Node:
     try:
         tree = sqlglot.parse_one(sql, read="mysql")
-    except (SqlglotError, RecursionError):
+    except UNREADABLE:
         return None
     return tree if isinstance(tree, exp.Query) else None
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from sqlglot import TokenType as Is
 from sqlglot.dialects.mysql import MySQL
-from sqlglot.errors import SqlglotError
 
-from intercode.paper.sql_scope import Relation, Tables
+from intercode.paper.sql_scope import UNREADABLE, Relation, Tables
 
 _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)
 _INTERSECTS = re.compile(r"\s*SELECT\b.*\b(?:INTERSECT|EXCEPT)\b", re.IGNORECASE | re.DOTALL)
@@ -42,7 +41,7 @@ def unsorted(sql: str) -> str:
         return sql
     try:
         tokens = MySQL().tokenize(sql)
-    except SqlglotError:
+    except UNREADABLE:
         return sql
     depth, grouped, end = 0, False, len(sql)
     for token in tokens:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from intercode.databases.server_mysql import driver
-from intercode.errors import DatabaseError, TaskError
+from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.paper.sql_connection import MAX_ROWS, TIMEOUT, failed, rows
 from intercode.paper.sql_group_by import refusal
 from intercode.paper.sql_mariadb import SETTINGS, as_mysql8, tables_of
@@ -66,6 +66,8 @@ class MySQLConnection:
             if not self._connection.open or error.args[0] in _LOST:
                 self._reopen()  # the agent's own KILL, or the limit; a dead server raises here
             answer = failed(str(error.args[-1]))
+        except UnicodeEncodeError as error:  # half a surrogate pair has no bytes to send
+            answer = failed(str(error))
         self._had_rows = isinstance(answer, list)
         return answer
 
@@ -123,6 +125,8 @@ class MySQLConnection:
             )
         except self._errors.MySQLError as error:
             raise DatabaseError(f"the server was lost: {error}") from error
+        except RuntimeError as error:  # the driver lacks `cryptography`
+            raise UsageError(f"cannot connect to the server: {error}") from error
         settings = f"SET max_execution_time = {TIMEOUT * 1000:.0f}"
         if self._is_mariadb:
             settings = f"SET max_statement_time = {TIMEOUT}, sql_mode = '{_MODE}', {SETTINGS}"

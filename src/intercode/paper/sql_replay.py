@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from intercode.errors import TaskError
 from intercode.paper.report import Mismatch, Progress, ReplayReport, TaskReplay
@@ -22,6 +23,8 @@ from intercode.paper.sql_texts import same, shown
 from intercode.task import Task
 
 _NOTHING = Rewards(0.0, 0.0, 0.0)
+_RANDOM = 4
+"""Episodes that a part must have on average, or the order of the tasks was random."""
 _EVIDENCE = 2
 """Turns by which a version must agree better than the file's to be taken for a part of it."""
 
@@ -106,7 +109,7 @@ def replay_sql(
     started = time.monotonic()
     jobs = [(episode, task_of(tasks, episode)) for episode in recorded.episodes]
     done: list[list[_Replayed]] = []
-    for part in _parts(jobs, {task.task_id: row for row, task in enumerate(tasks)}):
+    for part in _parts(jobs, [tasks.index(task) for _, task in jobs]):
         with closing(databases.connect()) as connection:
             done.append([])
             for episode, task in part:
@@ -122,16 +125,18 @@ def replay_sql(
 _Job = tuple[RecordedEpisode, Task]
 
 
-def _parts(jobs: Sequence[_Job], rows: Mapping[str, int]) -> Iterator[list[_Job]]:
-    """The episodes in their order, cut where the next task is not the next of the data."""
-    part: list[_Job] = []
-    for job in jobs:
-        if part and rows[job[1].task_id] != rows[part[-1][1].task_id] + 1:
-            yield part
-            part = []
-        part.append(job)
-    if part:
-        yield part
+def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
+    """The episodes in their order, cut where the next task is not the next that there is."""
+    following = dict(pairwise(sorted(rows)))
+    parts: list[list[_Job]] = []
+    before = None
+    for job, row in zip(jobs, rows, strict=True):
+        if before is None or following.get(before) != row:
+            parts.append([])
+        parts[-1].append(job)
+        before = row
+    # A run that took its tasks in a random order is one nevertheless.
+    return parts if len(parts) * _RANDOM < len(jobs) or len(jobs) < _RANDOM else [list(jobs)]
 
 
 def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> list[_Turn]:

@@ -12,9 +12,12 @@ from itertools import pairwise
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 Node = Any
 """Of a parsed statement: sqlglot's `Expression`, which newer versions call `Expr`."""
+UNREADABLE = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
+"""What sqlglot raises over texts that it cannot read: mostly its own errors; not for all."""
 Column = tuple[str, str]
 """A relation's alias and a column's name, both in lower case."""
 
