@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from intercode.databases import Engine, Outcome, Session, Source
-from intercode.errors import ActionError, DatabaseError, SandboxError
+from intercode.errors import ActionError, OutputLimitError, SandboxError
 
 from .conftest import TABLES, Open
 
@@ -241,8 +241,9 @@ def test_a_state_beyond_the_limits(engine: Engine, start: Open) -> None:
     session.execute(f"CREATE TABLE large (a {text})")
     outcome = session.execute(f"INSERT INTO large {long_value(engine, 4_000_000)}")
     assert outcome.failure is None
-    with pytest.raises(DatabaseError):
+    with pytest.raises(OutputLimitError):
         session.state()
+    assert session.execute("SELECT 1").failure is None
 
 
 # -- its end -------------------------------------------------------------------------------------

@@ -103,7 +103,8 @@ class Session(Protocol):
         graded by. Temporary ones are not among them; an open transaction is committed.
 
         Raises:
-            DatabaseError: The engine failed, or there is more than the limits allow.
+            OutputLimitError: There is more, or it takes longer to read, than the limits allow.
+            DatabaseError: The engine failed, or was lost.
         """
 
     def kill(self) -> object:

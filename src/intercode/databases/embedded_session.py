@@ -14,10 +14,17 @@ from intercode.databases.embedded_worker import (
     WorkerEndedError,
     WorkerLateError,
     WorkerPool,
+    WorkerRefusedError,
 )
 from intercode.databases.pristine import PristineFile
 from intercode.databases.source import Source
-from intercode.errors import ActionError, DatabaseError, SandboxClosedError, SandboxError
+from intercode.errors import (
+    ActionError,
+    DatabaseError,
+    OutputLimitError,
+    SandboxClosedError,
+    SandboxError,
+)
 from intercode.sandbox.base import Limits
 
 _RESULT_OUTPUTS, _STATE_OUTPUTS = 16, 64
@@ -106,10 +113,14 @@ class EmbeddedSession:
         with self._using() as worker:
             try:
                 tables = worker.request(message, seconds + _GRACE_SECONDS, size)
-            except (WorkerEndedError, WorkerLateError):
+            except WorkerRefusedError as error:
+                raise OutputLimitError(f"the state cannot be read: {error}") from error
+            except (WorkerEndedError, WorkerLateError) as error:
                 self._stale = True
                 self._check_wanted()
-                raise
+                with self._lock:
+                    self._restart()  # which fails if it was not this state's doing
+                raise OutputLimitError(f"the state cannot be read: {error}") from error
         try:
             return {name: _table(*rest) for name, *rest in tables}
         except (TypeError, ValueError) as error:

@@ -30,6 +30,10 @@ class WorkerLateError(DatabaseError):
     """It did not answer in time."""
 
 
+class WorkerRefusedError(DatabaseError):
+    """The worker answered that it cannot be done."""
+
+
 class EmbeddedWorker:
     """A worker process in a sandbox of its own, which serves one session after another."""
 
@@ -56,7 +60,8 @@ class EmbeddedWorker:
 
         Raises:
             WorkerEndedError, WorkerLateError: No answer came.
-            DatabaseError: The answer says that it cannot be done, or is malformed.
+            WorkerRefusedError: The answer says that it cannot be done.
+            DatabaseError: The answer is malformed.
         """
         channel, limit = self.process.socket, wire.frame_limit(size)
         deadline = time.monotonic() + seconds
@@ -78,7 +83,7 @@ class EmbeddedWorker:
             self.interrupt()  # what it may still say would be taken for another answer
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
         if not done:
-            raise DatabaseError(str(value))
+            raise WorkerRefusedError(str(value))
         return value
 
     def obituary(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from intercode.databases.base import Failure, Outcome, Role, Row, Table
+from intercode.databases.base import Failure, Outcome, Result, Role, Table
 from intercode.databases.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.server_session import (
     ConnectionLost,
@@ -14,9 +14,10 @@ from intercode.databases.server_session import (
     Unreachable,
     check_size,
     size_of,
+    state_limits,
 )
 from intercode.databases.source import Source
-from intercode.errors import DatabaseError
+from intercode.errors import DatabaseError, OutputLimitError
 from intercode.sandbox.base import Limits
 
 if TYPE_CHECKING:
@@ -161,18 +162,20 @@ class MySQLSession(ServerSession):
         for name, kind in connection.query(_TABLES, self.name):
             columns = connection.query(_COLUMNS, self.name, name)
             quoted = str(name).replace("`", "``")
-            outcome = connection.run(f"SELECT * FROM `{self.name}`.`{quoted}`")
-            rows: list[Row] = []
+            text = f"SELECT * FROM `{self.name}`.`{quoted}`"
+            outcome = connection.run(text, limits=state_limits(self.limits))
+            found = Result()
             if outcome.failure is None:
-                rows = list(outcome.results[-1].rows)
+                found = outcome.results[-1]
             elif kind == "VIEW":
                 columns = []  # it reads what is not there any more: it has neither columns nor rows
             else:
-                raise DatabaseError(f"{name} cannot be read: {outcome.failure.message}")
-            check_size(self.source.name, size := size + size_of(rows), self.limits)
+                raise OutputLimitError(f"{name} cannot be read: {outcome.failure.message}")
+            size += size_of(found.rows)
+            check_size(self.source.name, found, size, self.limits)
             tables[str(name)] = Table(
                 "view" if kind == "VIEW" else "table",
                 tuple((str(column), str(declared)) for column, declared in columns),
-                rows,
+                found.rows,
             )
         return tables

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from intercode.databases.base import Failure, Outcome, Role, Row, Table
+from intercode.databases.base import Failure, Outcome, Result, Role, Table
 from intercode.databases.postgresql_client import READ_ONLY, PostgreSQLConnection
 from intercode.databases.server_session import (
     ConnectionLost,
@@ -14,9 +14,10 @@ from intercode.databases.server_session import (
     Unreachable,
     check_size,
     size_of,
+    state_limits,
 )
 from intercode.databases.source import Source
-from intercode.errors import DatabaseError
+from intercode.errors import DatabaseError, OutputLimitError
 from intercode.sandbox.base import Limits
 
 if TYPE_CHECKING:
@@ -179,22 +180,24 @@ class PostgreSQLSession(ServerSession):
                 f"BEGIN; ALTER TABLE {where} NO FORCE ROW LEVEL SECURITY; "
                 f"SELECT * FROM {where}; ROLLBACK"
                 if hides
-                else f"SELECT * FROM {where}"
+                else f"SELECT * FROM {where}",
+                limits=state_limits(self.limits),
             )
-            rows: list[Row] = []
+            found = Result()
             if outcome.failure is None:
-                rows = next(list(r.rows) for r in outcome.results if r.columns or not hides)
+                found = next(r for r in outcome.results if r.columns or not hides)
             elif is_view:
                 connection.run("ROLLBACK")
                 columns = []  # it reads what it cannot: it has neither columns nor rows
             else:
-                raise DatabaseError(f"{name} cannot be read: {outcome.failure.message}")
-            check_size(self.source.name, size := size + size_of(rows), self.limits)
+                raise OutputLimitError(f"{name} cannot be read: {outcome.failure.message}")
+            size += size_of(found.rows)
+            check_size(self.source.name, found, size, self.limits)
             shown = str(name) if space == "public" else f"{space}.{name}"
             tables[shown] = Table(
                 "view" if is_view else "table",
                 tuple((str(column), str(declared)) for column, declared in columns),
-                rows,
+                found.rows,
             )
         return tables
 

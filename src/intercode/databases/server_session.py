@@ -20,7 +20,7 @@ from intercode.databases.names import Edit, original, rewrite
 from intercode.databases.reading import plainly_reads
 from intercode.databases.source import Source
 from intercode.databases.watchdog import Watchdog
-from intercode.errors import ActionError, DatabaseError, SandboxClosedError
+from intercode.errors import ActionError, OutputLimitError, SandboxClosedError
 from intercode.sandbox.base import Limits
 
 _GRACE_SECONDS = 0.5
@@ -285,14 +285,25 @@ def size_of(rows: Sequence[Row]) -> int:
     return sum(texts) + 16 * len(rows)
 
 
-def check_size(name: str, size: int, limits: Limits) -> None:
+def state_limits(limits: Limits) -> Limits:
+    """The limits with which one table of a state is read."""
+    return replace(limits, output=limits.output * _STATE_BYTES // _RESULT_BYTES)
+
+
+def check_size(name: str, result: Result, size: int, limits: Limits) -> None:
     """Refuse a state that is too large.
 
+    Args:
+        name: The database's.
+        result: Of reading a table.
+        size: Of all tables so far.
+        limits: The session's.
+
     Raises:
-        DatabaseError: It is.
+        OutputLimitError: It is.
     """
-    if size > limits.output * _STATE_BYTES:
-        raise DatabaseError(
+    if not result.complete or size > limits.output * _STATE_BYTES:
+        raise OutputLimitError(
             f"the tables of {name} hold more than {limits.output * _STATE_BYTES >> 10} KiB: "
             f"{_STATE_BYTES} times the limit for output"
         )

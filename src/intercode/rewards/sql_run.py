@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from intercode.databases.base import Engine, Outcome, Result, Role, Session, Table
 from intercode.databases.source import Source
 from intercode.episode import Episode
-from intercode.errors import ActionError, RewardError, TaskError
+from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_compare import Group, compare
 from intercode.rewards.sql_gold import Facts, read
@@ -182,7 +182,7 @@ class Grader:
         before = self.cached("state", task, source, "", lambda: self._state(task, source))
         with closing(self.databases.open(task, source, "grader")) as session:
             _execute(session, task, gold)
-            after = session.state()
+            after = _state_of(session, task)
         same = {name for name, table in after.items() if before.get(name) == table}
         if same == before.keys() == after.keys():
             raise RewardError(f"task {task.task_id!r}: gold changes nothing: {gold}")
@@ -191,7 +191,7 @@ class Grader:
 
     def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
         with closing(self.databases.open(task, source, "grader")) as session:
-            return session.state()
+            return _state_of(session, task)
 
 
 def golds(task: Task) -> tuple[str, ...]:
@@ -210,6 +210,15 @@ def _execute(session: Session, task: Task, gold: str) -> Outcome:
     if outcome.failure is not None:
         raise RewardError(f"task {task.task_id!r}: gold failed: {outcome.failure.message}: {gold}")
     return outcome
+
+
+def _state_of(session: Session, task: Task) -> Mapping[str, Table]:
+    try:
+        return session.state()
+    except OutputLimitError as error:
+        raise RewardError(
+            f"task {task.task_id!r}: too much to grade a change in: {error}"
+        ) from error
 
 
 def _last_result(outcome: Outcome) -> Result | None:
