@@ -1,8 +1,8 @@
 """One connection to MySQL or MariaDB, over PyMySQL.
 
 The engines' own drivers are used, not SQLAlchemy: one thin interpreter needs errors, types and
-cancellation exactly as the engine gives them. Results are read as they come (`SSCursor`), so that
-one without end never fills this process; for a small one that costs the same.
+cancellation exactly as the engine gives them. Results are read as they come (`mysql_protocol`), so
+that one without end never fills this process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.mysql_protocol import Reply, ServerError
 from intercode.databases.server_mysql import driver
 from intercode.databases.server_session import ConnectionLost, Keeper, Unreachable
 from intercode.errors import DatabaseError, UsageError
@@ -21,11 +22,9 @@ from intercode.sandbox.base import Limits
 
 pymysql = driver()
 CLIENT = pymysql.constants.CLIENT
-SSCursor = pymysql.cursors.SSCursor
 
 _CONNECT_SECONDS = 10.0
-_CHUNK = 8
-_RESET_CONNECTION = 0x1F
+_QUERY, _RESET_CONNECTION = 0x03, 0x1F
 _GONE = {1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055, 3169, 4031}
 """The server shuts down, or has ended this connection; or packets are missing."""
 _UNREACHABLE = {1040, 1053, 2002, 2003, 2006, 2013}
@@ -70,7 +69,6 @@ class MySQLConnection:
             raise UsageError(f"cannot connect to the MySQL server: {error}") from None
         self.thread: int = self._raw.thread_id()
         self.is_mariadb = "MariaDB" in self._raw.get_server_info()
-        self._cursor: Any = self._raw.cursor(SSCursor)
 
     # --- for ourselves -----------------------------------------------------------------------
 
@@ -121,8 +119,6 @@ class MySQLConnection:
 
     def close(self) -> None:
         """End it. Idempotent."""
-        if self._raw._result is not None:
-            self._raw._result.unbuffered_active = False  # else what is left would be read first
         self._raw._force_close()
 
     # --- for an agent ------------------------------------------------------------------------
@@ -134,50 +130,27 @@ class MySQLConnection:
             ConnectionLost: The connection is gone.
         """
         results: list[Result] = []
-        cursor = self._cursor
+        failure: Failure | None = None
+        timed_out = False
         try:
-            cursor.execute(text)
-            while True:
-                results.append(self._read(cursor, max_rows, limits))
-                if not cursor.nextset():
-                    break
-            if results[-1] == _NOTHING and _ENDS_IN_COMMENT.search(text):
-                results.pop()  # to MariaDB a comment is a statement
-            return Outcome(tuple(results))
+            self._raw._execute_command(_QUERY, text)
+            reply = Reply(self._raw._rfile)
+            while reply.more:
+                results.append(reply.result(Keeper(max_rows, limits)))
+        except ServerError as error:
+            if error.code in _GONE:
+                raise ConnectionLost(error.message) from None
+            # What is left may be a comment: then nothing is wrong.
+            if error.code != _EMPTY or _GAP.search(text):
+                failure = Failure(error.message, f"{error.code} ({error.state})")
+                timed_out = error.code in _TIMED_OUT
         except pymysql.err.Error as error:
-            code, message = _parts(error)
-            if code in _GONE or code == 0:
-                raise ConnectionLost(message) from None
-            if code == _EMPTY and not _GAP.search(text):
-                return Outcome(tuple(results))  # what is left is a comment
-            state = getattr(error, "sqlstate", None)  # not in the driver's older versions
-            failure = Failure(message, f"{code} ({state})" if state else str(code))
-            return Outcome(tuple(results), failure, timed_out=code in _TIMED_OUT)
-        except UnicodeDecodeError as error:
-            return Outcome(tuple(results), self._undecodable(error))
-        except OSError as error:
+            raise ConnectionLost(_parts(error)[1]) from None
+        except (OSError, ValueError, AttributeError) as error:  # it was closed meanwhile
             raise ConnectionLost(str(error)) from None
-
-    def _read(self, cursor: Any, max_rows: int | None, limits: Limits | None) -> Result:
-        if cursor.description is None:
-            return Result(changed=cursor.rowcount)
-        columns = tuple(column[0] for column in cursor.description)
-        keeper = Keeper(max_rows, limits)
-        rows: list[Row] = []
-        while len(rows := list(cursor.fetchmany(_CHUNK))) == _CHUNK:
-            keeper.extend(rows)
-        keeper.extend(rows)
-        return Result(columns, keeper.kept, keeper.total)
-
-    def _undecodable(self, error: UnicodeDecodeError) -> Failure:
-        """The agent has asked for another character set than the driver decodes."""
-        try:
-            self._cursor.close()  # reads what is left
-            self._cursor = self._raw.cursor(SSCursor)
-            self._raw.query("SET NAMES utf8mb4")
-        except (pymysql.err.Error, UnicodeDecodeError, OSError):
-            raise ConnectionLost(f"the result is not UTF-8: {error.reason}") from None
-        return Failure(f"the result is not UTF-8: {error.reason}; use SET NAMES utf8mb4")
+        if results and results[-1] == _NOTHING and _ENDS_IN_COMMENT.search(text):
+            results.pop()  # to MariaDB a comment is a statement
+        return Outcome(tuple(results), failure, timed_out)
 
 
 def _check_socket(path: str | None) -> None:
