@@ -26,7 +26,7 @@ _RIGHTS = (
     "SHOW VIEW, CREATE TEMPORARY TABLES, LOCK TABLES, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, "
     "TRIGGER"
 )
-"""In 2023 the agent was the administrator. Files, accounts and the server itself are not needed."""
+"""In 2023 the agent was the administrator; this is what its actions need, in its databases."""
 
 
 class MySQLDatabases:
@@ -117,12 +117,11 @@ class MySQLDatabases:
     def _grant(self, cursor: Any) -> None:
         who = f"'{self._account}'@'{self._host}'"
         cursor.execute(f"CREATE USER {who} IDENTIFIED BY '{self._password}'")
-        if self._server is not None:
-            cursor.execute(f"GRANT {_RIGHTS} ON *.* TO {who}")
-            return
-        for name in self._made:  # of a server that is not ours the agent gets nothing else
+        for name in self._made:
             pattern = name.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
             cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern)}.* TO {who}")
+        if self._server is not None:  # it holds nothing else, and all of it was seen in 2023
+            cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {who}")
 
 
 def _analyse(cursor: Any) -> None:
