@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlencode
 
+import psycopg
 import pytest
 
 from intercode.databases import Source, get_engine
+from intercode.databases.server import start_postgresql
 
 from .conftest import there_is
 from .test_engines import rows, value
@@ -206,3 +209,30 @@ def test_memory_is_limited(postgresql: Any, source: Source) -> None:
     assert failure.message.startswith("out of memory")
     assert value(session, "SELECT 1") == 1
     session.close()
+
+
+def test_an_administrator_who_is_no_superuser(source: Source) -> None:
+    """May make databases and roles, as those of a hosted server may."""
+    if not there_is("postgresql"):
+        pytest.skip("postgresql is not installed here")
+    running = start_postgresql()
+    with psycopg.connect(**running.connect_args, autocommit=True) as connection:
+        connection.execute("CREATE ROLE hosted LOGIN CREATEDB CREATEROLE")
+        connection.execute("CREATE DATABASE hosted OWNER hosted")
+    host = running.connect_args["host"]
+    engine: Any = get_engine(f"postgresql://hosted@/hosted?{urlencode({'host': host})}")
+    session = engine.open(source)
+    assert session.execute(WRITE).failure is None
+    assert len(session.state()["artist"].rows) == 5
+    session.close()
+    session = engine.open(source)
+    assert value(session, "SELECT count(*) FROM artist") == 4
+    session.close()
+    engine.close()
+    with psycopg.connect(**running.connect_args) as connection:
+        left = "SELECT datname FROM pg_database WHERE datname LIKE 'ic%'"
+        assert connection.execute(left).fetchall() == []
+        left = "SELECT rolname FROM pg_roles WHERE rolname LIKE 'ic%' AND rolname <> 'intercode'"
+        assert connection.execute(left).fetchall() == []
+        connection.execute("SELECT 1")
+    running.close()

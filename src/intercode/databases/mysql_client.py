@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import Any
 
 from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.kept_rows import Keeper
 from intercode.databases.mysql_protocol import Reply, ServerError
 from intercode.databases.server_mysql import driver
-from intercode.databases.server_session import ConnectionLost, Keeper, Unreachable
+from intercode.databases.server_session import ConnectionLost, Unreachable
 from intercode.errors import DatabaseError, UsageError
 from intercode.sandbox.base import Limits
 

@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 from intercode.databases.base import Result, Row
+from intercode.databases.kept_rows import Keeper
 from intercode.databases.server_mysql import driver
-from intercode.databases.server_session import ConnectionLost, Keeper
+from intercode.databases.server_session import ConnectionLost
 
 pymysql = driver()
 

@@ -11,15 +11,23 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from intercode.databases.base import Role
 from intercode.databases.source import Source
 from intercode.errors import InterCodeError
 
 _LOG = logging.getLogger(__name__)
-CloneT = TypeVar("CloneT")
 Key = tuple[str, Role]
+
+
+class Clone(Protocol):
+    """A database made from a template, with a connection to it."""
+
+    generation: int  # which start of the server it is on
+
+
+CloneT = TypeVar("CloneT", bound=Clone)
 
 
 class ClonePool(Generic[CloneT]):

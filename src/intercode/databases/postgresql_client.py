@@ -15,8 +15,9 @@ from contextlib import suppress
 from typing import Any
 
 from intercode.databases.base import Failure, Outcome, Result, Row
+from intercode.databases.kept_rows import Keeper
 from intercode.databases.server_postgresql import driver
-from intercode.databases.server_session import ConnectionLost, Keeper, Unreachable
+from intercode.databases.server_session import ConnectionLost, Unreachable
 from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from intercode.databases.base import Failure, Outcome, Result, Role, Table
+from intercode.databases.kept_rows import check_size, size_of, state_limits
 from intercode.databases.postgresql_client import READ_ONLY, PostgreSQLConnection
 from intercode.databases.server_session import (
     ConnectionLost,
     ServerSession,
     Unreachable,
-    check_size,
-    size_of,
-    state_limits,
 )
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, OutputLimitError

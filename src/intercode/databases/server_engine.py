@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from intercode.databases.base import EngineOptions, Role
-from intercode.databases.pool import ClonePool
+from intercode.databases.pool import Clone, ClonePool
 from intercode.databases.server import Server
 from intercode.databases.server_session import ConnectionLost, ServerSession, Unreachable
 from intercode.databases.source import Source
@@ -33,13 +33,6 @@ class Administrator(Protocol):
 
     def close(self) -> None:
         """End it."""
-
-
-class Clone(Protocol):
-    """A database made from a template, with a connection to it."""
-
-    generation: int
-    """Which start of the server it is on."""
 
 
 AdminT = TypeVar("AdminT", bound=Administrator)

@@ -7,7 +7,6 @@ a session that only reads leaves a clone that the next one can have.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -20,14 +19,12 @@ from intercode.databases.names import Edit, original, rewrite
 from intercode.databases.reading import plainly_reads
 from intercode.databases.source import Source
 from intercode.databases.watchdog import Watchdog
-from intercode.errors import ActionError, OutputLimitError, SandboxClosedError
+from intercode.errors import ActionError, SandboxClosedError
 from intercode.sandbox.base import Limits
 
 _GRACE_SECONDS = 0.5
 """How much later than the server's own time limit ours strikes."""
 _CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
-_RESULT_BYTES, _STATE_BYTES = 16, 64
-"""How many bytes of rows are kept for each byte of an action's output; of a whole state."""
 
 
 class ConnectionLost(Exception):  # noqa: N818 - it is a message, not an error of anybody's
@@ -239,74 +236,6 @@ class ServerSession(ABC):
 
     def _rows_out(self, rows: Sequence[Row]) -> Sequence[Row]:
         return [tuple(self._out(c) if type(c) is str else c for c in row) for row in rows]
-
-
-class Keeper:
-    """Keeps the first rows of a result and counts the others.
-
-    Args:
-        rows: How many are kept at most; None: all.
-        limits: Of which the output's says how many bytes are kept.
-    """
-
-    def __init__(self, rows: int | None, limits: Limits | None) -> None:
-        self.kept: list[Row] = []
-        self.total = 0
-        self._rows = sys.maxsize if rows is None else rows
-        self._bytes = sys.maxsize if limits is None else limits.output * _RESULT_BYTES
-
-    def add(self, row: Row) -> None:
-        """One more row."""
-        self.extend([row])
-
-    def extend(self, rows: list[Row]) -> None:
-        """Some more rows."""
-        self.total += len(rows)
-        if self.full or not rows:
-            return
-        self._bytes -= size_of(rows)
-        if self._bytes >= 0:
-            self.kept += rows[: self._rows - len(self.kept)]
-        elif len(rows) > 1:  # find out with which row it is too much
-            self.total -= len(rows)
-            self._bytes += size_of(rows)
-            for row in rows:
-                self.extend([row])
-
-    @property
-    def full(self) -> bool:
-        """Whether no more rows are kept."""
-        return len(self.kept) >= self._rows or self._bytes < 0
-
-
-def size_of(rows: Sequence[Row]) -> int:
-    """About how many bytes rows take."""
-    texts = [len(cell) for row in rows for cell in row if type(cell) is str or type(cell) is bytes]
-    return sum(texts) + 16 * len(rows)
-
-
-def state_limits(limits: Limits) -> Limits:
-    """The limits with which one table of a state is read."""
-    return replace(limits, output=limits.output * _STATE_BYTES // _RESULT_BYTES)
-
-
-def check_size(name: str, result: Result, size: int, limits: Limits) -> None:
-    """Refuse a state that is too large.
-
-    Args:
-        name: The database's.
-        result: Of reading a table.
-        size: Of all tables so far.
-        limits: The session's.
-
-    Raises:
-        OutputLimitError: It is.
-    """
-    if not result.complete or size > limits.output * _STATE_BYTES:
-        raise OutputLimitError(
-            f"the tables of {name} hold more than {limits.output * _STATE_BYTES >> 10} KiB: "
-            f"{_STATE_BYTES} times the limit for output"
-        )
 
 
 def _interrupted(outcome: Outcome, seconds: float) -> Outcome:
