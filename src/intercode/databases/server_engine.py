@@ -262,9 +262,8 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
                 return self._connect(self._connect_args)
             except Unreachable as error:
                 if time.monotonic() + pause > deadline:
-                    raise DatabaseError(
-                        f"the {self.name} server does not answer: {error}"
-                    ) from None
+                    message = f"the {self.name} server does not answer: {error}"
+                    raise DatabaseError(message) from None
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
 
