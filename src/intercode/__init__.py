@@ -112,4 +112,5 @@ def _register(env: str) -> None:
 
 
 _register("bash")
+_register("python")
 _register("sql")

@@ -75,6 +75,7 @@ DATASETS = Registry(
         "bash": "intercode.datasets.builtin:load",
         "bird": "intercode.datasets.bird:load",
         "bird-mini-dev": "intercode.datasets.bird:load_mini_dev",
+        "mbpp": "intercode.datasets.mbpp:load",
         "nl2bash": "intercode.datasets.nl2bash:load",
         "spider": "intercode.datasets.spider:load",
         "sql": "intercode.datasets.builtin:load_sql",
@@ -88,8 +89,21 @@ ENVS = Registry(
     {
         "bash": "intercode.envs.bash:BashEnv",
         "bash:paper": "intercode.paper.gym:PaperEnv",
+        "python": "intercode.envs.python:PythonEnv",
         "sql": "intercode.envs.sql:SqlEnv",
         "sql:paper": "intercode.paper.sql_gym:PaperSqlEnv",
     },
 )
 """Name, or ``name:protocol``, → an environment's class."""
+
+REWARDS = Registry(
+    "reward",
+    {
+        "sql:default": "intercode.rewards.sql:SqlReward",
+        "sql:bird-ex": "intercode.rewards.bird:ExReward",
+        "sql:bird-soft-f1": "intercode.rewards.bird:SoftF1Reward",
+        "sql:bird-r-ves": "intercode.rewards.bird:RVesReward",
+        "sql:spider-test-suite": "intercode.rewards.test_suite:SuiteReward",
+    },
+)
+"""``env:name`` → what makes the reward, from what its environment gives it."""

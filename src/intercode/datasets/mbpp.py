@@ -1,0 +1,65 @@
+"""MBPP (Austin et al. 2021): 974 small functions, with three asserts each, from the user's copy.
+
+Two files are read, which hold the same tasks: the authors' ``mbpp.jsonl``, and the 2023 release's
+``ic_mbpp.json``. ``metadata.test_setup_code`` is run before a task's tests, and
+``metadata.challenge_tests`` holds the authors' further ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from intercode.datasets.layout import locate, read_tasks
+from intercode.errors import TaskError
+from intercode.task import Dataset
+
+SPLITS = {
+    "all": range(1, 975),
+    "prompt": range(1, 11),
+    "test": range(11, 511),
+    "validation": range(511, 601),
+    "train": range(601, 975),
+}
+"""The authors' splits, by the ids of their tasks."""
+
+_AUTHORED = "mbpp.jsonl"
+_RELEASED = "ic_mbpp.json"
+
+
+def load(root: str | Path | None = None, split: str = "all") -> Dataset:
+    """One split; a task's id is the authors'.
+
+    Args:
+        root: A folder with one of the files in it or a little below; None: where
+            ``intercode datasets fetch mbpp`` puts it.
+        split: One of `SPLITS`.
+
+    Raises:
+        TaskError: It is not there, or malformed.
+    """
+    if split not in SPLITS:
+        raise TaskError(f"MBPP has no split {split!r}; known: {', '.join(SPLITS)}")
+    place, layout = locate(root, "mbpp", [(_AUTHORED,), (_RELEASED,)])
+    file = place / (_AUTHORED, _RELEASED)[layout]
+    tasks = read_tasks(file, _authored if layout == 0 else _released)
+    ids = {str(number) for number in SPLITS[split]}
+    name = "mbpp" if split == "all" else f"mbpp-{split}"
+    return Dataset((task for task in tasks if task.task_id in ids), name, str(file))
+
+
+def _authored(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+    return {
+        "task_id": row["task_id"],
+        "query": row["text"],
+        "gold": row["code"],
+        "tests": row["test_list"],
+        "test_setup_code": row.get("test_setup_code") or None,
+        "challenge_tests": row.get("challenge_test_list") or None,
+    }
+
+
+def _released(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+    setup = row.get("test_setup_code") or None
+    return {"task_id": index + 1, **row, "test_setup_code": setup}

@@ -1,0 +1,106 @@
+"""The Python environment: tasks for a Python prompt, scored by tests of what was written."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from intercode import datasets
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.stage import SandboxStage
+from intercode.episode import Episode, Score
+from intercode.errors import TaskError
+from intercode.interpreters.python import PythonInterpreter
+from intercode.interpreters.python_start import provider as provider_of
+from intercode.rewards.base import Reward
+from intercode.rewards.command import CommandReward
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.python import PythonReward
+from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.task import Dataset, Task
+
+
+class PythonEnv(InterCodeEnv[Sandbox]):
+    """One persistent Python per episode; an observation is what its prompt would show.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        image: The image of all tasks; None: each task's own, or ``host``.
+        python: A program of the image's, from Python 3.8, with the packages that it has; None: the
+            Python of InterCode itself, with the standard library.
+        provider: What starts sandboxes, or its name.
+        limits: What a sandbox may use; None: the defaults.
+        network: Whether the sandbox reaches the network.
+        max_turns: Actions in one episode.
+        reward_every_turn: Score after every action (see `InterCodeEnv`).
+        cache_gold: Of no effect, gold is not run; taken as by other environments.
+        reward: Instead of the task's tests or, without any, its verification command.
+        render_mode: None or ``"ansi"``.
+        seed: Of the first `reset` that is given none.
+
+    Raises:
+        TaskError: The data is malformed, or a task has neither tests nor verification.
+        UsageError: An option makes no sense.
+        SandboxUnavailableError: This machine does not permit the sandbox.
+    """
+
+    name: ClassVar[str] = "python"
+    prompt: ClassVar[str] = ">>> "
+    takes_answer: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "python",
+        *,
+        image: str | None = None,
+        python: str | None = None,
+        provider: str | Provider = "native",
+        limits: Limits | None = None,
+        network: bool = False,
+        max_turns: int = 10,
+        reward_every_turn: bool = False,
+        cache_gold: bool | GoldCache = True,
+        reward: Reward[Sandbox] | None = None,
+        render_mode: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        tasks = datasets.load(data)
+        if isinstance(provider, str):
+            provider = provider_of(provider)
+        stage = SandboxStage(provider, image, limits, network)
+        super().__init__(
+            tasks,
+            stage,
+            partial(self._interpreter_in, python),
+            reward or _reward(tasks, stage, python),
+            max_turns=max_turns,
+            reward_every_turn=reward_every_turn,
+            render_mode=render_mode,
+            seed=seed,
+        )
+
+    def _interpreter_in(self, python: str | None, sandbox: Sandbox) -> PythonInterpreter:
+        assert self._task is not None  # the episode begins
+        return PythonInterpreter(sandbox, python, self._task.metadata.get("setup_code") or "")
+
+
+def _reward(tasks: Dataset, stage: SandboxStage, python: str | None) -> Reward[Sandbox]:
+    """Tests where a task has some, else verification."""
+    for row, task in enumerate(tasks):
+        if not _has_tests(task) and task.verification is None:
+            raise TaskError(
+                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has neither "
+                f"'tests' nor 'verification': nothing says when it is solved"
+            )
+    by_tests = PythonReward(stage.provider, stage.start, stage.network, python)
+    by_command = CommandReward(stage.provider, stage.start, stage.network)
+
+    def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        return (by_tests if _has_tests(task) else by_command)(task, episode, sandbox)
+
+    return reward
+
+
+def _has_tests(task: Task) -> bool:
+    return bool(task.tests or task.metadata.get("cases"))

@@ -1,0 +1,243 @@
+"""One persistent Python per episode, as at a prompt of Python's own.
+
+The worker (`python_worker`) runs the actions; this feeds it, collects what it prints and keeps the
+time. Output comes on a pipe of its own, and the end of an action on a channel of its own, so that
+nothing is looked for in what an action prints. An action can break that channel, or forge what is
+said on it: that costs it its names, or gives it an observation that is wrong, and never a grade.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from intercode.errors import ActionError, TaskError
+from intercode.interpreters import python_worker as worker
+from intercode.interpreters.base import Execution
+from intercode.interpreters.drain import Drain
+from intercode.interpreters.python_start import SESSION, PythonProcess, start
+from intercode.sandbox.base import OutputBuffer, Sandbox
+
+HARD_OUTPUT_FACTOR = 64
+"""Who prints this many times the output limit is stopped: nobody reads on."""
+_GRACE_SECONDS = 1.0
+_AGAIN_SECONDS = 0.1
+_EXIT_SECONDS = 5.0
+_PRELUDE_SECONDS = 60.0
+_CHUNK = 1 << 18
+_MOST_AT_ONCE = 1 << 20
+_KILLED = 128 + signal.SIGKILL
+
+_drain = Drain()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One action under way."""
+
+    number: int
+    output: OutputBuffer
+    deadline: float
+    status: int = 0
+    """How it ended, as the worker says."""
+    code: str = ""
+    lost: bool = False
+    """The process has ended, or does not answer."""
+    closed: set[int] = field(default_factory=set)
+    """Its descriptors of which nothing more will come."""
+    stopped: str = ""
+    """Why we ended it, if we did."""
+
+    @property
+    def over(self) -> bool:
+        return self.lost or self.status != 0
+
+
+class PythonInterpreter:
+    """See `interpreters.base.Interpreter`. An action is any Python source.
+
+    Args:
+        sandbox: Where it runs.
+        python: A program of the image's, from Python 3.8; None: the Python of InterCode itself.
+        prelude: Source that is run first, and again after a restart.
+
+    Raises:
+        ImageError: The image has no such program.
+        TaskError: The prelude fails.
+        SandboxError: The sandbox failed.
+    """
+
+    def __init__(self, sandbox: Sandbox, python: str | None = None, prelude: str = "") -> None:
+        self.sandbox = sandbox
+        self._python = python
+        self._prelude = prelude
+        self._number = 0
+        self._pending = OutputBuffer(sandbox.limits.output)
+        self._process = self._start()
+        self._rest()
+
+    def execute(self, action: str, timeout: float | None = None) -> Execution:
+        """Run one action. At its time limit it is interrupted, and if that does not end it, killed.
+
+        `info` has ``timed_out``; ``interrupted`` or ``restarted``; ``truncated``.
+        """
+        if "\0" in action:
+            raise ActionError("source code cannot hold a NUL")
+        began = time.monotonic()
+        seconds = self.sandbox.limits.timeout if timeout is None else timeout
+        _drain.release(self._process.out)
+        self._number += 1
+        run = _Run(self._number, self._pending, began + seconds)
+        self._pending = OutputBuffer(self.sandbox.limits.output)
+        self._run(run, action)
+        notes = self._finish(run, seconds)
+        self._rest()
+        info: dict[str, object] = {}
+        if run.stopped == "time":
+            info["timed_out"] = True
+        if run.lost:
+            info["restarted"] = True
+        elif run.stopped:
+            info["interrupted"] = True
+        if run.output.truncated:
+            info["truncated"] = True
+        return Execution(
+            output=run.output.getvalue(),
+            ok=not run.stopped and (run.status == worker.DONE or _left_well(run)),
+            notes=tuple(notes),
+            info=info,
+            seconds=time.monotonic() - began,
+        )
+
+    def close(self) -> None:
+        """End it; what it started lives on with the sandbox."""
+        _drain.release(self._process.out)
+        self._process.close()
+
+    def _start(self) -> PythonProcess:
+        self._process = process = start(self.sandbox, SESSION, self._python)
+        if self._prelude:
+            run = _Run(0, OutputBuffer(4096), time.monotonic() + _PRELUDE_SECONDS)
+            self._run(run, self._prelude)
+            if run.status != worker.DONE:
+                said = run.output.getvalue().decode(errors="replace").strip()
+                self.close()
+                raise TaskError(f"the task's 'setup_code' fails: {said or 'it does not end'}")
+        return process
+
+    def _rest(self) -> None:
+        """Between actions a thread may go on printing: the output of the next one."""
+        limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
+        _drain.watch(self._process.out, self._pending, limit)
+
+    def _run(self, run: _Run, source: str) -> None:
+        """Have it run source, until that has ended, by itself or by us."""
+        data = source.encode("utf-8", "surrogatepass")
+        if not self._process.send(0, run.number, data, run.deadline - time.monotonic()):
+            run.closed.add(self._process.control)
+        most = run.output.limit * HARD_OUTPUT_FACTOR
+        while not run.over:
+            self._read(run, run.deadline)
+            if run.over:
+                break
+            if run.output.total > most:
+                run.stopped = "output"
+            elif time.monotonic() >= run.deadline:
+                run.stopped = "time"
+            if run.stopped:
+                self._stop(run)
+        self._take_output(run)
+
+    def _stop(self, run: _Run) -> None:
+        """Interrupt it, and if it does not heed that, give it up."""
+        grace = time.monotonic() + _GRACE_SECONDS
+        if self._process.pid is not None:
+            # What it waits for, and what would go on behind its back.
+            self.sandbox.kill([self._process.pid])
+        while not run.over and time.monotonic() < grace:
+            self._process.process.signal(signal.SIGINT)
+            again = time.monotonic() + _AGAIN_SECONDS
+            while not run.over and time.monotonic() < again:
+                self._read(run, again)
+        run.lost = run.status == 0
+
+    def _read(self, run: _Run, deadline: float) -> None:
+        """Wait until something happens, and take it."""
+        poll, process = select.poll(), self._process
+        for fd in {process.out, process.control, process.exit_fd} - run.closed:
+            poll.register(fd, select.POLLIN)
+        left = max(deadline - time.monotonic(), 0)
+        ready = {fd for fd, _ in poll.poll(left * 1000 + 1)}
+        if process.out in ready:
+            self._take_output(run)
+        if process.control in ready:
+            self._take_answer(run)
+        elif process.exit_fd in ready:
+            run.lost = True
+
+    def _take_output(self, run: _Run) -> None:
+        most = run.output.total + _MOST_AT_ONCE
+        while run.output.total < most:
+            try:
+                data = os.read(self._process.out, _CHUNK)
+            except BlockingIOError:
+                return
+            if not data:
+                run.closed.add(self._process.out)
+                return
+            run.output.add(data)
+
+    def _take_answer(self, run: _Run) -> None:
+        try:
+            frames = self._process.receive()
+        except ValueError:  # an action has written to the channel
+            frames = None
+        if frames is None:
+            run.closed.add(self._process.control)
+        for status, number, code in frames or ():
+            if number == run.number:
+                run.status, run.code = status, code.decode(errors="replace")
+
+    def _finish(self, run: _Run, seconds: float) -> list[str]:
+        """Restart it if need be; what the agent is to be told."""
+        notes = []
+        if run.stopped == "time":
+            notes.append(f"timed out after {seconds:g} s")
+        elif run.stopped == "output":
+            notes.append(f"stopped after {run.output.total} bytes of output")
+        if run.lost:
+            why = "was killed" if run.stopped else _end(self._process)
+            self._restart()
+            notes.append(f"the interpreter {why}; it was started anew, and all names are lost")
+        elif run.stopped:
+            notes.append("interrupted: the interpreter goes on, with its names")
+        elif run.status == worker.EXITED:
+            notes.append(f"exit({run.code}) ends nothing here: the interpreter goes on")
+        return notes
+
+    def _restart(self) -> None:
+        self._process.close()
+        self.sandbox.kill()
+        self._process = self._start()
+
+
+def _left_well(run: _Run) -> bool:
+    return run.status == worker.EXITED and run.code == "0"
+
+
+def _end(process: PythonProcess) -> str:
+    """How it came to its end, in words."""
+    select.select([process.exit_fd], [], [], _EXIT_SECONDS)
+    code = process.process.poll()
+    if code is None:
+        return "did not answer any more"
+    if code == _KILLED:
+        return "was killed (out of memory?)"
+    if code > 128:
+        with suppress(ValueError):
+            return f"crashed ({signal.strsignal(code - 128) or code})"
+    return f"ended with exit code {code}"

@@ -1,0 +1,82 @@
+"""What makes a fork of a sandbox's process 1 a Python as an action expects to find it.
+
+The spawner loads this before any sandbox is entered, and that is when the library is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import site
+import socket
+import sys
+import warnings
+
+from intercode.interpreters.python_library import Library, extensions
+from intercode.interpreters.python_wire import Channel
+
+_COMMON = """
+abc argparse ast base64 bisect calendar cmath collections contextlib copy csv dataclasses datetime
+decimal enum fractions functools glob hashlib heapq inspect io itertools json keyword linecache math
+operator os pathlib pickle pprint queue random re secrets shutil signal statistics string struct
+subprocess sys tempfile textwrap threading time timeit tokenize traceback types typing unicodedata
+unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree zlib zoneinfo
+"""
+"""Loaded for everybody: an action that imports them pays nothing."""
+
+
+def _load() -> Library:
+    library = Library()
+    sys.meta_path.insert(0, library)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in [*extensions(), *_COMMON.split()]:
+            try:
+                importlib.import_module(name)
+            except ImportError:  # this Python was built without it
+                continue
+    sys.meta_path.remove(library)
+    return library
+
+
+_library = _load()
+
+
+def enter(sock: socket.socket) -> tuple[Channel, int, int]:
+    """Become such a Python: the channel, the descriptor that output goes to, and its limit.
+
+    The first message says how programs of the sandbox start (``env``, ``cwd``) and the limit.
+    """
+    data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+    start = json.loads(data)
+    os.environ.clear()
+    os.environ.update(start["env"])
+    try:
+        os.chdir(start["cwd"])
+    except OSError:
+        os.chdir("/")
+    out = fds[0]
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    _settle()
+    fd = sock.detach()
+    return Channel(fd, fd), out, start["limit"]
+
+
+def _settle() -> None:
+    """Take back what the spawner, which is no user's Python, does otherwise."""
+    sys.setrecursionlimit(1000)
+    sys.argv = [""]
+    sys.path = [""]
+    sys.path_importer_cache.clear()
+    if _library not in sys.meta_path:
+        sys.meta_path.append(_library)
+    sys.dont_write_bytecode = True
+    program = "/usr/bin/python3"
+    sys.executable = program if os.access(program, os.X_OK) else ""
+    sys.prefix = sys.exec_prefix = sys.base_prefix = sys.base_exec_prefix = "/usr"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "intercode"]:
+        del sys.modules[name]
+    site.setquit()
+    site.sethelper()

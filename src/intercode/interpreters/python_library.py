@@ -1,0 +1,124 @@
+"""The standard library of the running Python, in memory: a forked worker has no files of ours.
+
+A sandbox's image need not have this Python, or any, and where this one lives (a home directory,
+with pyenv or uv) is not for a sandbox to see. So its modules travel as one sealed memory file,
+mapped before the sandbox is entered and shared by all of them: it costs a fork nothing, nobody
+can write to it, and it holds nothing but the library.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import marshal
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from types import CodeType, ModuleType
+
+FOLDER = os.path.dirname(os.__file__)
+_LEFT_OUT = {
+    "__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test",
+    "tests", "tkinter", "turtledemo",
+}  # fmt: skip
+_PYC_HEADER = 16
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+
+
+class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Finds and loads modules of the library.
+
+    Args:
+        folder: Where the library's files are now; they are read once, here.
+    """
+
+    def __init__(self, folder: str = FOLDER) -> None:
+        self._folder = folder
+        self._places: dict[str, tuple[str, int, int, int]] = {}
+        """Module → its file's relative path, where its source begins, its code, and that ends."""
+        fd = os.memfd_create("library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            begin = 0
+            with open(fd, "wb", closefd=False) as file:
+                for name, path in _modules(folder):
+                    source, code = _read(os.path.join(folder, path))
+                    middle = begin + len(source)
+                    self._places[name] = (path, begin, middle, middle + len(code))
+                    file.write(source + code)
+                    begin = middle + len(code)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            self._data = mmap.mmap(fd, begin, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def find_spec(
+        self, fullname: str, path: object = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module, if it is one of the library's."""
+        if fullname not in self._places:
+            return None
+        spec = importlib.util.spec_from_loader(fullname, self, origin=self._file(fullname))
+        if spec is not None:
+            spec.has_location = True
+        return spec
+
+    def is_package(self, fullname: str) -> bool:
+        """Whether it is one."""
+        return self._places[fullname][0].endswith("__init__.py")
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Compiled already, if Python has compiled it before."""
+        _, _, begin, end = self._places[fullname]
+        if begin == end:
+            return self.source_to_code(self.get_source(fullname), self._file(fullname))
+        code: CodeType = marshal.loads(self._data[begin + _PYC_HEADER : end])
+        return code
+
+    def get_source(self, fullname: str) -> str:
+        """For `inspect`, and for whoever reads."""
+        _, begin, end, _ = self._places[fullname]
+        return importlib.util.decode_source(self._data[begin:end])
+
+    def _file(self, fullname: str) -> str:
+        return os.path.join(self._folder, self._places[fullname][0])
+
+
+def _modules(folder: str) -> Iterator[tuple[str, str]]:
+    """The library's modules, and their files relative to the folder."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name.isidentifier())
+        folders[:] = [name for name in folders if name not in _LEFT_OUT]
+        for file in sorted(files):
+            if file.endswith(".py"):
+                path = os.path.relpath(os.path.join(place, file), folder)
+                name = path[: -len(".py")].replace("/", ".")
+                yield name.removesuffix(".__init__"), path
+
+
+def _read(path: str) -> tuple[bytes, bytes]:
+    """Source, and the compiled file if there is one that fits it."""
+    with open(path, "rb") as file:
+        source = file.read()
+        status = os.fstat(file.fileno())
+    try:
+        with open(importlib.util.cache_from_source(path), "rb") as file:
+            code = file.read()
+    except OSError:
+        return source, b""
+    stamp = struct.pack("<LL", int(status.st_mtime) & 0xFFFFFFFF, len(source) & 0xFFFFFFFF)
+    header = importlib.util.MAGIC_NUMBER + bytes(4) + stamp
+    return source, code if code.startswith(header) else b""
+
+
+def extensions(folder: str = FOLDER) -> list[str]:
+    """The modules that are shared objects: they must be loaded while there are files."""
+    place = os.path.join(folder, "lib-dynload")
+    names = os.listdir(place) if os.path.isdir(place) else []
+    found = {name.partition(".")[0] for name in names if name.endswith(".so")}
+    return sorted(name for name in found if not name.startswith(_UNWANTED))
+
+
+_UNWANTED = ("_test", "_xx", "xx", "_ctypes_test", "_tkinter", "readline", "nis", "ossaudiodev")

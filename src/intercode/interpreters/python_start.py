@@ -1,0 +1,209 @@
+"""Starting a Python worker in a sandbox, in one of two ways.
+
+By default it is a fork of the sandbox's process 1: the Python that InterCode itself runs on, with
+its standard library and nothing else, in any image and within a few milliseconds. Or it is a
+Python of the image's own, from 3.8, with whatever packages the image has; the worker's source is
+then sent to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intercode.errors import ImageError
+from intercode.interpreters.python_wire import Frames, frame
+from intercode.sandbox import Process, Provider, Sandbox, get_provider
+from intercode.sandbox.native.provider import NativeProvider
+
+if TYPE_CHECKING:
+    from intercode.interpreters.python_wire import Frame
+
+_PACKAGE = "intercode.interpreters"
+SESSION = f"{_PACKAGE}.python_worker"
+SUBJECT = f"{_PACKAGE}.python_subject"
+GRADER = f"{_PACKAGE}.python_grader"
+LONGEST_ANSWER = 64 << 20
+_NEEDED = {
+    SESSION: ("python_wire", "python_worker"),
+    SUBJECT: ("python_wire", "python_worker", "python_values", "python_subject"),
+    GRADER: ("python_wire", "python_values", "python_remote", "python_grader"),
+}
+_PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER)
+_READ, _WRITE = 230, 231
+_SECONDS = 10.0
+_CHUNK = 1 << 18
+_BOOTSTRAP = """
+import json, os, struct, sys, types
+def read(size):
+    data = b""
+    while len(data) < size:
+        data += os.read(230, size - len(data))
+    return data
+start = json.loads(read(struct.unpack("=I", read(4))[0]))
+for name in ("intercode", "intercode.interpreters"):
+    sys.modules[name] = types.ModuleType(name)
+for name, source in start["modules"]:
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__file__ = "<intercode>/" + name
+    exec(compile(source, module.__file__, "exec"), module.__dict__)
+wire = sys.modules["intercode.interpreters.python_wire"]
+for name in [name for name in sys.modules if name.split(".")[0] == "intercode"]:
+    del sys.modules[name]
+sys.argv, sys.path[:1] = [""], [""]
+module.serve(wire.Channel(230, 231), 1, start["limit"])
+"""
+
+_shared: list[NativeProvider] = []
+_lock = threading.Lock()
+
+
+def provider(name: str = "native") -> Provider:
+    """The process-wide provider of that name; the native one can fork Python workers.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    if name != "native":
+        return get_provider(name)
+    with _lock:
+        if not _shared:
+            _shared.append(NativeProvider(preload=_PRELOAD))
+        return _shared[0]
+
+
+class PythonProcess:
+    """A running worker.
+
+    Args:
+        process: What runs.
+        read: The descriptor on which it answers.
+        write: The one on which it is spoken to.
+        out: The one on which its output comes; -1: nowhere.
+    """
+
+    def __init__(self, process: Process, read: int, write: int, out: int) -> None:
+        self.process = process
+        self.control = read
+        self.exit_fd = process.exit_fd
+        self.out = out
+        self.pid: int | None = getattr(process, "pid", None)
+        """As seen inside."""
+        self._write = write
+        self._frames = Frames(LONGEST_ANSWER)
+        for fd in {read, write, out} - {-1}:
+            os.set_blocking(fd, False)
+
+    def send(
+        self, kind: int, number: int = 0, payload: bytes = b"", seconds: float = _SECONDS
+    ) -> bool:
+        """Send it a message; whether it was there to take it."""
+        return self.send_raw(frame(kind, number, payload), seconds)
+
+    def send_raw(self, data: bytes, seconds: float = _SECONDS) -> bool:
+        """Send it bytes that are no message."""
+        view, deadline = memoryview(data), time.monotonic() + seconds
+        while view:
+            try:
+                view = view[os.write(self._write, view) :]
+            except BlockingIOError:
+                if not writable(self._write, deadline - time.monotonic()):
+                    return False
+            except (BrokenPipeError, ConnectionResetError):
+                return False
+        return True
+
+    def receive(self) -> list[Frame] | None:
+        """The messages that have come; None: there will be no more.
+
+        Raises:
+            ValueError: It sends what no worker sends.
+        """
+        try:
+            data = os.read(self.control, _CHUNK)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError:
+            return None
+        return self._frames.feed(data) if data else None
+
+    def close(self) -> None:
+        """Kill it, if it runs. Idempotent."""
+        out, self.out = self.out, -1
+        if out >= 0 and out not in self.process.fds.values():
+            os.close(out)
+        self.process.close()
+
+
+def writable(fd: int, seconds: float) -> bool:
+    """Whether it can be written to within that time."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(max(seconds, 0) * 1000))
+
+
+def start(sandbox: Sandbox, module: str, python: str | None = None) -> PythonProcess:
+    """Start a worker.
+
+    Args:
+        sandbox: Where.
+        module: `SESSION`, `SUBJECT` or `GRADER`.
+        python: A program of the image's to run it; None: a fork of process 1.
+
+    Raises:
+        ImageError: There is no such program.
+        LookupError: The sandbox's provider has not loaded the worker.
+        SandboxError: The sandbox failed.
+    """
+    return _fork(sandbox, module) if python is None else _execute(sandbox, module, python)
+
+
+def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
+    facts = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
+    worker = sandbox.worker(module)
+    out = -1
+    try:
+        if module == SESSION:
+            out, inside = os.pipe2(os.O_CLOEXEC)
+            os.fchmod(inside, 0o666)  # a program opens /dev/stdout anew, by its name
+        else:
+            inside = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        with suppress(BrokenPipeError, ConnectionResetError):  # who asks it next will notice
+            socket.send_fds(worker.socket, [json.dumps(facts).encode()], [inside])
+        os.close(inside)
+        control = worker.socket.fileno()
+        return PythonProcess(worker, control, control, out)
+    except BaseException:
+        worker.close()
+        raise
+
+
+def _execute(sandbox: Sandbox, module: str, python: str) -> PythonProcess:
+    try:
+        process = sandbox.popen(
+            [python, "-c", _BOOTSTRAP],
+            channels={_READ: "r", _WRITE: "w"},
+            env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"},
+        )
+    except FileNotFoundError as error:
+        raise ImageError(f"the image has no program {python!r} to be its Python") from error
+    sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _NEEDED[module]]
+    facts = json.dumps({"modules": sources, "limit": sandbox.limits.output}).encode()
+    fds = process.fds
+    started = PythonProcess(process, fds[_WRITE], fds[_READ], fds[1])
+    started.send_raw(struct.pack("=I", len(facts)) + facts)
+    return started
+
+
+@cache
+def _source(name: str) -> str:
+    return (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")

@@ -1,0 +1,84 @@
+"""The default Python reward: the share of a task's tests that pass.
+
+What was submitted is the session (`python_source`). It is run anew in a fresh process, in the
+file system that the agent has left, and the tests run in another sandbox, in which nothing of the
+agent's has ever run: neither gold nor a test nor what it expects is within the submission's reach.
+A test passes if it runs without an exception; gold is not run, so that no test passes because gold
+fails in the same way.
+
+``submit NAME`` says which function is the answer to a task whose tests all call one function. A
+NAME that is not defined fails every test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import lru_cache
+
+from intercode.episode import Episode, Score
+from intercode.rewards.python_plan import Plan, make_plan
+from intercode.rewards.python_source import session_source
+from intercode.rewards.python_trial import Trial
+from intercode.sandbox.base import Provider, Sandbox
+from intercode.task import Task
+
+
+class PythonReward:
+    """Runs a task's tests against what an episode has submitted.
+
+    Args:
+        provider: Starts the sandbox for an episode that still goes on.
+        start: Starts a sandbox in which the task's files and setup are done.
+        network: Whether what was submitted may use the network.
+        python: A program of the image's to run it; None: the Python of InterCode itself.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        start: Callable[[Task], Sandbox],
+        network: bool = False,
+        python: str | None = None,
+    ) -> None:
+        self._provider = provider
+        self._start = start
+        self._network = network
+        self._python = python
+        self._plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
+
+    def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        """The score.
+
+        Raises:
+            TaskError: The task has no tests, or they are no Python.
+            SandboxError: A sandbox died.
+        """
+        plan = self._plan(task)
+        sources = [str(task.metadata.get("setup_code") or ""), *session_source(episode)]
+        timeout = sandbox.limits.timeout if task.timeout is None else task.timeout
+        with (
+            self._quiet(episode, sandbox) as subject,
+            closing(self._start(task)) as grader,
+            Trial(
+                subject, grader, self._python, sources, plan.message(episode.answer), timeout
+            ) as trial,
+        ):
+            results = trial.run(plan.tests)
+        share = sum(result.passed for result in results) / len(results)
+        failed = {str(n): result.why for n, result in enumerate(results) if not result.passed}
+        return Score(share, {"tests": share}, {"failed": failed} if failed else {})
+
+    @contextmanager
+    def _quiet(self, episode: Episode, sandbox: Sandbox) -> Iterator[Sandbox]:
+        """The agent's files, in a sandbox where nothing of the agent's runs."""
+        if episode.status != "running":
+            sandbox.kill()
+            yield sandbox
+            return
+        snapshot = sandbox.snapshot()
+        try:
+            with closing(self._provider.start(snapshot, sandbox.limits, self._network)) as copy:
+                yield copy
+        finally:
+            snapshot.delete()

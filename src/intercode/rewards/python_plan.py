@@ -1,0 +1,203 @@
+"""What the tests of a task are about: which of their names are the submission's, found in source.
+
+A test may use what Python has, what it imports, what the task's own code imports, and what was
+submitted. Only the last comes from the submission, and never a builtin or a module of the standard
+library in its place, unless gold itself defines it: a submission's own `isclose` or `sorted` has no
+say in a test.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from intercode.errors import TaskError
+from intercode.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the process that runs the tests must know (see `interpreters.python_grader`)."""
+
+    tests: tuple[Mapping[str, Any], ...]
+    """Each a ``source``, or the ``input`` of a case and what its output should be."""
+    names: tuple[str, ...]
+    """What they use of the submission."""
+    imports: tuple[str, ...]
+    """Statements for what they use without importing it, as gold does."""
+    modules: tuple[str, ...]
+    """What they import of the task's own files."""
+    functions: tuple[str, ...]
+    """Functions that the task's own code defines."""
+    classes: tuple[str, ...]
+    """Classes of which a test may use an object as what it is."""
+    operators: tuple[str, ...]
+    """Special methods that these define."""
+    setup: str
+    """Source that is run before the tests."""
+    entry: str | None
+    """The name that they all call, if it is one."""
+
+    def message(self, answer: str | None) -> dict[str, Any]:
+        """For the grader; `answer` is the name of what was submitted for the entry."""
+        theirs = {name: name for name in self.names}
+        if answer is not None and self.entry is not None:
+            theirs[self.entry] = answer
+        fields = ("imports", "modules", "functions", "classes", "operators", "setup")
+        return {"names": theirs, **{name: getattr(self, name) for name in fields}}
+
+
+def make_plan(task: Task) -> Plan:
+    """The plan of a task's tests.
+
+    Raises:
+        TaskError: There are none, or they are no Python.
+    """
+    facts = task.metadata
+    setup = facts.get("test_setup_code") or ""
+    ours = _Source(task, [facts.get("setup_code") or "", *task.gold[:1]])
+    theirs = _Source(task, [setup, *task.tests])
+    cases = _cases(task)
+    free = [name for name in theirs.used if name not in theirs.bound]
+    given = facts.get("entry_point")
+    entry = given or _entry(task, ours, free)
+    if given and given not in free:
+        free.append(given)
+    imports = {name: ours.imports.get(name) or _library(name) for name in free}
+    names = [name for name in free if _is_submitted(name, given, ours)]
+    if not task.tests and not cases:
+        raise TaskError(f"task {task.task_id!r} has neither 'tests' nor 'cases' to be graded by")
+    if cases and entry is None:
+        raise TaskError(f"task {task.task_id!r}: 'cases' need an 'entry_point', a function's name")
+    return Plan(
+        tests=(*({"source": test} for test in task.tests), *({**c, "entry": entry} for c in cases)),
+        names=tuple(names),
+        imports=tuple(text for name, text in imports.items() if text and name not in names),
+        modules=tuple(name for name in theirs.modules if name in _own_modules(task)),
+        functions=tuple(ours.functions),
+        classes=(*ours.classes, *facts.get("classes", ())),
+        operators=tuple(ours.operators),
+        setup=setup,
+        entry=entry,
+    )
+
+
+class _Source:
+    """What pieces of source define and use."""
+
+    def __init__(self, task: Task, pieces: Iterable[str]) -> None:
+        self.used: list[str] = []
+        self.bound: set[str] = set()
+        self.defined: set[str] = set()
+        """At the top level, and not by an import."""
+        self.imports: dict[str, str] = {}
+        self.modules: list[str] = []
+        self.functions: list[str] = []
+        self.classes: list[str] = []
+        self.operators: list[str] = []
+        self.calls: list[set[str]] = []
+        for piece in pieces:
+            try:
+                tree = ast.parse(piece)
+            except (SyntaxError, ValueError, RecursionError) as error:
+                raise TaskError(f"task {task.task_id!r}: no Python: {error}: {piece}") from None
+            self.calls.append(set())
+            for node in ast.walk(tree):
+                self._take(node)
+            for statement in tree.body:
+                self._take_statement(statement)
+
+    def _take(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                self.bound.add(node.id)
+            elif node.id not in self.used:
+                self.used.append(node.id)
+        elif isinstance(node, ast.arg):
+            self.bound.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self.bound.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self._take_import(node)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            self.bound.add(node.name)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            self.calls[-1].add(node.func.id)
+
+    def _take_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            name = alias.asname or alias.name.partition(".")[0]
+            self.bound.add(name)
+            if isinstance(node, ast.Import):
+                one: ast.stmt = ast.Import([alias])
+                self.modules.append(alias.name)
+            else:
+                one = ast.ImportFrom(node.module, [alias], node.level)
+                self.modules.append(node.module or "")
+            self.imports[name] = ast.unparse(ast.fix_missing_locations(one))
+
+    def _take_statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.functions.append(node.name)
+            self.defined.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            self.classes.append(node.name)
+            self.defined.add(node.name)
+            methods = (part for part in node.body if isinstance(part, ast.FunctionDef))
+            names = (part.name for part in methods)
+            self.operators += [name for name in names if name.startswith("__")]
+        else:
+            bound = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+            self.defined |= {part.id for part in bound if isinstance(part.ctx, ast.Store)}
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            # Point = namedtuple("Point", "x y")
+            self.classes += [part.id for part in node.targets if isinstance(part, ast.Name)]
+
+
+def _is_submitted(name: str, entry: str | None, ours: _Source) -> bool:
+    if name == entry or name in ours.defined:
+        return True
+    return name not in ours.imports and not hasattr(builtins, name) and not _library(name)
+
+
+def _library(name: str) -> str:
+    return f"import {name}" if name in sys.stdlib_module_names else ""
+
+
+def _entry(task: Task, ours: _Source, free: list[str]) -> str | None:
+    """The one name of the submission that every test calls, a function's if there are several."""
+    calls = _Source(task, task.tests).calls
+    common = [
+        name
+        for name in free
+        if all(name in called for called in calls) and _is_submitted(name, None, ours)
+    ]
+    functions = [name for name in common if name in ours.functions] or common
+    return functions[0] if len(functions) == 1 else None
+
+
+def _own_modules(task: Task) -> set[str]:
+    return {name for path in task.files for name in _module(PurePosixPath(path))}
+
+
+def _module(path: PurePosixPath) -> Iterator[str]:
+    parts = path.parts if path.name != "__init__.py" else path.parent.parts
+    if path.suffix == ".py" and parts and parts[0] != "/":
+        yield ".".join(parts).removesuffix(".py")
+
+
+def _cases(task: Task) -> list[dict[str, Any]]:
+    found = []
+    for index, case in enumerate(task.metadata.get("cases") or ()):
+        where = f"task {task.task_id!r}: case {index} of 'cases'"
+        if not isinstance(case, Mapping) or not isinstance(case.get("input"), list | dict):
+            raise TaskError(f"{where} must be an object with a list or an object as its 'input'")
+        if ("expected" in case) == ("checker" in case):
+            raise TaskError(f"{where} must have either an 'expected' output or a 'checker'")
+        found.append({"tolerance": 0.0, **case})
+    return found

@@ -1,0 +1,159 @@
+"""One grading: a process for the tests, another for what was submitted, and this between them.
+
+All that they say to each other passes here, so that time is kept, and a submission that ends its
+process, or floods the channel, fails its test and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from intercode.interpreters.python_grader import OPEN, TEST
+from intercode.interpreters.python_peer import ANSWER, ASK
+from intercode.interpreters.python_start import GRADER, SUBJECT, PythonProcess, start
+from intercode.interpreters.python_subject import LOAD
+from intercode.sandbox.base import Sandbox
+
+_RELAYED = (ASK, ANSWER)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one test went."""
+
+    passed: bool
+    why: str = ""
+    """What went wrong."""
+
+
+class _Failure(Exception):  # noqa: N818 - not an error of ours
+    """The processes cannot go on, for a reason of the submission's."""
+
+
+class Trial:
+    """Runs tests against a submission.
+
+    Args:
+        subject: The sandbox for what was submitted.
+        grader: The sandbox for the tests, in which nothing that was submitted has run.
+        python: A program of the image's; None: the Python of InterCode itself.
+        sources: What was submitted, in order.
+        plan: For the grader.
+        timeout: Seconds for each source, and for each test.
+    """
+
+    def __init__(
+        self,
+        subject: Sandbox,
+        grader: Sandbox,
+        python: str | None,
+        sources: Sequence[str],
+        plan: dict[str, Any],
+        timeout: float,
+    ) -> None:
+        self._sandboxes = {SUBJECT: subject, GRADER: grader}
+        self._python = python
+        self._sources = sources
+        self._plan = json.dumps(plan).encode()
+        self._timeout = timeout
+        self._processes: dict[str, PythonProcess] = {}
+
+    def __enter__(self) -> Trial:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def run(self, tests: Sequence[Any]) -> list[Result]:
+        """The tests, one after the other.
+
+        Raises:
+            SandboxError: A sandbox died.
+        """
+        return [self._test(number, test) for number, test in enumerate(tests)]
+
+    def _test(self, number: int, test: Any) -> Result:
+        try:
+            if not self._processes:
+                self._begin()
+            said = self._ask_grader(TEST, number, json.dumps(test).encode())
+        except _Failure as failure:
+            self._end()
+            return Result(False, str(failure))
+        return Result(not said, said)
+
+    def _begin(self) -> None:
+        for module, sandbox in self._sandboxes.items():
+            self._processes[module] = start(sandbox, module, self._python)
+        for number, source in enumerate(self._sources):
+            self._load(number, source)
+        if said := self._ask_grader(OPEN, 0, self._plan):
+            raise _Failure(said)
+
+    def _end(self) -> None:
+        """What is left of a test must not be there for the next."""
+        processes, self._processes = self._processes, {}
+        for module, process in processes.items():
+            process.close()
+            self._sandboxes[module].kill()
+
+    def _load(self, number: int, source: str) -> None:
+        subject = self._processes[SUBJECT]
+        deadline = time.monotonic() + self._timeout
+        data = source.encode("utf-8", "surrogatepass")
+        if not subject.send(LOAD, number, data, self._timeout):
+            raise _Failure("the submission ended the process that it runs in")
+        while True:
+            for _, kind, theirs, _ in self._frames([subject], deadline):
+                if (kind, theirs) == (LOAD, number):
+                    return
+
+    def _ask_grader(self, kind: int, number: int, payload: bytes) -> str:
+        """Have the grader do something; what it says of it, empty if all is well."""
+        subject, grader = self._processes[SUBJECT], self._processes[GRADER]
+        deadline = time.monotonic() + self._timeout
+        grader.send(kind, number, payload)
+        while True:
+            for sender, its_kind, its_number, data in self._frames([subject, grader], deadline):
+                if its_kind in _RELAYED:
+                    other = grader if sender is subject else subject
+                    if not other.send(its_kind, its_number, data, self._timeout):
+                        raise _Failure(_ENDED)
+                elif sender is grader and (its_kind, its_number) == (kind, number):
+                    return data.decode(errors="replace")
+
+    def _frames(
+        self, processes: Sequence[PythonProcess], deadline: float
+    ) -> Iterator[tuple[PythonProcess, int, int, bytes]]:
+        """What comes next, from whom; nothing if a process only had something to itself to say."""
+        poll = select.poll()
+        for process in processes:
+            poll.register(process.control, select.POLLIN)
+        left = deadline - time.monotonic()
+        ready = {fd for fd, _ in poll.poll(max(left, 0) * 1000)} if left > 0 else set()
+        if not ready:
+            raise _Failure(f"not done within {self._timeout:g} s")
+        for process in processes:
+            if process.control in ready:
+                try:
+                    frames = process.receive()
+                except ValueError as error:
+                    raise _Failure(str(error)) from None
+                if frames is None:
+                    raise _Failure(_ENDED)
+                for kind, number, data in frames:
+                    yield process, kind, number, data
+
+
+_ENDED = "the submission ended the process that it runs in"
