@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -178,3 +179,20 @@ def test_make_by_the_short_name(sql_tasks: Dataset) -> None:
     env = intercode.make("sql", data=sql_tasks, engine="sqlite")
     assert isinstance(env, SqlEnv)
     env.close()
+
+
+@pytest.mark.parametrize("name", ["bird-ex", "bird-soft-f1", "bird-r-ves", "spider-test-suite"])
+def test_other_rewards_by_name(sql_tasks: Dataset, name: str) -> None:
+    with closing(SqlEnv(sql_tasks, reward=name)) as env:
+        check_reward(env)
+
+
+def check_reward(env: SqlEnv) -> None:
+    assert attempt(env, "ranked", "SELECT name FROM customer ORDER BY 1") > 0.5
+    assert attempt(env, "ranked", "SELECT id FROM customer") == 0.0
+    assert attempt(env, "ranked") == 0.0
+
+
+def test_a_reward_that_there_is_not(sql_tasks: Dataset) -> None:
+    with pytest.raises(UsageError, match="no reward named 'sql:best'"):
+        SqlEnv(sql_tasks, reward="best")

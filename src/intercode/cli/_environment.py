@@ -18,7 +18,7 @@ from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.registry import ENVS
+from intercode.registry import ENVS, REWARDS
 from intercode.rewards.gold import GoldCache
 from intercode.sandbox import Provider, get_provider
 from intercode.task import Dataset, Task
@@ -93,6 +93,12 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     if wrong := [option for option in given if option not in known]:
         flag = "--" + wrong[0].replace("_", "-")
         raise UsageError(f"environment {name!r}, protocol {args.protocol!r}, takes no {flag}")
+    if args.reward is not None and f"{name}:{args.reward}" not in REWARDS:
+        known_rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
+        raise UsageError(
+            f"environment {name!r} has no reward {args.reward!r} by name; "
+            f"known: {', '.join(known_rewards) or 'none'}"
+        )
     options: dict[str, Any] = {"data": dataset, "limits": limits, **given}
     if "cache_gold" in known:
         options["cache_gold"] = GoldCache()  # one for all workers
@@ -113,7 +119,12 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
         except ImageError as error:
             raise UsageError(str(error)) from error
         digests = {image: env.digest(first[image]) for image in sorted(first)}
-    facts |= {"images": digests, "max_turns": args.max_turns, "limits": asdict(limits)}
+    facts |= {
+        "images": digests,
+        "reward": args.reward or "default",
+        "max_turns": args.max_turns,
+        "limits": asdict(limits),
+    }
     return Setting(make, facts)
 
 

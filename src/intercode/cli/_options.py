@@ -8,7 +8,7 @@ from typing import Any
 
 from intercode.sandbox.base import Limits
 
-ENVIRONMENT = ("image", "engine", "databases", "max_rows", "max_turns")
+ENVIRONMENT = ("image", "engine", "databases", "max_rows", "max_turns", "reward")
 """The options that not every environment takes; each takes those that its constructor names."""
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -71,6 +71,11 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="for SQL: rows of a result that are shown (default: 50)",
+    )
+    group.add_argument(
+        "--reward",
+        metavar="NAME",
+        help="for SQL: default, bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
     )
     group.add_argument(
         "--protocol",

@@ -13,9 +13,9 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_sql import DatabaseStage
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import MAX_ROWS, SqlInterpreter
+from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql import SqlReward
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset
 
@@ -35,7 +35,8 @@ class SqlEnv(InterCodeEnv[Session]):
         reward_every_turn: Score after every action (see `InterCodeEnv`).
         cache_gold: Whether gold runs once per task rather than at every score, or a cache to
             share with other environments.
-        reward: Instead of `SqlReward`.
+        reward: Instead of `SqlReward`: a reward, or the name of one: ``"bird-ex"``,
+            ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``.
         render_mode: None or ``"ansi"``.
         seed: Of the first `reset` that is given none.
 
@@ -59,32 +60,40 @@ class SqlEnv(InterCodeEnv[Session]):
         max_rows: int = MAX_ROWS,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
-        reward: Reward[Session] | None = None,
+        reward: str | Reward[Session] = "default",
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
         if max_rows < 1:
             raise UsageError(f"max_rows must be at least 1, not {max_rows}")
         tasks = datasets.load(data)
-        if reward is None:
+        if isinstance(reward, str):
             _check_gold(tasks)
         if isinstance(engine, str):
             engine = shared_engine(engine)
         stage = DatabaseStage(engine, tasks, databases, limits)
         for task in tasks:
             stage.check(task)
-        if isinstance(cache_gold, bool):
-            cache_gold = GoldCache(size=4096 if cache_gold else 0)
+        if isinstance(reward, str):
+            cache = (
+                GoldCache(4096 if cache_gold else 0) if isinstance(cache_gold, bool) else cache_gold
+            )
+            reward = _reward(reward, stage, cache)
         super().__init__(
             tasks,
             stage,
             partial(SqlInterpreter, max_rows=max_rows),
-            reward or SqlReward(stage, cache_gold),
+            reward,
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,
             seed=seed,
         )
+
+
+def _reward(name: str, stage: DatabaseStage, cache: GoldCache) -> Reward[Session]:
+    made: Reward[Session] = REWARDS.get(f"sql:{name}")(stage, cache)
+    return made
 
 
 def _check_gold(tasks: Dataset) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -255,10 +256,8 @@ class NativeSandbox:
         # Not under the lock: it must work while another thread waits for an answer.
         self._dead = True
         self._on_close(self)
-        try:
+        with suppress(OSError):  # it is closed, or the other end has gone first
             self._control.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
         with self._lock:
             self._control.close()
         self.held = ()
