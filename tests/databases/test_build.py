@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from intercode.databases import build, find
-from intercode.databases.build import as_sqlite, cached
-from intercode.databases.dump import plain, read, section
-from intercode.databases.dump_values import parse
+from intercode.databases import find
+from intercode.databases.convert import build
+from intercode.databases.convert.build import as_sqlite, cached
+from intercode.databases.convert.dump import plain, read, section
+from intercode.databases.convert.dump_values import parse
 from intercode.databases.source import names
 from intercode.errors import TaskError
 from intercode.folders import cache_root
@@ -156,7 +157,7 @@ def test_processes_build_it_once(tmp_path: Path, cache: Path) -> None:
     script(tmp_path, f"CREATE TABLE t (a); INSERT INTO t VALUES {rows};")
     code = (
         "import sys; from intercode.databases import find; "
-        "from intercode.databases.build import as_sqlite; "
+        "from intercode.databases.convert.build import as_sqlite; "
         "print(as_sqlite(find(sys.argv[1]), print))"
     )
     started = [

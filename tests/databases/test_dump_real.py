@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import find
-from intercode.databases.build import as_sqlite
-from intercode.databases.server import Server, start_mariadb
+from intercode.databases.convert.build import as_sqlite
+from intercode.databases.servers.private import Server, start_mariadb
 from intercode.errors import TaskError
 
 from .conftest import there_is

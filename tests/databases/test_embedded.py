@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import Session, Source, find, get_engine
-from intercode.databases.embedded import EmbeddedEngine
-from intercode.databases.embedded_session import EmbeddedSession
+from intercode.databases.embedded.engine import EmbeddedEngine
+from intercode.databases.embedded.session import EmbeddedSession
 from intercode.errors import DatabaseError, SandboxError, UsageError
 from intercode.sandbox import Limits
 from intercode.sandbox.base import Sandbox

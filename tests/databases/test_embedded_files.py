@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import find
-from intercode.databases.embedded import EmbeddedEngine
-from intercode.databases.pristine import PristineFile, PristineFiles
-from intercode.databases.workers import files
-from intercode.databases.workers.results import Collector
-from intercode.databases.workers.sqlite import Database
-from intercode.databases.workers.sqlite_file import Redirection
+from intercode.databases.embedded.engine import EmbeddedEngine
+from intercode.databases.embedded.inside import files
+from intercode.databases.embedded.inside.results import Collector
+from intercode.databases.embedded.inside.sqlite import Database
+from intercode.databases.embedded.inside.sqlite_file import Redirection
+from intercode.databases.embedded.pristine import PristineFile, PristineFiles
 from intercode.errors import DatabaseError
 
 from .test_engines import rows
@@ -80,7 +80,7 @@ def test_a_large_file_is_read_where_it_is(
     embedded: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root, whose files no sandbox can write to."""
-    monkeypatch.setattr("intercode.databases.pristine._LARGE", 0)
+    monkeypatch.setattr("intercode.databases.embedded.pristine._LARGE", 0)
     path = make(tmp_path / "large.sqlite")
     path.chmod(0o644)
     before = path.read_bytes()

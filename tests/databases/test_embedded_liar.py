@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import Source
-from intercode.databases.embedded_session import EmbeddedSession
-from intercode.databases.embedded_worker import EmbeddedWorker, WorkerPool
-from intercode.databases.pristine import PristineFile
+from intercode.databases.embedded.pristine import PristineFile
+from intercode.databases.embedded.session import EmbeddedSession
+from intercode.databases.embedded.worker import EmbeddedWorker, WorkerPool
 from intercode.errors import DatabaseError
 from intercode.sandbox import Limits
 from intercode.sandbox.native.provider import NativeProvider

@@ -77,7 +77,7 @@ def test_nothing_is_left(start: Open, pristine: Any, what: str) -> None:
 
 def test_nothing_is_left_of_a_trigger(engine: Engine, start: Open, pristine: Any) -> None:
     if engine.name not in TRIGGERS:
-        pytest.skip(f"{engine.name} has no triggers")
+        pytest.skip(f"not for {engine.name}: it has no triggers")
     session = start()
     failure = session.execute(TRIGGERS[engine.name]).failure
     assert failure is None, failure

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.databases.names import original, rewrite
+from intercode.databases.servers.names import original, rewrite
 
 
 @pytest.mark.parametrize(

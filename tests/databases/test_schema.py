@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.databases import Engine, Source, find
-from intercode.databases.build import as_sqlite
-from intercode.databases.schema import (
+from intercode.databases.convert.build import as_sqlite
+from intercode.databases.convert.schema import (
     ForeignKey,
     Schema,
     TableSchema,
@@ -25,8 +25,8 @@ from intercode.databases.schema import (
     read_schema,
     rows,
 )
-from intercode.databases.schema_ddl import identifier
-from intercode.databases.schema_types import Type, fit
+from intercode.databases.convert.schema_ddl import identifier
+from intercode.databases.convert.schema_types import Type, fit
 from intercode.databases.source import names
 from intercode.errors import TaskError
 

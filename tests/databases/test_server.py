@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases.server import Server, find_binary, start_mariadb, start_postgresql
+from intercode.databases.servers.private import Server, find_binary, start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, UsageError
 from intercode.folders import cache_root
 
@@ -88,7 +88,7 @@ def test_the_second_start_takes_the_data_folder_from_the_cache(product: str) -> 
 def test_nothing_is_left_after_a_kill(product: str, whom: str) -> None:
     script = (
         "import sys, time\n"
-        f"from intercode.databases.server import {START[product].__name__} as start\n"
+        f"from intercode.databases.servers.private import {START[product].__name__} as start\n"
         "server = start()\n"
         "print(server._process.pid, server.folder, flush=True)\n"
         "time.sleep(60)\n"
@@ -126,9 +126,9 @@ def test_the_folder_of_a_living_owner_is_not_swept(product: str) -> None:
 
 def test_a_failed_start_quotes_the_log(product: str) -> None:
     if product == "mysql":
-        from intercode.databases.server_mysql import recipe
+        from intercode.databases.servers.private_mysql import recipe
     else:
-        from intercode.databases.server_postgresql import recipe
+        from intercode.databases.servers.private_postgresql import recipe
     good = recipe()
     before = set(folders())
     bad = replace(good, command=lambda folder: [*good.command(folder), "--no-such-option=1"])

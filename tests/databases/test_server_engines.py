@@ -13,8 +13,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from intercode.databases import Engine, Session, Source, get_engine, naming
-from intercode.databases.server import start_mariadb, start_postgresql
+from intercode.databases import Engine, Session, Source, get_engine
+from intercode.databases.servers import naming
+from intercode.databases.servers.private import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
 from intercode.sandbox import Limits
 

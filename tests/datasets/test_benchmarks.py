@@ -12,7 +12,7 @@ import pytest
 
 from databases.upstream import SPIDER, UPSTREAM, needs_upstream
 from intercode.databases import find
-from intercode.databases.build import as_sqlite
+from intercode.databases.convert.build import as_sqlite
 from intercode.databases.source import names
 from intercode.datasets import bird, load, spider, wikisql
 from intercode.datasets.spider_hardness import hardness

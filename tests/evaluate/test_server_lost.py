@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import pytest
 
-from intercode.databases import Engine, get_engine, server_mysql, server_postgresql
-from intercode.databases.server import Server, _user
+from intercode.databases import Engine, get_engine
+from intercode.databases.servers import private_mysql, private_postgresql
+from intercode.databases.servers.private import Server, _user
 from intercode.episode import Episode
 from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
@@ -122,7 +123,7 @@ class Standing(Server):
         remove_tree(self.folder)
 
 
-@pytest.fixture(params=[server_mysql, server_postgresql], ids=["mysql", "postgresql"])
+@pytest.fixture(params=[private_mysql, private_postgresql], ids=["mysql", "postgresql"])
 def standing(request: pytest.FixtureRequest) -> Iterator[Standing]:
     with closing(Standing(request.param.recipe())) as server:
         yield server

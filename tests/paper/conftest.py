@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from intercode.databases.server_mysql import recipe
+from intercode.databases.servers.private_mysql import recipe
 from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.paper.container import PaperImage
 from intercode.paper.sql_databases import open_databases

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pymysql
 import pytest
 
-from intercode.databases.server import start_mariadb
+from intercode.databases.servers.private import start_mariadb
 from intercode.errors import UsageError
 from intercode.paper.sql_databases import open_databases
 from intercode.paper.sql_server import MySQLDatabases

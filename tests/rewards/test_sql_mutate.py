@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.databases.schema import read_schema
+from intercode.databases.convert.schema import read_schema
 from intercode.rewards.sql_constants import Condition, Wanted, wanted
 from intercode.rewards.sql_gold import read
 from intercode.rewards.sql_mutate import mutate

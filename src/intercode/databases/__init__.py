@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 ENGINES = {
-    "sqlite": "intercode.databases.embedded:sqlite",
-    "duckdb": "intercode.databases.embedded:duckdb",
-    "mysql": "intercode.databases.mysql:MySQLEngine",
-    "postgresql": "intercode.databases.postgresql:PostgreSQLEngine",
+    "sqlite": "intercode.databases.embedded.engine:sqlite",
+    "duckdb": "intercode.databases.embedded.engine:duckdb",
+    "mysql": "intercode.databases.servers.mysql:MySQLEngine",
+    "postgresql": "intercode.databases.servers.postgresql:PostgreSQLEngine",
 }
 """Name → what makes the engine from its options; imported when first asked for."""
 

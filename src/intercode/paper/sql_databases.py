@@ -17,7 +17,7 @@ from intercode.paper.sql_engine import EngineDatabases
 def usual_engine() -> str:
     """``mysql`` where its server and driver are installed, else ``sqlite``."""
     with suppress(UsageError):
-        from intercode.databases.server_mysql import recipe
+        from intercode.databases.servers.private_mysql import recipe
 
         recipe()
         return "mysql"

@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from intercode.databases.server_mysql import driver
+from intercode.databases.servers.private_mysql import driver
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.paper.sql_connection import MAX_ROWS, TIMEOUT, failed, rows
 from intercode.paper.sql_group_by import refusal

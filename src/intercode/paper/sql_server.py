@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from intercode.databases import naming
-from intercode.databases.dump import read, section
-from intercode.databases.server import Server, start_mariadb
-from intercode.databases.server_mysql import driver
+from intercode.databases.convert.dump import read, section
+from intercode.databases.servers import naming
+from intercode.databases.servers.private import Server, start_mariadb
+from intercode.databases.servers.private_mysql import driver
 from intercode.databases.source import names
 from intercode.errors import DatabaseError, UsageError
 from intercode.paper.sql_mysql import MySQLConnection, quoted

@@ -30,6 +30,7 @@ class PythonReward:
     Args:
         provider: Starts the sandbox for an episode that still goes on.
         start: Starts a sandbox in which the task's files and setup are done.
+        image: Names the image of a task's sandboxes.
         network: Whether what was submitted may use the network.
         python: A program of the image's to run it; None: the Python of InterCode itself.
     """
@@ -38,14 +39,17 @@ class PythonReward:
         self,
         provider: Provider,
         start: Callable[[Task], Sandbox],
+        image: Callable[[Task], str],
         network: bool = False,
         python: str | None = None,
     ) -> None:
         self._provider = provider
         self._start = start
+        self._image = image
         self._network = network
         self._python = python
         self._plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
+        self._idle: tuple[str, Sandbox] | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """The score.
@@ -55,11 +59,12 @@ class PythonReward:
             SandboxError: A sandbox died.
         """
         plan = self._plan(task)
-        sources = [str(task.metadata.get("setup_code") or ""), *session_source(episode)]
+        setup = task.metadata.get("setup_code")
+        sources = [*([setup] if setup else []), *session_source(episode)]
         timeout = sandbox.limits.timeout if task.timeout is None else task.timeout
         with (
             self._quiet(episode, sandbox) as subject,
-            closing(self._start(task)) as grader,
+            self._grader(task) as grader,
             Trial(
                 subject, grader, self._python, sources, plan.message(episode.answer), timeout
             ) as trial,
@@ -68,6 +73,30 @@ class PythonReward:
         share = sum(result.passed for result in results) / len(results)
         failed = {str(n): result.why for n, result in enumerate(results) if not result.passed}
         return Score(share, {"tests": share}, {"failed": failed} if failed else {})
+
+    def close(self) -> None:
+        """Close the sandbox that is kept for the next grading. Idempotent."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle[1].close()
+
+    @contextmanager
+    def _grader(self, task: Task) -> Iterator[Sandbox]:
+        """A sandbox for the tests: as fresh as any, though it may have been used for others."""
+        image = "" if task.files or task.setup else self._image(task)
+        if self._idle is not None and self._idle[0] != image:
+            self.close()
+        idle, self._idle = self._idle, None
+        sandbox = self._start(task) if idle is None else idle[1]
+        try:
+            if idle is not None:
+                sandbox.kill()  # what is left of the tests before
+            yield sandbox
+            if image and not sandbox.changes():
+                self._idle = image, sandbox
+        finally:
+            if self._idle is None:
+                sandbox.close()
 
     @contextmanager
     def _quiet(self, episode: Episode, sandbox: Sandbox) -> Iterator[Sandbox]:

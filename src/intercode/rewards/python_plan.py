@@ -52,6 +52,11 @@ class Plan:
         return {"names": theirs, **{name: getattr(self, name) for name in fields}}
 
 
+def has_tests(task: Task) -> bool:
+    """Whether there is anything to grade a submission by."""
+    return bool(task.tests or task.metadata.get("cases"))
+
+
 def make_plan(task: Task) -> Plan:
     """The plan of a task's tests.
 
@@ -61,16 +66,19 @@ def make_plan(task: Task) -> Plan:
     facts = task.metadata
     setup = facts.get("test_setup_code") or ""
     ours = _Source(task, [facts.get("setup_code") or "", *task.gold[:1]])
-    theirs = _Source(task, [setup, *task.tests])
+    before = _Source(task, [setup])
+    tests = [_Source(task, [test]) for test in task.tests]
     cases = _cases(task)
-    free = [name for name in theirs.used if name not in theirs.bound]
+    free = [name for name in before.used if name not in before.bound]
+    for test in tests:
+        free += [name for name in test.used if name not in test.bound | before.bound | {*free}]
     given = facts.get("entry_point")
-    entry = given or _entry(task, ours, free)
+    entry = given or _entry(tests, ours, free)
     if given and given not in free:
         free.append(given)
     imports = {name: ours.imports.get(name) or _library(name) for name in free}
     names = [name for name in free if _is_submitted(name, given, ours)]
-    if not task.tests and not cases:
+    if not has_tests(task):
         raise TaskError(f"task {task.task_id!r} has neither 'tests' nor 'cases' to be graded by")
     if cases and entry is None:
         raise TaskError(f"task {task.task_id!r}: 'cases' need an 'entry_point', a function's name")
@@ -78,7 +86,7 @@ def make_plan(task: Task) -> Plan:
         tests=(*({"source": test} for test in task.tests), *({**c, "entry": entry} for c in cases)),
         names=tuple(names),
         imports=tuple(text for name, text in imports.items() if text and name not in names),
-        modules=tuple(name for name in theirs.modules if name in _own_modules(task)),
+        modules=tuple(_modules(task, [before, *tests])),
         functions=tuple(ours.functions),
         classes=(*ours.classes, *facts.get("classes", ())),
         operators=tuple(ours.operators),
@@ -100,13 +108,12 @@ class _Source:
         self.functions: list[str] = []
         self.classes: list[str] = []
         self.operators: list[str] = []
-        self.calls: list[set[str]] = []
+        self.called: set[str] = set()
         for piece in pieces:
             try:
                 tree = ast.parse(piece)
             except (SyntaxError, ValueError, RecursionError) as error:
                 raise TaskError(f"task {task.task_id!r}: no Python: {error}: {piece}") from None
-            self.calls.append(set())
             for node in ast.walk(tree):
                 self._take(node)
             for statement in tree.body:
@@ -127,7 +134,7 @@ class _Source:
         elif isinstance(node, ast.ExceptHandler) and node.name:
             self.bound.add(node.name)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            self.calls[-1].add(node.func.id)
+            self.called.add(node.func.id)
 
     def _take_import(self, node: ast.Import | ast.ImportFrom) -> None:
         for alias in node.names:
@@ -169,20 +176,22 @@ def _library(name: str) -> str:
     return f"import {name}" if name in sys.stdlib_module_names else ""
 
 
-def _entry(task: Task, ours: _Source, free: list[str]) -> str | None:
+def _entry(tests: Iterable[_Source], ours: _Source, free: list[str]) -> str | None:
     """The one name of the submission that every test calls, a function's if there are several."""
-    calls = _Source(task, task.tests).calls
     common = [
         name
         for name in free
-        if all(name in called for called in calls) and _is_submitted(name, None, ours)
+        if all(name in test.called for test in tests) and _is_submitted(name, None, ours)
     ]
     functions = [name for name in common if name in ours.functions] or common
     return functions[0] if len(functions) == 1 else None
 
 
-def _own_modules(task: Task) -> set[str]:
-    return {name for path in task.files for name in _module(PurePosixPath(path))}
+def _modules(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
+    """The task's own modules among what is imported."""
+    own = {name for path in task.files for name in _module(PurePosixPath(path))}
+    imported = dict.fromkeys(name for source in sources for name in source.modules)
+    yield from (name for name in imported if name in own)
 
 
 def _module(path: PurePosixPath) -> Iterator[str]:

@@ -73,7 +73,8 @@ class Trial:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end()
+        for process in self._processes.values():
+            process.close()
 
     def run(self, tests: Sequence[Any]) -> list[Result]:
         """The tests, one after the other.
@@ -105,8 +106,8 @@ class Trial:
         """What is left of a test must not be there for the next."""
         processes, self._processes = self._processes, {}
         for module, process in processes.items():
-            process.close()
             self._sandboxes[module].kill()
+            process.close()
 
     def _load(self, number: int, source: str) -> None:
         subject = self._processes[SUBJECT]

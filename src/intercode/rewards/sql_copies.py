@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 from intercode.databases.base import Result
-from intercode.databases.build import as_sqlite, cached
+from intercode.databases.convert.build import as_sqlite, cached
 from intercode.databases.source import Source
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.sql_compare import compare

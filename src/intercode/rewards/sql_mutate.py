@@ -17,7 +17,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.schema import Column, ForeignKey, TableSchema, read_schema
+from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_constants import Wanted
 
 VERSION = 2

@@ -1,0 +1,1 @@
+"""Databases from one form into another: dumps, scripts, files; schemas between engines."""

@@ -1,0 +1,288 @@
+"""A schema in the words of MySQL, PostgreSQL or DuckDB.
+
+- **MySQL** and MariaDB: names as they are. Text compares as SQLite's does by default, by code
+  point (``utf8mb4_bin``), or, where it is ``COLLATE NOCASE``, by ``utf8mb4_general_ci``. Text in
+  keys is ``VARCHAR``.
+- **PostgreSQL**: names in lower case, so that ``SELECT Name FROM Singer`` works unquoted. Text
+  always compares with case: it has no simple way to ignore it.
+- **DuckDB**: names as they are. Foreign keys are left out: it checks them too eagerly (an update of
+  a row that is referred to fails), and SQLite itself does not check them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal
+
+from intercode.databases.convert.schema_model import Column, Schema, TableSchema
+from intercode.databases.convert.schema_types import Type, fit
+
+Dialect = Literal["mysql", "postgres", "duckdb"]
+Progress = Callable[[str], None]
+
+_TYPES: dict[Dialect, dict[str, str]] = {
+    "mysql": {"integer": "INT", "double": "DOUBLE", "blob": "LONGBLOB", "datetime": "DATETIME"},
+    "postgres": {"double": "DOUBLE PRECISION", "blob": "BYTEA", "datetime": "TIMESTAMP"},
+    "duckdb": {"varchar": "VARCHAR", "text": "VARCHAR", "datetime": "TIMESTAMP"},
+}
+_ROW_CHARACTERS = 12_000  # of VARCHARs in a row of MySQL, which takes 65,535 bytes
+_KEY_CHARACTERS = 768
+_STRING = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NOW = {
+    "CURRENT_TIMESTAMP": "datetime",
+    "CURRENT_DATE": "date",
+    "CURRENT_TIME": "time",
+    "DATETIME('NOW')": "datetime",
+    "DATE('NOW')": "date",
+}
+
+
+def create_statements(
+    schema: Schema, dialect: Dialect, progress: Progress | None = None
+) -> list[str]:
+    """What makes the empty tables; to be run in order, on one connection with what follows.
+
+    Args:
+        schema: What `intercode.databases.convert.schema.read_schema` read.
+        dialect: Whose words to use.
+        progress: Is told what is left out.
+    """
+    tell = progress or (lambda line: None)
+    for line in schema.left_out:
+        tell(f"left out: {line}")
+    statements = []
+    if dialect == "mysql":
+        # Strict, so that nothing is cut; and 0 is a number like others where rows are numbered.
+        modes = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO"
+        statements.append(f"SET @intercode_sql_mode = @@sql_mode, sql_mode = '{modes}'")
+        statements.append("SET foreign_key_checks = 0, unique_checks = 0")
+    for table in schema.tables:
+        statements += _Writer(schema, table, dialect, tell).statements()
+    return statements
+
+
+def finish_statements(
+    schema: Schema, dialect: Dialect, progress: Progress | None = None
+) -> list[str]:
+    """What is to be run when the rows are there: foreign keys, indexes, counters, views.
+
+    All of it is worth having and none of it needed: one that a server refuses may be left out.
+    """
+    statements = []
+    for table in schema.tables:
+        name = identifier(table.name, dialect)
+        if dialect != "duckdb":
+            statements += _foreign_keys(table, dialect)
+        for index in table.indexes:
+            columns = identifiers(index.columns, dialect)
+            made = identifier(index.name, dialect)
+            statements.append(f"CREATE INDEX {made} ON {name} ({columns})")
+        if dialect == "postgres":
+            statements += _counters(table)
+    for view in schema.views:
+        if made_view := _view(view.sql, dialect):
+            statements.append(made_view)
+        elif progress:
+            progress(f"left out: the view {view.name}: it cannot be translated")
+    if dialect == "mysql":
+        statements.append("SET foreign_key_checks = 1, unique_checks = 1")
+        statements.append("SET sql_mode = @intercode_sql_mode")
+    return statements
+
+
+def identifier(name: str, dialect: Dialect) -> str:
+    """A name as a dialect has it, quoted."""
+    if dialect == "mysql":
+        return "`" + name.rstrip().replace("`", "``") + "`"
+    name = name.lower() if dialect == "postgres" else name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def identifiers(names: tuple[str, ...], dialect: Dialect) -> str:
+    """Names with commas between."""
+    return ", ".join(identifier(name, dialect) for name in names)
+
+
+class _Writer:
+    """Writes one table's definition."""
+
+    def __init__(
+        self, schema: Schema, table: TableSchema, dialect: Dialect, tell: Progress
+    ) -> None:
+        self._table = table
+        self._dialect: Dialect = dialect
+        self._tell = tell
+        self._keys = list(_keys(schema, table))
+        varchars = sum(c.type.size for c in table.columns if c.type.kind == "varchar")
+        self._is_wide = varchars > _ROW_CHARACTERS
+
+    def statements(self) -> list[str]:
+        """The table's, after those of what it needs."""
+        table, dialect = self._table, self._dialect
+        before: list[str] = []
+        lines = []
+        for column in table.columns:
+            if dialect == "duckdb" and column.next_number is not None:
+                counter = identifier(f"{table.name}_{column.name}_seq", dialect)
+                before.append(f"CREATE SEQUENCE {counter} START {column.next_number}")
+            lines.append(self._column(column))
+        if table.primary_key:
+            lines.append(f"PRIMARY KEY ({identifiers(table.primary_key, dialect)})")
+        lines += [f"UNIQUE ({identifiers(unique, dialect)})" for unique in table.uniques]
+        ending = " DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin" if dialect == "mysql" else ""
+        body = ", ".join(lines)
+        return [*before, f"CREATE TABLE {identifier(table.name, dialect)} ({body}){ending}"]
+
+    def _column(self, column: Column) -> str:
+        words = [identifier(column.name, self._dialect), self._type(column)]
+        if column.ignores_case and self._dialect != "postgres":
+            words.append(
+                "COLLATE utf8mb4_general_ci" if self._dialect == "mysql" else "COLLATE NOCASE"
+            )
+        if column.not_null:
+            words.append("NOT NULL")
+        if column.next_number is not None:
+            counter = f"{self._table.name}_{column.name}_seq".replace("'", "''")
+            words.append(
+                {
+                    "mysql": "AUTO_INCREMENT",
+                    "postgres": "GENERATED BY DEFAULT AS IDENTITY",
+                    "duckdb": f"DEFAULT nextval('\"{counter}\"')",
+                }[self._dialect]
+            )
+        elif column.default is not None and column.default.upper() != "NULL":
+            if default := default_value(column, self._dialect):
+                words.append(f"DEFAULT {default}")
+            else:
+                what = f"{self._table.name}.{column.name}: {column.default}"
+                self._tell(f"left out: the default of {what}")
+        return " ".join(words)
+
+    def _type(self, column: Column) -> str:
+        kind = column.type
+        if self._dialect == "mysql" and kind.is_text:
+            return self._mysql_text(column)
+        word = _TYPES[self._dialect].get(kind.kind, kind.kind.upper())
+        if kind.kind == "decimal":
+            return f"DECIMAL({kind.size}, {kind.scale})"
+        if kind.kind == "varchar" and self._dialect == "postgres":
+            return f"VARCHAR({kind.size})"
+        if kind.kind == "datetime" and kind.size and self._dialect == "mysql":
+            return f"DATETIME({kind.size})"
+        return word
+
+    def _mysql_text(self, column: Column) -> str:
+        """Text: in a key of a length that the key has room for."""
+        widest = max((len(key) for key in self._keys if column.name in key), default=0)
+        if widest:
+            room = _KEY_CHARACTERS // widest
+            size = column.type.size if 0 < column.type.size <= room else min(255, room)
+            return f"VARCHAR({max(size, column.longest)})"
+        if column.type.kind == "varchar" and not self._is_wide:
+            return f"VARCHAR({column.type.size})"
+        return "LONGTEXT" if column.longest > 16_000 else "TEXT"
+
+
+def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
+    """Every group of a table's columns that is in an index of MySQL."""
+    return [
+        table.primary_key,
+        *table.uniques,
+        *(key.columns for key in table.foreign_keys),
+        *(index.columns for index in table.indexes),
+        *(
+            key.targets
+            for other in schema.tables
+            for key in other.foreign_keys
+            if key.table == table.name
+        ),
+    ]
+
+
+def _foreign_keys(table: TableSchema, dialect: Dialect) -> list[str]:
+    statements = []
+    for key in table.foreign_keys:
+        made = (
+            f"ALTER TABLE {identifier(table.name, dialect)} ADD FOREIGN KEY "
+            f"({identifiers(key.columns, dialect)}) REFERENCES {identifier(key.table, dialect)} "
+            f"({identifiers(key.targets, dialect)})"
+        )
+        for event, action in (("DELETE", key.on_delete), ("UPDATE", key.on_update)):
+            # MySQL has no SET DEFAULT.
+            if action not in ("NO ACTION", "SET DEFAULT"):
+                made += f" ON {event} {action}"
+        statements.append(made)
+    return statements
+
+
+def _counters(table: TableSchema) -> list[str]:
+    """PostgreSQL's identities, set to go on after the rows that are there."""
+    return [
+        f"ALTER TABLE {identifier(table.name, 'postgres')} ALTER COLUMN "
+        f"{identifier(column.name, 'postgres')} RESTART WITH {column.next_number}"
+        for column in table.columns
+        if column.next_number is not None
+    ]
+
+
+def _view(sql: str, dialect: Dialect) -> str | None:
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        tree = sqlglot.parse_one(sql, dialect="sqlite")
+        if dialect == "postgres":
+            for name in tree.find_all(exp.Identifier):
+                name.set("this", name.name.lower())
+                name.set("quoted", True)
+        return tree.sql(dialect=dialect, unsupported_level=sqlglot.ErrorLevel.RAISE)
+    except sqlglot.errors.SqlglotError:
+        return None
+
+
+def default_value(column: Column, dialect: Dialect) -> str | None:
+    """A column's default in a dialect's words; None for an expression that has none there."""
+    text = (column.default or "").strip()
+    while text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    now = _NOW.get(re.sub(r"\s", "", text).upper())
+    if now is not None:
+        return _now(now, column.type, dialect)
+    if _STRING.fullmatch(text):
+        value = text[1:-1].replace(text[0] * 2, text[0])
+    elif _NUMBER.fullmatch(text):
+        value = text
+    else:
+        return None
+    try:
+        fitted = fit(value, column.type)
+    except (ValueError, ArithmeticError):
+        return None
+    if column.type.kind in ("integer", "bigint", "double", "decimal"):
+        return str(fitted)
+    if column.type.kind == "blob":
+        return None
+    literal = str(fitted).replace("'", "''")
+    if dialect == "mysql":
+        literal = literal.replace("\\", "\\\\")
+        return f"('{literal}')" if column.type.is_text else f"'{literal}'"
+    return f"'{literal}'"
+
+
+def _now(wanted: str, kind: Type, dialect: Dialect) -> str | None:
+    """The time of the insert, as a date, a moment or a text."""
+    word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[wanted]
+    if kind.kind not in ("date", "datetime", "time") and not kind.is_text:
+        return None
+    if dialect == "mysql":
+        if kind.kind == "datetime":
+            return "CURRENT_TIMESTAMP" + (f"({kind.size})" if kind.size else "")
+        return f"({word})"
+    target = {"datetime": "TIMESTAMP(0)", "date": "DATE", "time": "TIME(0)"}.get(kind.kind, "TEXT")
+    if dialect == "duckdb":
+        target = target.removesuffix("(0)")
+    if kind.is_text and wanted == "datetime":
+        return f"CAST(CAST({word} AS TIMESTAMP{'(0)' * (dialect == 'postgres')}) AS TEXT)"
+    return f"CAST({word} AS {target})"

@@ -1,0 +1,216 @@
+"""The type that a column of SQLite gets where columns have types.
+
+SQLite is untyped: what is declared is a wish. So the choice is made from both the declared type
+and what the column really holds: an ``INTEGER`` column with a word in it becomes text, a ``DATE``
+column a real date only if every value of it is one.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Literal
+
+from intercode.databases.convert.dump_table import quoted
+
+Kind = Literal[
+    "integer", "bigint", "double", "decimal", "varchar", "text", "blob", "date", "datetime", "time"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A type that all servers have."""
+
+    kind: Kind
+    size: int = 0
+    """Of ``varchar``: characters. Of ``decimal``: digits. Of ``datetime``: digits of seconds'
+    fractions."""
+    scale: int = 0
+    """Of ``decimal``: digits after the point."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds characters."""
+        return self.kind in ("varchar", "text")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds whole numbers."""
+        return self.kind in ("integer", "bigint")
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a column holds, besides NULL."""
+
+    storage: frozenset[str]
+    """SQLite's storage classes of its values."""
+    least: Any
+    most: Any
+    longest: int
+
+
+_SIZE = re.compile(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
+_INT32 = 2**31
+_MOST_DIGITS = 38  # DuckDB's limit, the lowest
+_MOST_CHARACTERS = 10_000
+
+# What a value of each kind looks like, and that it is one: SQLite makes March of 30 February.
+_D = "[0-9]"
+_DAY = f"{_D}{_D}{_D}{_D}-{_D}{_D}-{_D}{_D}"
+_CLOCK = f"{_D}{_D}:{_D}{_D}"
+_IS_DAY = f"(c GLOB '{_DAY}' AND date(c) IS c AND c >= '0001')"
+_IS_TIME = f"(c GLOB '{_CLOCK}:{_D}{_D}' AND time(c) IS c)"
+_IS_MOMENT = (
+    f"(date(c) IS substr(c, 1, 10) AND c >= '0001'"
+    f" AND strftime('%H:%M', c) IS substr(c, 12, 5) AND ("
+    f"c GLOB '{_DAY}[ T]{_CLOCK}' OR c GLOB '{_DAY}[ T]{_CLOCK}:{_D}{_D}'"
+    f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_D}{_D}.{_D}{_D}{_D}'"
+    f" OR c GLOB '{_DAY}[ T]{_CLOCK}:{_D}{_D}.{_D}{_D}{_D}{_D}{_D}{_D}'))"
+)
+_MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIMESTAMPTZ")
+
+
+def choose(
+    connection: sqlite3.Connection, table: str, column: str, declared: str
+) -> tuple[Type, int]:
+    """The type for a column, and how long its longest text is."""
+    values = f"(SELECT {quoted([column])} AS c FROM {quoted([table])}) WHERE c IS NOT NULL"
+    content = _survey(connection, values)
+    declared = " ".join(declared.upper().split())
+
+    def every(condition: str) -> bool:
+        query = f"SELECT 1 FROM {values} AND NOT ({condition}) LIMIT 1"
+        return connection.execute(query).fetchone() is None
+
+    return _choose(declared, content, every), content.longest
+
+
+def _survey(connection: sqlite3.Connection, values: str) -> _Content:
+    found = connection.execute(
+        f"SELECT typeof(c), MIN(c), MAX(c), MAX(LENGTH(CAST(c AS TEXT))) FROM {values} GROUP BY 1"
+    ).fetchall()
+    numbers = [row for row in found if row[0] in ("integer", "real")]
+    return _Content(
+        storage=frozenset(row[0] for row in found),
+        least=min((row[1] for row in numbers), default=0),
+        most=max((row[2] for row in numbers), default=0),
+        longest=max((row[3] for row in found), default=0),
+    )
+
+
+def _choose(declared: str, content: _Content, every: Callable[[str], bool]) -> Type:
+    base = declared.partition("(")[0].strip()
+    if not content.storage:
+        return _from_declaration(declared, base)
+    if content.storage == {"blob"}:
+        return Type("blob")
+    if content.storage == {"text"}:
+        return _for_text(declared, base, every) or _text(declared, content.longest)
+    if content.storage & {"text", "blob"}:
+        return Type("text")
+    if (size := _SIZE.search(declared)) and base in ("DECIMAL", "NUMERIC", "DEC", "NUMBER"):
+        digits, scale = int(size[1]), int(size[2] or 0)
+        fits = f"abs(c) < 1e{digits - scale} AND round(c, {scale}) = c"
+        if scale <= digits <= _MOST_DIGITS and every(fits):
+            return Type("decimal", digits, scale)
+    if "real" in content.storage or _is_float(base):
+        return Type("double")
+    small = max(-content.least - 1, content.most) < _INT32
+    return Type("integer" if small and "BIG" not in base else "bigint")
+
+
+def _for_text(declared: str, base: str, every: Callable[[str], bool]) -> Type | None:
+    """A type of dates and times, if that was declared and is what all values are."""
+    if base == "TIME" and every(_IS_TIME):
+        return Type("time")
+    if base not in _MOMENTS and not declared.startswith("TIMESTAMP "):
+        return None
+    if every(_IS_DAY):
+        return Type("date")
+    if every(f"{_IS_DAY} OR {_IS_MOMENT}"):
+        return Type("datetime", 0 if every("c NOT LIKE '%.%'") else 6)
+    return None
+
+
+def _from_declaration(declared: str, base: str) -> Type:
+    """The type for a column that holds nothing, by what SQLite itself looks for, and dates."""
+    size = _SIZE.search(declared)
+    if "INT" in base:
+        return Type("bigint" if "BIG" in base else "integer")
+    if any(word in base for word in ("CHAR", "CLOB", "TEXT")):
+        return _text(declared, 0)
+    if "BLOB" in base:
+        return Type("blob")
+    if base == "DATE" or base == "TIME":
+        return Type("date" if base == "DATE" else "time")
+    if base in _MOMENTS or base.startswith("TIMESTAMP"):
+        return Type("datetime")
+    if size and base in ("DECIMAL", "NUMERIC", "DEC") and int(size[1]) <= _MOST_DIGITS:
+        return Type("decimal", int(size[1]), min(int(size[1]), int(size[2] or 0)))
+    if _is_float(base) or base in ("NUMERIC", "DECIMAL", "NUMBER"):
+        return Type("double")
+    return Type("integer") if base in ("BOOL", "BOOLEAN", "YEAR", "BIT") else Type("text")
+
+
+def _text(declared: str, longest: int) -> Type:
+    size = _SIZE.search(declared)
+    if "CHAR" in declared and size and max(1, longest) <= int(size[1]) <= _MOST_CHARACTERS:
+        return Type("varchar", int(size[1]))
+    return Type("text")
+
+
+def _is_float(base: str) -> bool:
+    return any(word in base for word in ("REAL", "FLOA", "DOUB"))
+
+
+def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bool:
+    """Whether all of a column's texts are whole numbers of 32 bits, written as such."""
+    name = quoted([column])
+    query = (
+        f"SELECT 1 FROM {quoted([table])} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
+        f"INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
+    )
+    return connection.execute(query).fetchone() is None
+
+
+def fit(value: Any, kind: Type) -> Any:
+    """A value of SQLite as one of a type.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return None if value is None else _FIT[kind.kind](value, kind)
+
+
+def _as_text(value: Any, _: Type) -> str:
+    if isinstance(value, bytes):
+        value = decode(value)
+    return str(value).replace("\0", "")  # which PostgreSQL's text cannot hold
+
+
+def decode(data: bytes) -> str:
+    """Bytes as text: what is not UTF-8 is, in the benchmarks' databases, Latin-1."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+_FIT: dict[str, Callable[[Any, Type], Any]] = {
+    "integer": lambda value, _: int(value),
+    "bigint": lambda value, _: int(value),
+    "double": lambda value, _: float(value),
+    "decimal": lambda value, kind: round(Decimal(str(value)), kind.scale),
+    "varchar": _as_text,
+    "text": _as_text,
+    "blob": lambda value, _: value,
+    "date": lambda value, _: date.fromisoformat(value),
+    "datetime": lambda value, _: datetime.fromisoformat(value),
+    "time": lambda value, _: time.fromisoformat(value),
+}

@@ -1,0 +1,1 @@
+"""Engines on a database server, at a URL or private: MySQL, MariaDB, PostgreSQL."""

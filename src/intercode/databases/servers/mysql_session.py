@@ -1,0 +1,179 @@
+"""A session on MySQL or MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from intercode.databases.base import Failure, Outcome, Result, Role, Table
+from intercode.databases.servers.kept_rows import check_size, size_of, state_limits
+from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
+from intercode.databases.servers.session import (
+    ConnectionLost,
+    ServerSession,
+    Unreachable,
+)
+from intercode.databases.source import Source
+from intercode.errors import DatabaseError, OutputLimitError
+from intercode.sandbox.base import Limits
+
+if TYPE_CHECKING:
+    from intercode.databases.servers.mysql import MySQLEngine
+
+_HARMLESS = {
+    *("Com_select", "Com_change_db", "Com_help", "Com_empty_query", "Com_admin_commands"),
+    *("Com_reset_connection", "Com_explain_other"),
+}
+_RAN = "SHOW SESSION STATUS WHERE Variable_name LIKE 'Com\\_%' AND Value <> '0'"
+_TABLES = (
+    "SELECT table_name, table_type FROM information_schema.tables "
+    "WHERE table_schema = %s AND table_type IN ('BASE TABLE', 'VIEW') ORDER BY table_name"
+)
+_COLUMNS = (
+    "SELECT column_name, column_type FROM information_schema.columns "
+    "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
+)
+
+
+@dataclass(slots=True)
+class MySQLClone:
+    """A clone, with the agent's connection to it; the account has the clone's name."""
+
+    name: str
+    password: str
+    generation: int
+    connection: MySQLConnection
+
+
+class MySQLSession(ServerSession):
+    """A session over a clone.
+
+    Raises:
+        ConnectionLost: The clone's connection is gone.
+    """
+
+    dialect = "mysql"
+
+    def __init__(
+        self, engine: MySQLEngine, clone: MySQLClone, source: Source, role: Role, limits: Limits
+    ) -> None:
+        super().__init__(source, role, clone.name, limits, engine.watchdog)
+        self._engine = engine
+        self._clone = clone
+        self._settings = 0
+        self._seconds = limits.timeout
+        self._configure()
+
+    @property
+    def _connection(self) -> MySQLConnection:
+        return self._clone.connection
+
+    # --- running -----------------------------------------------------------------------------
+
+    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._configure()
+        return self._connection.run(text, max_rows, self.limits)
+
+    def _refused(self, failure: Failure) -> bool:
+        return failure.code.startswith(READ_ONLY)
+
+    def _make_writable(self) -> None:
+        # No transaction can be open: what would begin one is given write access before it runs.
+        self._configure()
+
+    def _configure(self) -> None:
+        self._settings += 1
+        self._connection.query(self._engine.settings(not self.written, self._seconds))
+
+    def _interrupt(self, count: int) -> None:
+        connection = self._connection
+        self._engine.interrupt(connection.thread, whole=count > 1)
+        if count > 1:
+            connection.cut()
+
+    def _settle(self) -> None:
+        # An interrupt that came as the statement ended strikes the next one.
+        self._connection.run("DO 0")
+
+    def _reconnect(self, lost: ConnectionLost) -> None:
+        self._connection.close()
+        try:
+            self._engine.check_still_there(self._clone)
+            self._clone.connection = self._engine.connect_to(self._clone)
+            self._configure()
+        except (ConnectionLost, Unreachable, DatabaseError):
+            raise DatabaseError(f"the connection to the MySQL server was lost: {lost}") from None
+
+    # --- ending ------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        pristine = self._is_pristine()
+        if not pristine:
+            self._connection.close()  # what it holds that others could want, it lets go
+        self._engine.give_back(self, self._clone, pristine)
+
+    def _is_pristine(self) -> bool:
+        """Whether nothing but reading was done, by the server's own count; if so, begin anew."""
+        if self.written or self._clone.generation != self._engine.generation:
+            return False
+        try:
+            ran = {str(name): int(str(count)) for name, count in self._connection.query(_RAN)}
+            if ran.pop("Com_set_option", 0) != self._settings:
+                return False
+            if any(not name.startswith("Com_show") for name in ran.keys() - _HARMLESS):
+                return False
+            self._connection.reset(self.name)
+        except (ConnectionLost, DatabaseError):
+            return False
+        return True
+
+    # --- the state ---------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        try:
+            self._connection.run("COMMIT")
+            self._connection.run("UNLOCK TABLES")
+        except ConnectionLost as lost:
+            self._reconnect(lost)
+
+    def _state(self) -> Mapping[str, Table]:
+        # With the clone's own rights, for its views run with those of who reads them; over a
+        # connection of its own, for on the agent's a temporary table may hide the real one.
+        try:
+            connection = self._engine.connect_to(self._clone)
+        except (ConnectionLost, Unreachable) as error:
+            raise DatabaseError(f"the MySQL server was lost: {error}") from None
+        try:
+            connection.query(self._engine.settings(True, self.limits.timeout))
+            return self._read_tables(connection)
+        except ConnectionLost as lost:
+            raise DatabaseError(f"the MySQL server was lost: {lost}") from None
+        finally:
+            connection.close()
+
+    def _read_tables(self, connection: MySQLConnection) -> dict[str, Table]:
+        tables: dict[str, Table] = {}
+        size = 0
+        for name, kind in connection.query(_TABLES, self.name):
+            columns = connection.query(_COLUMNS, self.name, name)
+            quoted = str(name).replace("`", "``")
+            text = f"SELECT * FROM `{self.name}`.`{quoted}`"
+            outcome = connection.run(text, limits=state_limits(self.limits))
+            found = Result()
+            if outcome.failure is None:
+                found = outcome.results[-1]
+            elif kind == "VIEW":
+                columns = []  # it reads what is not there any more: it has neither columns nor rows
+            else:
+                raise OutputLimitError(f"{name} cannot be read: {outcome.failure.message}")
+            size += size_of(found.rows)
+            check_size(self.source.name, found, size, self.limits)
+            tables[str(name)] = Table(
+                "view" if kind == "VIEW" else "table",
+                tuple((str(column), str(declared)) for column, declared in columns),
+                found.rows,
+            )
+        return tables

@@ -1,0 +1,204 @@
+"""A session on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from intercode.databases.base import Failure, Outcome, Result, Role, Table
+from intercode.databases.servers.kept_rows import check_size, size_of, state_limits
+from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
+from intercode.databases.servers.session import (
+    ConnectionLost,
+    ServerSession,
+    Unreachable,
+)
+from intercode.databases.source import Source
+from intercode.errors import DatabaseError, OutputLimitError
+from intercode.sandbox.base import Limits
+
+if TYPE_CHECKING:
+    from intercode.databases.servers.postgresql import PostgreSQLEngine
+
+_OTHERS_CRASH = "crash of another server process"
+_LARGE_OBJECTS = "SELECT 1 FROM pg_catalog.pg_largeobject_metadata LIMIT 1"
+_RELATIONS = """
+SELECT c.oid::text, n.nspname, c.relname, c.relkind IN ('v', 'm'), c.relforcerowsecurity
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+ORDER BY n.nspname <> 'public', n.nspname, c.relname
+"""
+_COLUMNS = """
+SELECT attname, pg_catalog.format_type(atttypid, atttypmod) FROM pg_catalog.pg_attribute
+WHERE attrelid = {} AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+@dataclass(slots=True)
+class PostgreSQLClone:
+    """A clone, with the agent's connection to it; the role has the clone's name."""
+
+    name: str
+    password: str
+    generation: int
+    started: str
+    """When the server was."""
+    connection: PostgreSQLConnection
+
+
+class PostgreSQLSession(ServerSession):
+    """A session over a clone.
+
+    Raises:
+        ConnectionLost: The clone's connection is gone.
+    """
+
+    dialect = "postgres"
+
+    def __init__(
+        self,
+        engine: PostgreSQLEngine,
+        clone: PostgreSQLClone,
+        source: Source,
+        role: Role,
+        limits: Limits,
+    ) -> None:
+        super().__init__(source, role, clone.name, limits, engine.watchdog)
+        self._engine = engine
+        self._clone = clone
+        self._seconds = limits.timeout
+        self._configure()
+
+    @property
+    def _connection(self) -> PostgreSQLConnection:
+        return self._clone.connection
+
+    # --- running -----------------------------------------------------------------------------
+
+    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._configure()
+        outcome = self._connection.run(text, max_rows, self.limits)
+        # A function can do what SET does, and a SELECT can then write.
+        self.written = self.written or not self._connection.read_only
+        return outcome
+
+    def _refused(self, failure: Failure) -> bool:
+        return failure.code == READ_ONLY
+
+    def _make_writable(self) -> None:
+        # No transaction can be open: what would begin one is given write access before it runs.
+        self._connection.run("SET default_transaction_read_only = off")
+
+    def _configure(self) -> None:
+        self._connection.run(f"SET statement_timeout = {max(1, round(self._seconds * 1000))}")
+
+    def _interrupt(self, count: int) -> None:
+        self._connection.cancel()
+        if count > 1:
+            self._connection.cut()
+
+    def _settle(self) -> None:
+        # An interrupt that came as the statement ended strikes the next one.
+        self._connection.run("SELECT 1")
+
+    def _reconnect(self, lost: ConnectionLost) -> None:
+        self._connection.close()
+        try:
+            if _OTHERS_CRASH in str(lost):
+                raise DatabaseError(str(lost))
+            self._engine.check_still_there(self._clone)
+            self._clone.connection = self._engine.connect_to(self._clone)
+            self._configure()
+            if self.written:
+                self._make_writable()
+        except (ConnectionLost, Unreachable, DatabaseError):
+            raise DatabaseError(
+                f"the connection to the PostgreSQL server was lost: {lost}"
+            ) from None
+
+    # --- ending ------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        pristine = self._is_pristine()
+        if not pristine:
+            self._connection.close()
+        self._engine.give_back(self, self._clone, pristine)
+
+    def _is_pristine(self) -> bool:
+        """Whether all transactions were read-only; if so, begin anew."""
+        if self.written or self._clone.generation != self._engine.generation:
+            return False
+        connection = self._connection
+        try:
+            # Before PostgreSQL 16 a large object can be made even read-only.
+            if not connection.idle or connection.query(_LARGE_OBJECTS):
+                return False
+            connection.query("DISCARD ALL")
+        except (ConnectionLost, DatabaseError):
+            return False
+        return connection.read_only
+
+    # --- the state ---------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        try:
+            if not self._connection.idle:
+                self._connection.run("COMMIT")
+        except ConnectionLost as lost:
+            self._reconnect(lost)
+
+    def _state(self) -> Mapping[str, Table]:
+        # With the clone's own rights, for its views and functions run with those of who reads
+        # them; over a connection of its own, for on the agent's a temporary table may hide the
+        # real one, and `search_path` may point anywhere.
+        try:
+            connection = self._engine.connect_to(self._clone, for_state=True)
+        except (ConnectionLost, Unreachable) as error:
+            raise DatabaseError(f"the PostgreSQL server was lost: {error}") from None
+        try:
+            connection.query(f"SET statement_timeout = {round(self.limits.timeout * 1000)}")
+            return self._read_tables(connection)
+        except ConnectionLost as lost:
+            raise DatabaseError(f"the PostgreSQL server was lost: {lost}") from None
+        finally:
+            connection.close()
+
+    def _read_tables(self, connection: PostgreSQLConnection) -> dict[str, Table]:
+        tables: dict[str, Table] = {}
+        size = 0
+        for oid, space, name, is_view, hides in connection.query(_RELATIONS):
+            where = f"{_quoted(str(space))}.{_quoted(str(name))}"
+            columns = connection.query(_COLUMNS.format(oid))
+            # An owner may hide rows from himself; he is not to hide them from us.
+            outcome = connection.run(
+                f"BEGIN; ALTER TABLE {where} NO FORCE ROW LEVEL SECURITY; "
+                f"SELECT * FROM {where}; ROLLBACK"
+                if hides
+                else f"SELECT * FROM {where}",
+                limits=state_limits(self.limits),
+            )
+            found = Result()
+            if outcome.failure is None:
+                found = next(r for r in outcome.results if r.columns or not hides)
+            elif is_view:
+                connection.run("ROLLBACK")
+                columns = []  # it reads what it cannot: it has neither columns nor rows
+            else:
+                raise OutputLimitError(f"{name} cannot be read: {outcome.failure.message}")
+            size += size_of(found.rows)
+            check_size(self.source.name, found, size, self.limits)
+            shown = str(name) if space == "public" else f"{space}.{name}"
+            tables[shown] = Table(
+                "view" if is_view else "table",
+                tuple((str(column), str(declared)) for column, declared in columns),
+                found.rows,
+            )
+        return tables
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

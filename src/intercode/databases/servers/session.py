@@ -1,0 +1,245 @@
+"""A session on a database server: what MySQL and PostgreSQL have in common.
+
+A session begins read-only, and it is the engine that refuses what would write. Then, and only
+then, the clone counts as written, the session gets write access, and the action is run again. So
+a session that only reads leaves a clone that the next one can have.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from intercode.databases.base import Failure, Outcome, Result, Role, Row, Table
+from intercode.databases.servers.names import Edit, original, rewrite
+from intercode.databases.servers.reading import plainly_reads
+from intercode.databases.servers.watchdog import Watchdog
+from intercode.databases.source import Source
+from intercode.errors import ActionError, SandboxClosedError
+from intercode.sandbox.base import Limits
+
+_GRACE_SECONDS = 0.5
+"""How much later than the server's own time limit ours strikes."""
+_CLOSE_SECONDS, _AGAIN_SECONDS = 2.0, 0.1
+
+
+class ConnectionLost(Exception):  # noqa: N818 - it is a message, not an error of anybody's
+    """The connection is gone; the message says how the server or the driver put it."""
+
+
+class Unreachable(Exception):  # noqa: N818 - it is tried again
+    """No connection can be made now."""
+
+
+class ServerSession(ABC):
+    """A session whose database is a clone on a server.
+
+    Args:
+        source: What the clone holds.
+        role: For whom.
+        name: What the clone is called on the server.
+        limits: What it may use.
+        watchdog: Keeps its time limit.
+    """
+
+    dialect: ClassVar[str]
+    """What sqlglot calls its language."""
+
+    def __init__(
+        self, source: Source, role: Role, name: str, limits: Limits, watchdog: Watchdog
+    ) -> None:
+        self.source = source
+        self.role = role
+        self.name = name
+        self.limits = limits
+        self.written = False
+        self._nominal_name = source.name.lower()
+        self._edits: list[Edit] = []
+        self._limit = watchdog.limit(self._interrupt)
+        self._using = threading.Lock()
+        self._closing = threading.Lock()
+        self._closed = False
+
+    # --- the contract ------------------------------------------------------------------------
+
+    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
+        """See `intercode.databases.base.Session.execute`."""
+        text = self._text(sql)
+        seconds = self.limits.timeout if timeout is None else timeout
+        with self._using:
+            self._check_open()
+            self._limit.start(seconds + _GRACE_SECONDS)
+            try:
+                outcome = self._try(text, seconds, max_rows)
+            except ConnectionLost as lost:
+                fired = self._limit.stop()
+                outcome = self._after_loss(lost, fired, seconds)
+            else:
+                if self._limit.stop():
+                    self._settle()
+                    outcome = _interrupted(outcome, seconds)
+            self._check_open()  # else it was ended by who closed it, not by itself
+            return self._nominal(outcome)
+
+    def state(self) -> Mapping[str, Table]:
+        """See `intercode.databases.base.Session.state`."""
+        with self._using:
+            self._check_open()
+            if self.written:
+                self._commit()
+            return {
+                self._out(name): replace(
+                    table,
+                    columns=tuple((self._out(n), self._out(kind)) for n, kind in table.columns),
+                    rows=self._rows_out(table.rows),
+                )
+                for name, table in self._state().items()
+            }
+
+    def kill(self) -> None:
+        """Interrupt what still runs."""
+        self._limit.interrupt()
+
+    def close(self) -> None:
+        """Give the clone back, or have it replaced if it was written."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self._acquire()
+        try:
+            self._release()
+        finally:
+            self._using.release()
+
+    def _acquire(self) -> None:
+        """Have the session for us, whatever it does."""
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while not self._using.acquire(blocking=False):
+            # Again and again: the first may have come before the statement.
+            if time.monotonic() < deadline:
+                self._limit.interrupt()
+            else:
+                self._interrupt(2)
+            if self._using.acquire(timeout=_AGAIN_SECONDS):
+                return
+
+    # --- what an engine adds -----------------------------------------------------------------
+
+    @abstractmethod
+    def _run(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        """Run an action. Raises `ConnectionLost`."""
+
+    @abstractmethod
+    def _refused(self, failure: Failure) -> bool:
+        """Whether an action failed because the session is read-only."""
+
+    @abstractmethod
+    def _make_writable(self) -> None:
+        """Let what comes next write. Raises `ConnectionLost`."""
+
+    @abstractmethod
+    def _interrupt(self, count: int) -> None:
+        """Interrupt the statement, and the second time the connection; from any thread."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Take in what an interrupt may have left behind for the next statement."""
+
+    @abstractmethod
+    def _reconnect(self, lost: ConnectionLost) -> None:
+        """Connect anew. Raises `DatabaseError` if it was the server that was lost."""
+
+    @abstractmethod
+    def _commit(self) -> None:
+        """Commit what is open."""
+
+    @abstractmethod
+    def _state(self) -> Mapping[str, Table]:
+        """The tables, read where the agent's session can have poisoned nothing."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Give the clone back or have it replaced."""
+
+    # --- running -----------------------------------------------------------------------------
+
+    def _text(self, sql: str) -> str:
+        if "\0" in sql:
+            raise ActionError("an action cannot hold a NUL character")
+        if not sql.isascii():
+            try:
+                sql.encode()
+            except UnicodeEncodeError:
+                raise ActionError("an action must be text that can be UTF-8") from None
+        self._edits = []
+        if self._nominal_name in sql.lower():
+            sql, self._edits = rewrite(sql, self.source.name, self.name, self.dialect)
+        return sql
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxClosedError(f"the session with {self.source.name} is closed")
+
+    def _try(self, text: str, seconds: float, max_rows: int) -> Outcome:
+        if not self.written and not plainly_reads(text):
+            self._begin_writing()
+        outcome = self._run(text, seconds, max_rows)
+        if self.written or outcome.failure is None or not self._refused(outcome.failure):
+            return outcome
+        self._begin_writing()
+        return self._run(text, seconds, max_rows)
+
+    def _begin_writing(self) -> None:
+        self.written = True
+        self._make_writable()
+
+    def _after_loss(self, lost: ConnectionLost, fired: int, seconds: float) -> Outcome:
+        self._check_open()
+        self._reconnect(lost)
+        outcome = Outcome(failure=Failure(str(lost)), restarted=True)
+        return _interrupted(outcome, seconds) if fired else outcome
+
+    # --- names -------------------------------------------------------------------------------
+
+    def _out(self, text: str) -> str:
+        return text.replace(self.name, self.source.name) if self.name in text else text
+
+    def _nominal(self, outcome: Outcome) -> Outcome:
+        """What came out, with the nominal name for the clone's."""
+        results, failure = outcome.results, outcome.failure
+        if failure is not None:
+            position = failure.position
+            if position is not None:
+                position = original(position, self._edits)
+            failure = replace(failure, message=self._out(failure.message), position=position)
+        elif not any(map(self._is_named, results)):
+            return outcome
+        return replace(outcome, results=tuple(map(self._result_out, results)), failure=failure)
+
+    def _is_named(self, result: Result) -> bool:
+        """Whether the clone's name is in a result."""
+        name = self.name
+        return any(name in column for column in result.columns) or any(
+            type(cell) is str and name in cell for row in result.rows for cell in row
+        )
+
+    def _result_out(self, result: Result) -> Result:
+        if not self._is_named(result):
+            return result
+        columns = tuple(map(self._out, result.columns))
+        return replace(result, columns=columns, rows=self._rows_out(result.rows))
+
+    def _rows_out(self, rows: Sequence[Row]) -> Sequence[Row]:
+        return [tuple(self._out(c) if type(c) is str else c for c in row) for row in rows]
+
+
+def _interrupted(outcome: Outcome, seconds: float) -> Outcome:
+    """What was interrupted by our own time limit, said as such."""
+    failure = outcome.failure or Failure("")
+    message = f"interrupted at the time limit of {seconds:g} s"
+    return replace(outcome, failure=replace(failure, message=message), timed_out=True)
