@@ -220,7 +220,7 @@ def test_urls_that_make_no_sense(url: str, says: str) -> None:
 
 def test_a_wrong_password_is_said_at_once(url: str) -> None:
     if url.startswith("postgresql"):
-        pytest.skip("who may enter its folder needs no password")
+        pytest.skip("not for postgresql: who may enter its folder needs no password")
     with pytest.raises(DatabaseError, match="Access denied") as raised:
         get_engine(url.replace("root:", "root:not-"))
     assert "not-" not in str(raised.value)
