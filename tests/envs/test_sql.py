@@ -181,7 +181,7 @@ def test_make_by_the_short_name(sql_tasks: Dataset) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("name", ["bird-ex", "bird-soft-f1", "bird-r-ves", "spider-test-suite"])
+@pytest.mark.parametrize("name", ["bird-ex", "bird-soft-f1", "bird-r-ves"])
 def test_other_rewards_by_name(sql_tasks: Dataset, name: str) -> None:
     with closing(SqlEnv(sql_tasks, reward=name)) as env:
         check_reward(env)

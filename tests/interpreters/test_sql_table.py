@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from intercode.interpreters.sql_table import MAX_CELL, render, shown
 
 TEXTS = st.text(max_size=30)
