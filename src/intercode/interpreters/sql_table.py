@@ -3,7 +3,7 @@
 Numbers stand to the right, ``NULL`` is written out. A text is in quotes where it could be taken
 for something else: if it looks like a number, like ``NULL`` or a truth value, is empty, begins
 or ends with a space, or begins with a quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty
-text and ``NULL`` none at all. A text with control characters is written ``e'two\\nlines'``. No two
+text and ``NULL`` none at all. A text with control characters is written ``e'…'``, with escapes. No two
 values that an agent must tell apart look alike, unless they are cut.
 """
 
@@ -27,29 +27,25 @@ _MISTAKABLE = re.compile(
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROLS = {number: repr(chr(number))[1:-1] for number in [*range(32), 127]}
 _CONTROLS[ord("\\")] = "\\\\"
-_NUMBERS = (int, float, Decimal)
+_NUMBERS = {int, float, Decimal}
 
 
 def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """The table: a line of names, a rule, and a line for each row."""
-    heads = [_cut(name.translate(_CONTROLS)) for name in columns]
-    cells = [[shown(value) for value in row] for row in rows]
-    right = [
-        any(isinstance(row[n], _NUMBERS) for row in rows)
-        and all(row[n] is None or isinstance(row[n], _NUMBERS) for row in rows)
-        for n in range(len(heads))
-    ]
-    widths = [
-        max(_width(head), *(_width(line[n]) for line in cells)) if cells else _width(head)
-        for n, head in enumerate(heads)
-    ]
-    lines = [_line(heads, widths, right), "-+-".join("-" * width for width in widths)]
-    lines += [_line(line, widths, right) for line in cells]
+    padded = []
+    for number, name in enumerate(columns):
+        values = [row[number] for row in rows]
+        texts = [_cut(name.translate(_CONTROLS)), *map(shown, values)]
+        padded.append(_padded(texts, to_the_right=_are_numbers(values)))
+    lines = [" | ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    lines.insert(1, "-+-".join(["-" * _width(cells[0]) for cells in padded]))
     return "\n".join(lines)
 
 
 def shown(value: Value) -> str:
     """One value as it stands in a table."""
+    if type(value) is int:
+        return str(value)
     if isinstance(value, str):
         return _text(value)
     if value is None:
@@ -95,12 +91,19 @@ def _cut(text: str) -> str:
     return f"{text[:MAX_CELL]}… ({len(text):,} characters)"
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    padded = []
-    for cell, width, to_the_right in zip(cells, widths, right, strict=True):
-        space = " " * (width - _width(cell))
-        padded.append(space + cell if to_the_right else cell + space)
-    return " | ".join(padded).rstrip()
+def _are_numbers(values: Sequence[Value]) -> bool:
+    """Whether there are numbers among them, and nothing else but NULL."""
+    kinds = set(map(type, values))
+    kinds.discard(type(None))
+    return bool(kinds) and kinds <= _NUMBERS
+
+
+def _padded(texts: Sequence[str], to_the_right: bool) -> list[str]:
+    widths = [_width(text) for text in texts]
+    full = max(widths)
+    if to_the_right:
+        return [" " * (full - width) + text for text, width in zip(texts, widths, strict=True)]
+    return [text + " " * (full - width) for text, width in zip(texts, widths, strict=True)]
 
 
 def _width(text: str) -> int:
