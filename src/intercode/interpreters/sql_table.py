@@ -3,8 +3,8 @@
 Numbers stand to the right, ``NULL`` is written out. A text is in quotes where it could be taken
 for something else: if it looks like a number, like ``NULL`` or a truth value, is empty, begins
 or ends with a space, or begins with a quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty
-text and ``NULL`` none at all. A text with control characters is written ``e'…'``, with escapes. No two
-values that an agent must tell apart look alike, unless they are cut.
+text and ``NULL`` none at all. A text with control characters is written ``e'…'``, with escapes.
+No two values that an agent must tell apart look alike, unless they are cut.
 """
 
 from __future__ import annotations
