@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +16,7 @@ from intercode.rewards.base import Reward
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.python import PythonReward
+from intercode.rewards.python_plan import has_tests
 from intercode.sandbox.base import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
 
@@ -69,38 +69,41 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         if isinstance(provider, str):
             provider = provider_of(provider)
         stage = SandboxStage(provider, image, limits, network)
+        self._python = python
+        self._tests = PythonReward(provider, stage.start, stage.image, network, python)
+        self._command = CommandReward(provider, stage.start, network)
+        if reward is None:
+            _check_tests(tasks)
         super().__init__(
             tasks,
             stage,
-            partial(self._interpreter_in, python),
-            reward or _reward(tasks, stage, python),
+            self._prompt_in,
+            reward or self._tested,
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,
             seed=seed,
         )
 
-    def _interpreter_in(self, python: str | None, sandbox: Sandbox) -> PythonInterpreter:
+    def close(self) -> None:
+        """End the episode and free its sandbox, and the tests'. Idempotent."""
+        super().close()
+        self._tests.close()
+
+    def _prompt_in(self, sandbox: Sandbox) -> PythonInterpreter:
         assert self._task is not None  # the episode begins
-        return PythonInterpreter(sandbox, python, self._task.metadata.get("setup_code") or "")
+        prelude = self._task.metadata.get("setup_code") or ""
+        return PythonInterpreter(sandbox, self._python, prelude)
+
+    def _tested(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+        reward = self._tests if has_tests(task) else self._command
+        return reward(task, episode, sandbox)
 
 
-def _reward(tasks: Dataset, stage: SandboxStage, python: str | None) -> Reward[Sandbox]:
-    """Tests where a task has some, else verification."""
+def _check_tests(tasks: Dataset) -> None:
     for row, task in enumerate(tasks):
-        if not _has_tests(task) and task.verification is None:
+        if not has_tests(task) and task.verification is None:
             raise TaskError(
                 f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has neither "
                 f"'tests' nor 'verification': nothing says when it is solved"
             )
-    by_tests = PythonReward(stage.provider, stage.start, stage.network, python)
-    by_command = CommandReward(stage.provider, stage.start, stage.network)
-
-    def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
-        return (by_tests if _has_tests(task) else by_command)(task, episode, sandbox)
-
-    return reward
-
-
-def _has_tests(task: Task) -> bool:
-    return bool(task.tests or task.metadata.get("cases"))

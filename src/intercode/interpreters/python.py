@@ -194,8 +194,8 @@ class PythonInterpreter:
     def _take_answer(self, run: _Run) -> None:
         try:
             frames = self._process.receive()
-        except ValueError:  # an action has written to the channel
-            frames = None
+        except ValueError:
+            run.stopped, run.lost, frames = "forged", True, []
         if frames is None:
             run.closed.add(self._process.control)
         for status, number, code in frames or ():
@@ -209,6 +209,8 @@ class PythonInterpreter:
             notes.append(f"timed out after {seconds:g} s")
         elif run.stopped == "output":
             notes.append(f"stopped after {run.output.total} bytes of output")
+        elif run.stopped == "forged":
+            notes.append("stopped: it has written to a descriptor that it has not opened")
         if run.lost:
             why = "was killed" if run.stopped else _end(self._process)
             self._restart()

@@ -37,6 +37,9 @@ def _load() -> Library:
             except ImportError:  # this Python was built without it
                 continue
     sys.meta_path.remove(library)
+    for name, module in sys.modules.items():
+        if library.find_spec(name) is not None and module.__spec__ is not None:
+            module.__loader__ = module.__spec__.loader = library  # it knows the source
     return library
 
 
@@ -69,14 +72,12 @@ def _settle() -> None:
     sys.setrecursionlimit(1000)
     sys.argv = [""]
     sys.path = [""]
-    sys.path_importer_cache.clear()
     if _library not in sys.meta_path:
         sys.meta_path.append(_library)
     sys.dont_write_bytecode = True
     program = "/usr/bin/python3"
     sys.executable = program if os.access(program, os.X_OK) else ""
     sys.prefix = sys.exec_prefix = sys.base_prefix = sys.base_exec_prefix = "/usr"
-    for name in [name for name in sys.modules if name.partition(".")[0] == "intercode"]:
-        del sys.modules[name]
+    del sys.modules["intercode"]  # and with it nothing below can be imported
     site.setquit()
     site.sethelper()

@@ -9,11 +9,11 @@ what is needed to answer is held under names that it cannot reach by replacing a
 from __future__ import annotations
 import __future__
 
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps in Python
 import builtins
 import io
 import linecache
 import os
-import signal
 import sys
 import traceback
 from types import ModuleType
@@ -38,7 +38,7 @@ _importers = sys.path_importer_cache
 _expression, _expression_statement = __import__("ast").Expression, __import__("ast").Expr
 _futures = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 _getpid, _exit, _fstat, _dup2 = os.getpid, os._exit, os.fstat, os.dup2
-_handle, _sigint = signal.signal, signal.SIGINT
+_handle, _sigint = _signal.signal, _signal.SIGINT
 _details = traceback.TracebackException
 _ours = (
     os.path.dirname(traceback.__file__) + os.sep,
@@ -161,7 +161,7 @@ class Session:
         self.names["__builtins__"] = _real_builtins
         sys.modules.setdefault("builtins", _real_builtins)
         sys.modules["__main__"] = self.main
-        _importers.clear()  # a module that was written just now is found
+        _forget_folders()
 
     def _open_streams(self) -> None:
         self._streams = [
@@ -181,6 +181,15 @@ class Session:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._running:
             raise KeyboardInterrupt
+
+
+def _forget_folders() -> None:
+    """Have a module found that was written just now."""
+    for path in sys.path:
+        try:
+            _importers.pop(path or os.getcwd(), None)
+        except OSError:  # the directory is gone
+            continue
 
 
 def _text_output(fd: int) -> io.TextIOWrapper:

@@ -20,7 +20,11 @@ from intercode.interpreters.python_start import GRADER, SUBJECT, PythonProcess, 
 from intercode.interpreters.python_subject import LOAD
 from intercode.sandbox.base import Sandbox
 
+MOST_LATE = 3
+"""Tests of one submission that may run into the time limit before the rest is not run."""
 _RELAYED = (ASK, ANSWER)
+_ENDED = "the submission ended the process that it runs in"
+_NOT_RUN = f"not run: {MOST_LATE} tests before it ran into the time limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,16 @@ class Result:
     passed: bool
     why: str = ""
     """What went wrong."""
+    late: bool = False
+    """Whether the time limit was reached."""
 
 
 class _Failure(Exception):  # noqa: N818 - not an error of ours
     """The processes cannot go on, for a reason of the submission's."""
+
+
+class _LateFailure(_Failure):
+    """The time limit was reached."""
 
 
 class Trial:
@@ -77,12 +87,18 @@ class Trial:
             process.close()
 
     def run(self, tests: Sequence[Any]) -> list[Result]:
-        """The tests, one after the other.
+        """The tests, one after the other. After some that were late, the rest have failed.
 
         Raises:
             SandboxError: A sandbox died.
         """
-        return [self._test(number, test) for number, test in enumerate(tests)]
+        results: list[Result] = []
+        for number, test in enumerate(tests):
+            late = sum(result.late for result in results)
+            results.append(
+                self._test(number, test) if late < MOST_LATE else Result(False, _NOT_RUN)
+            )
+        return results
 
     def _test(self, number: int, test: Any) -> Result:
         try:
@@ -91,7 +107,7 @@ class Trial:
             said = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
             self._end()
-            return Result(False, str(failure))
+            return Result(False, str(failure), isinstance(failure, _LateFailure))
         return Result(not said, said)
 
     def _begin(self) -> None:
@@ -114,7 +130,7 @@ class Trial:
         deadline = time.monotonic() + self._timeout
         data = source.encode("utf-8", "surrogatepass")
         if not subject.send(LOAD, number, data, self._timeout):
-            raise _Failure("the submission ended the process that it runs in")
+            raise _Failure(_ENDED)
         while True:
             for _, kind, theirs, _ in self._frames([subject], deadline):
                 if (kind, theirs) == (LOAD, number):
@@ -144,7 +160,7 @@ class Trial:
         left = deadline - time.monotonic()
         ready = {fd for fd, _ in poll.poll(max(left, 0) * 1000)} if left > 0 else set()
         if not ready:
-            raise _Failure(f"not done within {self._timeout:g} s")
+            raise _LateFailure(f"not done within {self._timeout:g} s")
         for process in processes:
             if process.control in ready:
                 try:
@@ -155,6 +171,3 @@ class Trial:
                     raise _Failure(_ENDED)
                 for kind, number, data in frames:
                     yield process, kind, number, data
-
-
-_ENDED = "the submission ended the process that it runs in"
