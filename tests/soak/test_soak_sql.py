@@ -1,0 +1,72 @@
+"""Many SQL episodes in one process leave nothing behind: no descriptor, process, mount, file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from intercode.databases import get_engine
+from intercode.envs.sql import SqlEnv
+from intercode.sandbox.base import Limits
+
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "150"))
+ENDLESS = "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
+
+
+def descendants(pid: int) -> int:
+    """How many processes are below one."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:  # it has just ended
+        return 0
+    return sum(1 + descendants(int(child)) for child in children)
+
+
+def held() -> dict[str, int]:
+    """What this process holds of the machine."""
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "files": len(os.listdir(tempfile.gettempdir())),
+    }
+
+
+def episode(env: SqlEnv, number: int) -> None:
+    """A busy one: some write, some drop what they find, some do not end."""
+    task = env.dataset[number % len(env.dataset)]
+    env.reset(options={"task_id": task.task_id})
+    env.step(task.gold[0])
+    if number % 3 == 0:
+        env.step(f"CREATE TABLE extra_{number} (a INTEGER)")
+        env.step("BEGIN")
+    if number % 60 == 0:
+        env.step(ENDLESS)
+    env.step("submit")
+
+
+@pytest.mark.timeout(60 + EPISODES)
+@pytest.mark.parametrize("name", ["sqlite", "mysql", "postgresql"])
+def test_nothing_grows(name: str) -> None:
+    with closing(get_engine(name)) as engine, closing(SqlEnv(engine=engine)) as env:
+        episode(env, 1)  # what a process has once, such as its claim on the cache
+    before = held()
+    with (
+        closing(get_engine(name)) as engine,
+        closing(SqlEnv(engine=engine, limits=Limits(timeout=0.5))) as env,
+    ):
+        for number in range(EPISODES // 3):  # pools fill
+            episode(env, number)
+        full = held()
+        for number in range(EPISODES):
+            episode(env, number)
+        after = held()
+    # What is ready ahead may be a few more or fewer at the moment of looking.
+    assert all(after[what] <= full[what] + 12 for what in full), (full, after)
+    left = held()
+    kept = ("descriptors", "processes", "mounts")
+    assert all(left[what] <= before[what] for what in kept), (before, left)
