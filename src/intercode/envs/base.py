@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic
 
 import gymnasium
 
+from intercode.envs.place import PlaceT, Stage
 from intercode.envs.spaces import Unicode
 from intercode.episode import Episode, Score, Status, Turn, decode, encode
 from intercode.errors import (
@@ -29,45 +30,6 @@ from intercode.task import Dataset, Task
 
 _SHOWN = ("timed_out", "restarted", "truncated")
 """What `info` takes over from an execution: nothing that differs from run to run."""
-
-
-class Place(Protocol):
-    """Where one episode happens: a sandbox, or a session with a database."""
-
-    def kill(self) -> object:
-        """End everything that runs in it."""
-
-    def close(self) -> None:
-        """Free it. Idempotent, safe from any thread."""
-
-
-PlaceT = TypeVar("PlaceT", bound=Place)
-StagedT = TypeVar("StagedT", bound=Place, covariant=True)
-
-
-class Stage(Protocol[StagedT]):
-    """Makes the places of an environment; the agent's and gold's come out alike."""
-
-    def image(self, task: Task) -> str:
-        """What the task's place is made from, by name."""
-
-    def check(self, task: Task) -> None:
-        """Refuse what cannot be made, as far as that can be told before any work starts.
-
-        Raises:
-            TaskError, ImageError: As named.
-        """
-
-    def digest(self, task: Task) -> str:
-        """What identifies that content, for a run's record. It may take long to make it."""
-
-    def start(self, task: Task) -> StagedT:
-        """A fresh place, with everything that the task needs.
-
-        Raises:
-            TaskError: What the task needs cannot be had; it names the task.
-            SandboxError: The place cannot be made.
-        """
 
 
 class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
