@@ -31,7 +31,11 @@ TASKS = Dataset(
             "add",
             "Write add(a, b).",
             gold=(ADD,),
-            tests=("assert add(1, 2) == 3", "assert add('a', 'b') == 'ab'", "assert add([], []) == []"),
+            tests=(
+                "assert add(1, 2) == 3",
+                "assert add('a', 'b') == 'ab'",
+                "assert add([], []) == []",
+            ),
         ),
         Task(
             "point",

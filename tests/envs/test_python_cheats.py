@@ -50,9 +50,11 @@ CHEATS = {
     "StopIteration": "def add(a, b): raise StopIteration",
     "GeneratorExit": "def add(a, b): raise GeneratorExit",
     "KeyboardInterrupt": "def add(a, b): raise KeyboardInterrupt",
-    "an exception that is equal to all": "class E(Exception):\n    def __eq__(self, o): return True\n"
+    "an exception that is equal to all": "class E(Exception):\n"
+    "    def __eq__(self, o): return True\n"
     "def add(a, b): raise E",
-    "files": "import glob\ndef add(a, b):\n    for path in glob.glob('/[rtv]*/**/*', recursive=True):\n"
+    "files": "import glob\ndef add(a, b):\n"
+    "    for path in glob.glob('/[rtv]*/**/*', recursive=True):\n"
     "        try: open(path, 'w').write('')\n        except OSError: pass",
     "a library in its place": "def add(a, b): return None\n" + "\n".join(
         f"open('{name}.py', 'w').write('raise SystemExit(0)')"
@@ -62,7 +64,8 @@ CHEATS = {
     "    for fd in range(3, 1024):\n        try: os.write(fd, len(answer).to_bytes(4, 'little') +"
     " b'\\2' + bytes(4) + answer)\n        except OSError: pass\n    return 7",
     "a result of a test by hand": "import os\ndef add(a, b):\n    for fd in range(3, 1024):\n"
-    "        for n in range(3):\n            try: os.write(fd, bytes(4) + b'\\5' + n.to_bytes(4, 'little'))\n"
+    "        for n in (b'\\0', b'\\1', b'\\2'):\n"
+    "            try: os.write(fd, bytes(4) + b'\\5' + n + bytes(3))\n"
     "            except OSError: pass\n    return 7",
     "frames": "import gc, sys\nneedle = '(dda tressa'[::-1]\ndef add(a, b):\n"
     "    frame, seen = sys._getframe(), gc.get_objects()\n    while frame:\n"
@@ -72,10 +75,11 @@ CHEATS = {
     "an endless function": "def add(a, b):\n    while True: pass",
     "an endless answer": "import itertools\ndef add(a, b): return itertools.count()",
     "a huge answer": "def add(a, b): return 'x' * 70_000_000",
-    "a nested answer": "def add(a, b):\n    x = []\n    for _ in range(100_000): x = [x]\n    return x",
+    "a nested answer": "def add(a, b):\n    for _ in range(10**5): a = [a]\n    return a",
     "an answer that holds itself": "def add(a, b):\n    x = []\n    x.append(x)\n    return x",
     "recursion": "def add(a, b): return add(a, b)",
-    "a thread": "import threading, os\ndef add(a, b):\n    threading.Timer(0, os._exit, [0]).start()\n"
+    "a thread": "import threading, os\ndef add(a, b):\n"
+    "    threading.Timer(0, os._exit, [0]).start()\n"
     "    import time\n    time.sleep(5)",
     "at exit": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): exit(0)",
 }  # fmt: skip

@@ -25,21 +25,21 @@ KEPT = {
     "its repr": ("'\\ud800'", r"'\\ud800'"),
     "closed output": ("import os; os.close(1); os.close(2); print(1)", "Bad file descriptor"),
     "closed input": ("import os; os.close(0)", ""),
-    "closed streams": ("import sys; sys.stdout.close(); sys.stderr.close(); print(1)", "ValueError"),
+    "closed streams": ("import sys; sys.stdout.close(); sys.stderr.close(); print()", "ValueError"),
     "other streams": ("import io, sys; sys.stdout = sys.stderr = io.StringIO(); print(1)", ""),
     "no streams": ("import sys; sys.stdout = sys.stderr = sys.stdin = None", ""),
     "output elsewhere": ("import os; os.dup2(os.open('/dev/null', 1), 1); print(1)", ""),
-    "output that does not block": ("import os; os.set_blocking(1, False); print('x' * 3_000_000)", "x"),
+    "output that does not block": ("import os; os.set_blocking(1, False); print('x' * 10**6)", "x"),
     "descriptors": ("import os; os.closerange(3, 256)", ""),
     "no print": ("import builtins; builtins.print = None", ""),
     "no builtins": (
-        "import builtins\nfor n in ('len', 'repr', 'compile', 'exec', 'isinstance', 'type', 'str'):\n"
+        "import builtins\nfor n in 'len repr compile exec isinstance type str'.split():\n"
         "    setattr(builtins, n, None)",
         "",
     ),
     "__builtins__ gone": ("del __builtins__", ""),
     "no modules": ("import sys; sys.modules.clear()", ""),
-    "no traceback": ("import traceback; traceback.TracebackException = None\n1 / 0", "ZeroDivision"),
+    "no traceback": ("import traceback; traceback.TracebackException = None\n1 / 0", "Zero"),
     "a trace": ("import sys; sys.settrace(lambda *a: 1 / 0)", ""),
     "a hook": ("import sys; sys.excepthook = sys.displayhook = None\n1 / 0", "ZeroDivision"),
     "few frames": ("import sys; sys.setrecursionlimit(40)", ""),
@@ -167,7 +167,8 @@ def test_a_thread_prints_later(python: PythonInterpreter) -> None:
 
 def test_a_thread_floods_meanwhile(open_python: OpenPython) -> None:
     python = open_python(output=2000, timeout=30.0)
-    python.execute("import threading, time\ndef f():\n    time.sleep(0.1)\n    for _ in range(110): print('x' * 1000)\n"
+    python.execute("import threading, time\ndef f():\n    time.sleep(0.1)\n"
+                   "    for _ in range(110): print('x' * 1000)\n"
                    "t = threading.Thread(target=f); t.start()")  # fmt: skip
     done = python.execute("t.join()")
     assert done.ok

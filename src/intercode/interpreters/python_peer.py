@@ -99,6 +99,9 @@ _DATA: dict[type, Callable[[Any], Any]] = {
 class Peer:
     """One of the two."""
 
+    named = _BUILTIN
+    """What goes by its name, since both sides have it: by its id."""
+
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._objects: list[object] = []
@@ -140,7 +143,7 @@ class Peer:
             return [kind.__name__, *parts(self.encode, value)]
         if (number := self.number_of(value)) is not None:
             return ["yours", number]
-        name = _BUILTIN.get(id(value))
+        name = self.named.get(id(value))
         return ["builtin", name] if name is not None else self._refer(value)
 
     def _refer(self, value: Any) -> list[Any]:

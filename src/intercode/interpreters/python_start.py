@@ -35,8 +35,8 @@ GRADER = f"{_PACKAGE}.python_grader"
 LONGEST_ANSWER = 64 << 20
 _NEEDED = {
     SESSION: ("python_wire", "python_worker"),
-    SUBJECT: ("python_wire", "python_worker", "python_values", "python_subject"),
-    GRADER: ("python_wire", "python_values", "python_remote", "python_grader"),
+    SUBJECT: ("python_wire", "python_worker", "python_peer", "python_subject"),
+    GRADER: ("python_wire", "python_peer", "python_remote", "python_grader"),
 }
 _PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER)
 _READ, _WRITE = 230, 231

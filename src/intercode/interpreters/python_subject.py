@@ -54,6 +54,9 @@ class Stub:
 class Subject(Peer):
     """Runs what was submitted, and does with it what the grader asks for."""
 
+    # No functions: the grader is to run none that it is told to.
+    named = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
+
     def __init__(self, channel: Channel, session: Session) -> None:
         super().__init__(channel)
         self._session = session

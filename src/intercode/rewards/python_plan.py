@@ -190,8 +190,9 @@ def _entry(tests: Iterable[_Source], ours: _Source, free: list[str]) -> str | No
 def _modules(task: Task, sources: Iterable[_Source]) -> Iterator[str]:
     """The task's own modules among what is imported."""
     own = {name for path in task.files for name in _module(PurePosixPath(path))}
-    imported = dict.fromkeys(name for source in sources for name in source.modules)
-    yield from (name for name in imported if name in own)
+    for name in dict.fromkeys(name for source in sources for name in source.modules):
+        parts = name.split(".")
+        yield from (whole for n in range(len(parts)) if (whole := ".".join(parts[: n + 1])) in own)
 
 
 def _module(path: PurePosixPath) -> Iterator[str]:

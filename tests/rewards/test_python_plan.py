@@ -1,0 +1,107 @@
+"""Which names of a test are the submission's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from intercode.errors import TaskError
+from intercode.rewards.python_plan import Plan, make_plan
+from intercode.rewards.python_source import definitions
+from intercode.task import Task
+
+
+def plan(*tests: str, gold: str = "", files: Any = None, **metadata: Any) -> Plan:
+    given = (gold,) if gold else ()
+    return make_plan(Task("t", "?", gold=given, tests=tests, files=files or {}, metadata=metadata))
+
+
+def test_names_of_the_submission() -> None:
+    found = plan("x = f(1)\nassert g(x) == [y for y in x]", "assert h(lambda z: z) == f(2)")
+    assert found.names == ("f", "g", "h")
+    assert found.imports == ()
+
+
+@pytest.mark.parametrize(
+    ("test", "gold", "names", "imports"),
+    [
+        ("assert sum(1) == 2", "def sum(x): return 2", ("sum",), ()),
+        ("assert sum(f(1)) == 2", "def f(sum): return [2]", ("f",), ()),
+        ("assert f(1) == sys.maxsize", "import sys\ndef f(x): pass", ("f",), ("import sys",)),
+        ("assert f(1) == sqrt(4)", "from math import sqrt\ndef f(x): pass", ("f",), (
+            "from math import sqrt",)),
+        ("assert math.isclose(f(1), 2)", "", ("f",), ("import math",)),
+        ("assert m.isclose(f(1), 2)", "import math as m\ndef f(x): pass", ("f",), (
+            "import math as m",)),
+        ("import math\nassert math.isclose(f(1), 2)", "", ("f",), ()),
+        ("assert calendar(1) == 2", "def calendar(x): return 2", ("calendar",), ()),
+        ("assert N == 3", "N = 3", ("N",), ()),
+    ],
+)  # fmt: skip
+def test_names_of_others(
+    test: str, gold: str, names: tuple[str, ...], imports: tuple[str, ...]
+) -> None:
+    found = plan(test, gold=gold)
+    assert (found.names, found.imports) == (names, imports)
+
+
+def test_names_bound_by_another_test_are_not_bound() -> None:
+    assert plan("f = 1\nassert f == 1", "assert f(1) == 2").names == ("f",)
+    assert plan("assert f(x) == 2", test_setup_code="x = Node(1)").names == ("Node", "f")
+
+
+def test_what_gold_tells() -> None:
+    gold = "import a\nclass P:\n    def __add__(self, o): pass\n    def m(self): pass\n"
+    gold += "T = make('T')\ndef f(): pass"
+    found = plan("assert f(P()) == T()", gold=gold)
+    assert (found.classes, found.functions, found.operators) == (("P", "T"), ("f",), ("__add__",))
+    assert plan("assert f() == 1", classes=["Q"]).classes == ("Q",)
+
+
+@pytest.mark.parametrize(
+    ("tests", "gold", "entry"),
+    [
+        (["assert f(1) == 1", "assert f(2) == f(3)"], "", "f"),
+        (["assert f(1) == 1", "assert g(2) == 2"], "", None),
+        (["assert f(P(1)) == 1", "assert f(P(2)) == 2"], "class P: pass\ndef f(x): pass", "f"),
+        (["assert f(g(1)) == 1"], "def f(x): pass\ndef g(x): pass", None),
+        (["assert int(f(1)) == 1"], "", "f"),
+    ],
+)
+def test_the_function_that_all_tests_call(tests: list[str], gold: str, entry: str | None) -> None:
+    assert plan(*tests, gold=gold).entry == entry
+
+
+def test_an_answer_takes_the_entry_s_place() -> None:
+    found = plan("assert f(1) == g(1)", "assert f(2) == 1", gold="def f(x): pass\ng = f")
+    assert found.message("mine")["names"] == {"f": "mine", "g": "g"}
+    assert found.message(None)["names"] == {"f": "f", "g": "g"}
+
+
+def test_modules_of_the_task() -> None:
+    files = {"shop/__init__.py": "", "shop/cart.py": "", "a.py": "", "/b.py": "", "c.txt": ""}
+    found = plan("import shop.cart, json, a as x\nfrom b import c", "import a", files=files)
+    assert found.modules == ("shop", "shop.cart", "a")
+
+
+@pytest.mark.parametrize(
+    ("tests", "metadata", "message"),
+    [
+        ((), {}, "neither 'tests' nor 'cases'"),
+        (("assert f(",), {}, "no Python"),
+        ((), {"cases": [{"input": 3, "expected": 1}], "entry_point": "f"}, "case 0"),
+        ((), {"cases": [{"input": [3]}], "entry_point": "f"}, "either an 'expected'"),
+        ((), {"cases": [{"input": [3], "expected": 1}]}, "entry_point"),
+        ((), {"cases": [7], "entry_point": "f"}, "case 0"),
+    ],
+)
+def test_a_malformed_task(tests: tuple[str, ...], metadata: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=message):
+        plan(*tests, **metadata)
+
+
+def test_definitions() -> None:
+    source = "import a\nx = 1\n@a.b\ndef f():\n    return 1\nwhile True: pass\nclass C: pass"
+    assert definitions(source) == "import a\n\n@a.b\ndef f():\n    return 1\n\nclass C:\n    pass"
+    assert definitions("def f(") == ""
