@@ -64,12 +64,10 @@ class PythonReward:
         timeout = sandbox.limits.timeout if task.timeout is None else task.timeout
         with (
             self._quiet(episode, sandbox) as subject,
+            Trial(subject, self._python, sources, plan.message(episode.answer), timeout) as trial,
             self._grader(task) as grader,
-            Trial(
-                subject, grader, self._python, sources, plan.message(episode.answer), timeout
-            ) as trial,
         ):
-            results = trial.run(plan.tests)
+            results = trial.run(grader, plan.tests)
         share = sum(result.passed for result in results) / len(results)
         failed = {str(n): result.why for n, result in enumerate(results) if not result.passed}
         return Score(share, {"tests": share}, {"failed": failed} if failed else {})
@@ -84,19 +82,26 @@ class PythonReward:
     def _grader(self, task: Task) -> Iterator[Sandbox]:
         """A sandbox for the tests: as fresh as any, though it may have been used for others."""
         image = "" if task.files or task.setup else self._image(task)
-        if self._idle is not None and self._idle[0] != image:
-            self.close()
-        idle, self._idle = self._idle, None
-        sandbox = self._start(task) if idle is None else idle[1]
+        sandbox = self._take(image) or self._start(task)
         try:
-            if idle is not None:
-                sandbox.kill()  # what is left of the tests before
             yield sandbox
-            if image and not sandbox.changes():
+            if image:
                 self._idle = image, sandbox
         finally:
             if self._idle is None:
                 sandbox.close()
+
+    def _take(self, image: str) -> Sandbox | None:
+        """The sandbox that is kept, if it will do."""
+        idle, self._idle = self._idle, None
+        if idle is None:
+            return None
+        if idle[0] == image:
+            idle[1].kill()  # what the tests before have left running
+            if not idle[1].changes():
+                return idle[1]
+        idle[1].close()
+        return None
 
     @contextmanager
     def _quiet(self, episode: Episode, sandbox: Sandbox) -> Iterator[Sandbox]:

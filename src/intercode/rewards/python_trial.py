@@ -47,11 +47,10 @@ class _LateFailure(_Failure):
 
 
 class Trial:
-    """Runs tests against a submission.
+    """Runs tests against a submission, whose process is started at once.
 
     Args:
         subject: The sandbox for what was submitted.
-        grader: The sandbox for the tests, in which nothing that was submitted has run.
         python: A program of the image's; None: the Python of InterCode itself.
         sources: What was submitted, in order.
         plan: For the grader.
@@ -61,18 +60,17 @@ class Trial:
     def __init__(
         self,
         subject: Sandbox,
-        grader: Sandbox,
         python: str | None,
         sources: Sequence[str],
         plan: dict[str, Any],
         timeout: float,
     ) -> None:
-        self._sandboxes = {SUBJECT: subject, GRADER: grader}
+        self._sandboxes = {SUBJECT: subject}
         self._python = python
         self._sources = sources
         self._plan = json.dumps(plan).encode()
         self._timeout = timeout
-        self._processes: dict[str, PythonProcess] = {}
+        self._processes = {SUBJECT: start(subject, SUBJECT, python)}
 
     def __enter__(self) -> Trial:
         return self
@@ -83,15 +81,20 @@ class Trial:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in self._processes.values():
-            process.close()
+        self._end(SUBJECT)
 
-    def run(self, tests: Sequence[Any]) -> list[Result]:
+    def run(self, grader: Sandbox, tests: Sequence[Any]) -> list[Result]:
         """The tests, one after the other. After some that were late, the rest have failed.
+
+        Args:
+            grader: The sandbox for the tests, in which nothing that was submitted has run. What
+                they leave running in it is the caller's to end.
+            tests: See `Plan.tests`.
 
         Raises:
             SandboxError: A sandbox died.
         """
+        self._sandboxes[GRADER] = grader
         results: list[Result] = []
         for number, test in enumerate(tests):
             late = sum(result.late for result in results)
@@ -102,27 +105,29 @@ class Trial:
 
     def _test(self, number: int, test: Any) -> Result:
         try:
-            if not self._processes:
+            if GRADER not in self._processes:
                 self._begin()
             said = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
-            self._end()
+            self._end(SUBJECT, GRADER)
             return Result(False, str(failure), isinstance(failure, _LateFailure))
         return Result(not said, said)
 
     def _begin(self) -> None:
         for module, sandbox in self._sandboxes.items():
-            self._processes[module] = start(sandbox, module, self._python)
+            if module not in self._processes:
+                self._processes[module] = start(sandbox, module, self._python)
         for number, source in enumerate(self._sources):
             self._load(number, source)
         if said := self._ask_grader(OPEN, 0, self._plan):
             raise _Failure(said)
 
-    def _end(self) -> None:
-        """What is left of a test must not be there for the next."""
+    def _end(self, *modules: str) -> None:
+        """End the processes, and in these sandboxes everything else that was started."""
         processes, self._processes = self._processes, {}
-        for module, process in processes.items():
+        for module in modules:
             self._sandboxes[module].kill()
+        for process in processes.values():
             process.close()
 
     def _load(self, number: int, source: str) -> None:
