@@ -54,6 +54,9 @@ SNEAKY = [
     ["DECLARE c CURSOR WITH HOLD FOR SELECT 1"],
     ["CREATE EVENT TRIGGER t ON ddl_command_start EXECUTE FUNCTION f()"],
     ["CREATE RULE r AS ON SELECT TO artist DO INSTEAD SELECT * FROM artist"],
+    [f"{OFF}, '/*'; COMMIT; {WRITE}; {ON}, '*/'"],
+    [f"{OFF}; /* /* */ SELECT */ COMMIT; /* /* */ SELECT */ {WRITE}; /* /* */ {ON} */ {ON}"],
+    [f"{OFF}; --\rCOMMIT; --\r{WRITE}; {ON}"],
     ["COMMENT ON TABLE artist IS 'mine'", "GRANT ALL ON artist TO PUBLIC"],
 ]  # fmt: skip
 

@@ -149,6 +149,8 @@ class MySQLConnection:
             raise ConnectionLost(_parts(error)[1]) from None
         except (OSError, ValueError, AttributeError) as error:  # it was closed meanwhile
             raise ConnectionLost(str(error)) from None
+        except ArithmeticError:  # the agent has chosen a character set without ASCII
+            raise ConnectionLost("a number cannot be read") from None
         if results and results[-1] == _NOTHING and _ENDS_IN_COMMENT.search(text):
             results.pop()  # to MariaDB a comment is a statement
         return Outcome(tuple(results), failure, timed_out)

@@ -8,9 +8,10 @@ without end never fills this process.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -40,6 +41,9 @@ _AS_TEXT = (
 )
 """Types that psycopg has classes of its own for; here they are text, as the server writes it."""
 _CHANGING = (b"INSERT", b"UPDATE", b"DELETE", b"MERGE", b"COPY")
+_READING = (b"SELECT", b"SHOW", b"EXPLAIN")
+_DEEPEST = 64
+"""Levels of a JSON value. A deeper one is text, for what handles values calls itself."""
 
 
 class PostgreSQLConnection:
@@ -71,6 +75,7 @@ class PostgreSQLConnection:
                 raise DatabaseError(f"the PostgreSQL server refuses: {error}") from None
             raise Unreachable(str(error).strip()) from None
         self._pg: Any = self._raw.pgconn
+        self._only_reads = True
         self.pid: int = self._pg.backend_pid
         self.version: int = self._pg.server_version
 
@@ -115,6 +120,11 @@ class PostgreSQLConnection:
         return bool(self._pg.parameter_status(b"default_transaction_read_only") == b"on")
 
     @property
+    def only_reads(self) -> bool:
+        """Whether the last action only read: all of it in one read-only transaction."""
+        return self._only_reads and self.read_only
+
+    @property
     def idle(self) -> bool:
         """Whether no transaction is open."""
         return bool(self._pg.transaction_status == pq.TransactionStatus.IDLE)
@@ -147,10 +157,12 @@ class PostgreSQLConnection:
         results: list[Result] = []
         failure: Failure | None = None
         kept: Any = None
+        self._only_reads = True
         try:
             self._send(text)
             while (result := self._raw.wait(psycopg.generators.fetch(self._pg))) is not None:
                 status = result.status
+                self._note(result.command_status or b"")
                 if status == pq.ExecStatus.FATAL_ERROR:
                     failure = _failure(result)
                 elif status in _COPIES:
@@ -178,6 +190,13 @@ class PostgreSQLConnection:
             self._pg.set_single_row_mode()
         while self._pg.flush():
             pass
+
+    def _note(self, tag: bytes) -> None:
+        # A COMMIT among the statements ends the read-only transaction; what comes after it can
+        # write, and have all settings as they were before anybody looks. Of the chunks of a
+        # result, only the last has a tag.
+        if tag and not tag.startswith(_READING):
+            self._only_reads = False
 
     def _copy(self, status: int) -> None:
         """A ``COPY`` from us fails, for we have nothing; one to us is read and dropped."""
@@ -220,7 +239,27 @@ def _adapters() -> Any:
     adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in _AS_TEXT:
         adapters.register_loader(name, psycopg.types.string.TextLoader)
+    psycopg.types.json.set_json_loads(_read_json, adapters)
     return adapters
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [item for value in level for item in _items(value)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _load(transformer: Any, result: Any) -> list[Row]:

@@ -83,7 +83,7 @@ class PostgreSQLSession(ServerSession):
             self._configure()
         outcome = self._connection.run(text, max_rows, self.limits)
         # A function can do what SET does, and a SELECT can then write.
-        self.written = self.written or not self._connection.read_only
+        self.written = self.written or not self._connection.only_reads
         return outcome
 
     def _refused(self, failure: Failure) -> bool:

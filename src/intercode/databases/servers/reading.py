@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 
-_COMMENT = re.compile(r"--[^\n]*(?:\n|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!).*?\*/", re.DOTALL)
+# To PostgreSQL a carriage return ends a comment, and comments nest: one that does is none here.
+_COMMENT = r"--[^\r\n]*(?:[\r\n]|\Z)|#[^\n]*(?:\n|\Z)|/\*(?!M?!)(?:(?!/\*|\*/).)*\*/"
 _READS = re.compile(
-    r"[\s(]*(?:SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|VALUES|TABLE|USE|HELP)\b|\s*\Z",
-    re.IGNORECASE,
+    rf"(?:\s|\(|{_COMMENT})*"
+    r"(?:\Z|(?:SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|VALUES|TABLE|USE|HELP)\b)",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
 def plainly_reads(text: str) -> bool:
     """Whether each statement of a text begins as those do that read.
 
-    Statements are told apart by every ``;``, also by one in a quote: see above.
+    Statements are told apart by every ``;``, also by one in a quote or a comment: what looks like
+    the one may be in the other.
     """
-    if _READS.match(text) and ";" not in text:
-        return True
-    return all(_READS.match(part) for part in _COMMENT.sub(" ", text).split(";"))
+    return all(map(_READS.match, text.split(";")))

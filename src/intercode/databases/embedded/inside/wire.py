@@ -17,6 +17,7 @@ from typing import Any
 
 _LENGTH = struct.Struct("=I")
 _CHUNK = 1 << 16
+_DEEPEST = 64
 _PER_CHARACTER = 6
 """Bytes that a character of text may need, escaped."""
 
@@ -26,13 +27,16 @@ def frame_limit(size: int) -> int:
     return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
 
 
-def nest(value: Any) -> Any:
-    """A value that may hold others, made ready for `encode`."""
+def nest(value: Any, levels: int = _DEEPEST) -> Any:
+    """A value that may hold others, made ready for `encode`. What is too deep becomes its text."""
+    if not isinstance(value, Mapping | list | tuple | set | frozenset):
+        return value
+    if levels == 0:
+        return str(value)
     if isinstance(value, Mapping):
-        return {"map": [[nest(key), nest(item)] for key, item in value.items()]}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [nest(item) for item in value]
-    return value
+        pairs = value.items()
+        return {"map": [[nest(key, levels - 1), nest(item, levels - 1)] for key, item in pairs]}
+    return [nest(item, levels - 1) for item in value]
 
 
 def encode(message: Any) -> bytes:
