@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.errors import ActionError, ImageError, TaskError
+from intercode.errors import ActionError, ImageError, TaskError, UsageError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
+from intercode.sandbox import get_provider
 
 from .conftest import OpenPython
 
@@ -174,4 +175,13 @@ def test_any_image_will_do() -> None:
         assert python.execute("import csv, asyncio; 1 + 1").observation == "2\n"
     finally:
         python.close()
+        sandbox.close()
+
+
+def test_a_provider_that_has_not_loaded_it() -> None:
+    sandbox = get_provider().start()
+    try:
+        with pytest.raises(UsageError, match="PRELOAD"):
+            PythonInterpreter(sandbox)
+    finally:
         sandbox.close()

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.errors import ImageError
+from intercode.errors import ImageError, UsageError
 from intercode.interpreters.python_wire import Frames, frame
 from intercode.sandbox import Process, Provider, Sandbox, get_provider
 from intercode.sandbox.native.provider import NativeProvider
@@ -38,7 +38,8 @@ _NEEDED = {
     SUBJECT: ("python_wire", "python_worker", "python_peer", "python_subject"),
     GRADER: ("python_wire", "python_peer", "python_remote", "python_grader"),
 }
-_PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER)
+PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER)
+"""What a native provider must load to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
 _CHUNK = 1 << 18
@@ -77,7 +78,7 @@ def provider(name: str = "native") -> Provider:
         return get_provider(name)
     with _lock:
         if not _shared:
-            _shared.append(NativeProvider(preload=_PRELOAD))
+            _shared.append(NativeProvider(preload=PRELOAD))
         return _shared[0]
 
 
@@ -161,7 +162,7 @@ def start(sandbox: Sandbox, module: str, python: str | None = None) -> PythonPro
 
     Raises:
         ImageError: There is no such program.
-        LookupError: The sandbox's provider has not loaded the worker.
+        UsageError: The sandbox's provider cannot fork the worker.
         SandboxError: The sandbox failed.
     """
     return _fork(sandbox, module) if python is None else _execute(sandbox, module, python)
@@ -169,7 +170,13 @@ def start(sandbox: Sandbox, module: str, python: str | None = None) -> PythonPro
 
 def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
     facts = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
-    worker = sandbox.worker(module)
+    try:
+        worker = sandbox.worker(module)
+    except LookupError as error:
+        raise UsageError(
+            "this sandbox cannot fork a Python: have its provider preload "
+            "intercode.interpreters.python_start.PRELOAD, or name a program of the image's"
+        ) from error
     out = -1
     try:
         if module == SESSION:

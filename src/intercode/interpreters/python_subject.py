@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOAD = 3
 """A request of the runner's: source to run; the answer, of the same kind, has a status."""
+_TYPES = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
+"""Python's own, and no functions: the grader is to run none that it is told to."""
 _MUTABLE = (list, dict, set, bytearray)
 _MOST_PRINTED = 1 << 20
 _BINARY = """
@@ -54,8 +56,7 @@ class Stub:
 class Subject(Peer):
     """Runs what was submitted, and does with it what the grader asks for."""
 
-    # No functions: the grader is to run none that it is told to.
-    named = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
+    named = _TYPES
 
     def __init__(self, channel: Channel, session: Session) -> None:
         super().__init__(channel)
