@@ -4,6 +4,7 @@ Examples:
   intercode replay --upstream ../release --suite nl2bash_fs_1 --results results_fs_1.json
   intercode replay --env bash --data tasks.json --results recorded.json --image nl2bash
   intercode replay --env sql --upstream ../release --results results.json --engine mysql
+  intercode replay --env python --upstream ../release --results results.json --workers 2
   intercode replay ... --workers 4 --json > report.json
 
 exit code: 0 if the replay ran to its end, whatever it found.
@@ -33,11 +34,15 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("--env", default="bash", choices=("bash", "sql"), help="default: bash")
+    parser.add_argument(
+        "--env", default="bash", choices=("bash", "sql", "python"), help="default: bash"
+    )
     parser.add_argument("--results", type=Path, required=True, metavar="FILE", help="the record")
     parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks that were run")
     parser.add_argument(
-        "--image", metavar="IMAGE", help="where they were run (default: the tasks' own, or nl2bash)"
+        "--image",
+        metavar="IMAGE",
+        help="where they were run (default: the tasks' own, or nl2bash; for Python host)",
     )
     parser.add_argument(
         "--upstream", type=Path, metavar="DIR", help="instead of --data: a copy of the release"
@@ -70,15 +75,21 @@ def execute(args: argparse.Namespace) -> int:
     _check(args)
     recorded = _selected(load_results(args.results), args)
     progress = None if args.quiet else _progress()
+    more: dict[str, str] = {}
     if args.env == "sql":
         from intercode.cli import _replay_sql
 
         found = _replay_sql.replay(args, recorded, progress)
         report: ReplayReport = found
-        text, more = f"{as_text(found)}\n\n{_replay_sql.as_text(found)}", {}
+        text = f"{as_text(found)}\n\n{_replay_sql.as_text(found)}"
+    elif args.env == "python":
+        from intercode.cli import _replay_python
+
+        report = again = _replay_python.replay(args, recorded, progress)
+        text = f"{as_text(again)} on Python {again.python}"
     else:
         report, image = _replay_bash(args, recorded, progress)
-        text, more = as_text(report), {"image": image}
+        text, more["image"] = as_text(report), image
     if args.json:
         print_json({"results": str(args.results), **more, **report.to_dict()})
     else:
@@ -93,8 +104,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--upstream DIR and --suite NAME belong together")
     if args.env == "sql" and args.image is not None:
         raise UsageError("--image is for bash: an SQL run has an --engine")
-    if args.env == "bash" and (args.engine or args.databases):
-        raise UsageError("--engine and --databases are for sql: a Bash run has an --image")
+    if args.env != "sql" and (args.engine or args.databases):
+        raise UsageError("--engine and --databases are for sql: another run has an --image")
+    if args.env == "python" and args.suite not in (None, "mbpp"):
+        raise UsageError(f"no Python run of suite {args.suite!r} is known, only of 'mbpp'")
 
 
 def _replay_bash(

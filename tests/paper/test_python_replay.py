@@ -1,0 +1,127 @@
+"""Replays of Python runs: of one made here, and of the recorded one where it is to be had."""
+
+import json
+
+import pytest
+
+from intercode.cli.main import main
+from intercode.errors import SandboxUnavailableError
+from intercode.interpreters.python_start import provider
+from intercode.paper.python_replay import told
+from intercode.paper.python_session import Trial
+
+from .upstream import UPSTREAM
+
+RESULTS = UPSTREAM / "data/results/python/gpt-3.5/ic_python_multiturn_gpt-3.5_7_turns.json"
+needs_recorded = pytest.mark.skipif(not RESULTS.is_file(), reason=f"no recorded runs in {UPSTREAM}")
+EMPTY = "{'output': '', 'error': ''}"
+MORE = "Test case did not pass. Please try again."
+NONE = "No Python code was found in your last response.\n\nYour response …"
+GOLD = "def double(x):\n  return 2 * x"
+TESTS = ["assert double(1) == 2", "assert double('a') == 'aa'"]
+# Two tasks ask the same: an episode's own is found by its row.
+TASKS = [
+    {
+        "query": "Double it.",
+        "gold": "def double(x):\n  return x",
+        "tests": ["assert double(1) == 1"],
+    },
+    {"query": "Double it.", "gold": GOLD, "tests": TESTS},
+]
+TURNS = [
+    ("def f(x):\n    return 3", MORE, 0.0),
+    ("I am done.", NONE, 0.0),
+    ("import math, os", EMPTY, 0.0),
+    ("2 +", "Error executing action: invalid syntax (<unknown>, line 1)", 0.0),
+    ("def f(x):\n    return x + 1", "Failed 1/2 Test Cases. Please try again.", 0.5),
+    ("def f(x):\n    return x * 2", EMPTY, 1.0),
+]
+
+
+@pytest.fixture(autouse=True)
+def sandboxes():
+    try:
+        provider().start("host").close()
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def replayed(tmp_path, capsys):
+    """Write a record, and replay it."""
+    (tmp_path / "tasks.json").write_text(json.dumps(TASKS))
+
+    def run(turns, *options):
+        actions, observations, rewards = (list(column) for column in zip(*turns, strict=True))
+        history = {"actions": actions, "observations": observations, "rewards": rewards}
+        episode = {"task_id": 1, "query": "Double it.", "turn_history": history}
+        (tmp_path / "results.json").write_text(json.dumps({"1": episode}))
+        argv = ["replay", "--env", "python", "--quiet", *options]
+        argv += ["--data", str(tmp_path / "tasks.json")]
+        assert main([*argv, "--results", str(tmp_path / "results.json")]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_a_record_that_is_right_agrees_wholly(replayed):
+    report = json.loads(replayed(TURNS, "--json"))
+    assert report["mismatches"] == []
+    assert (report["turns"], report["reward_equal"], report["observation_equal"]) == (5, 5, 5)
+    assert report["by_task"] == {
+        "1": {"turns": 5, "reward_equal": 5, "observation_equal": 5, "success_agree": True}
+    }
+    assert report["success_recorded"] == report["success_replayed"] == 1
+
+
+def test_a_record_that_is_wrong_is_found_out(replayed):
+    turns = [(TURNS[0][0], EMPTY, 1.0), ("def f(x) x", "{'error': 'Error: other words'}", 0.0)]
+    report = json.loads(replayed(turns, "--json"))
+    first, second = report["mismatches"]
+    assert (first["reward_recorded"], first["reward_replayed"]) == (1.0, 0.0)
+    # Gold has stayed after the first turn, and what is no function cannot replace it.
+    assert second["reward_replayed"] == 1.0
+    assert "mismatches by cause" in replayed(turns)
+
+
+FAIL, FINE = {"error": "Error: "}, {"output": "", "error": ""}
+
+
+@pytest.mark.parametrize(
+    ("agent", "gold", "recorded", "said"),
+    [
+        ([FINE, FINE], [FINE, FINE], MORE, EMPTY),
+        ([FAIL, FINE], [FINE, FINE], "", MORE),
+        ([FAIL, FAIL], [FINE, FINE], "Failed 1/3 Test Cases. …", "Failed 2/2 Test Cases."),
+        ([FINE, FAIL], [FINE, FINE], "Failed Test Case: x\n", "Failed Test Case: test 1\nPlease"),
+        ([FINE, FINE], [FAIL, FINE], MORE, EMPTY),
+    ],
+)
+def test_what_a_model_was_told(agent, gold, recorded, said):
+    named = [{f"test {i}": result for i, result in enumerate(side)} for side in (agent, gold)]
+    assert told(FINE, Trial(*named), recorded).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--engine", "sqlite"], ["--databases", "x"], ["--suite", "nl2bash_fs_1"]],
+)
+def test_options_of_other_environments_are_refused(options, tmp_path, capsys):
+    argv = ["replay", "--env", "python", "--upstream", str(tmp_path), "--results", "x.json"]
+    assert main([*argv, *options]) == 2
+    assert "sql" in capsys.readouterr().err or "suite" in options[0]
+
+
+@needs_recorded
+def test_the_recorded_run_comes_out_again(capsys):
+    argv = ["replay", "--env", "python", "--upstream", str(UPSTREAM), "--results", str(RESULTS)]
+    assert main([*argv, "--workers", "2", "--quiet", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["episodes"], report["turns"]) == (117, 430)
+    assert report["reward_equal"] == 430
+    assert report["success_recorded"] == report["success_replayed"] == 69
+    assert report["success_agree"] == 117
+    # Errors of syntax have other words in other versions.
+    assert {m["cause"] for m in report["mismatches"]} <= {
+        "wording of syntax errors, by Python's version"
+    }
