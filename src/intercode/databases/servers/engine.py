@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from intercode.databases.base import EngineOptions, Role
 from intercode.databases.servers.pool import Clone, ClonePool
 from intercode.databases.servers.private import Server
-from intercode.databases.servers.session import ConnectionLost, ServerSession, Unreachable
+from intercode.databases.servers.session import AnySession, ConnectionLost, Unreachable
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError
@@ -67,7 +67,7 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
         self._admins: list[AdminT] = []
         self._templates: dict[str, TemplateT] = {}
         self._filling: dict[str, threading.Lock] = {}
-        self._sessions: set[ServerSession] = set()
+        self._sessions: set[AnySession] = set()
         self.watchdog = Watchdog()
         self._pool = ClonePool(self._make, self.discard)
         try:
@@ -83,7 +83,7 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
 
     def open(
         self, source: Source, limits: Limits | None = None, role: Role = "agent"
-    ) -> ServerSession:
+    ) -> AnySession:
         """See `intercode.databases.base.Engine.open`."""
         limits = limits or Limits()
         self._ensure()
@@ -131,7 +131,7 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
         """Which start of the server this is."""
         return self._generation
 
-    def give_back(self, session: ServerSession, clone: CloneT, pristine: bool) -> None:
+    def give_back(self, session: AnySession, clone: CloneT, pristine: bool) -> None:
         """A session has ended."""
         with self._lock:
             self._sessions.discard(session)
@@ -212,7 +212,7 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
         """Drop all templates."""
 
     @abstractmethod
-    def _session(self, clone: CloneT, source: Source, role: Role, limits: Limits) -> ServerSession:
+    def _session(self, clone: CloneT, source: Source, role: Role, limits: Limits) -> AnySession:
         """A session with a clone. Raises `ConnectionLost`."""
 
     # --- the server --------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
-from intercode.databases.base import Result, Row
+from intercode.databases.base import Failure, Outcome, Row, Table
 from intercode.errors import OutputLimitError
 from intercode.sandbox.base import Limits
 
+Kind = Literal["table", "view"]
+NOT_READ: tuple[Sequence[Row], Outcome] = ((), Outcome(failure=Failure("not read")))
+"""Columns and rows of a view that is not to be read."""
 _RESULT_BYTES, _STATE_BYTES = 16, 64
 """How many bytes of rows are kept for each byte of an action's output; of a whole state."""
 
@@ -59,19 +63,41 @@ def state_limits(limits: Limits) -> Limits:
     return replace(limits, output=limits.output * _STATE_BYTES // _RESULT_BYTES)
 
 
-def check_size(name: str, result: Result, size: int, limits: Limits) -> None:
+def read_table(name: str, kind: Kind, columns: Sequence[Row], outcome: Outcome) -> Table:
+    """A table as it was read.
+
+    Args:
+        name: Its name.
+        kind: What it is.
+        columns: Name and declared type of each.
+        outcome: Of reading its rows.
+
+    Raises:
+        OutputLimitError: It cannot be read.
+    """
+    if outcome.failure is None:
+        declared = tuple((str(column), str(type_)) for column, type_ in columns)
+        return Table(kind, declared, outcome.results[-1].rows)
+    if kind == "view" and not outcome.timed_out:
+        # It reads what is not there any more: it has neither columns nor rows.
+        return Table(kind, (), ())
+    raise OutputLimitError(f"{name} cannot be read: {outcome.failure.message}")
+
+
+def check_size(name: str, outcome: Outcome, size: int, limits: Limits) -> None:
     """Refuse a state that is too large.
 
     Args:
         name: The database's.
-        result: Of reading a table.
+        outcome: Of reading a table.
         size: Of all tables so far.
         limits: The session's.
 
     Raises:
         OutputLimitError: It is.
     """
-    if not result.complete or size > limits.output * _STATE_BYTES:
+    complete = all(result.complete for result in outcome.results)
+    if not complete or size > limits.output * _STATE_BYTES:
         raise OutputLimitError(
             f"the tables of {name} hold more than {limits.output * _STATE_BYTES >> 10} KiB: "
             f"{_STATE_BYTES} times the limit for output"

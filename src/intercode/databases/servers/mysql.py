@@ -18,7 +18,7 @@ from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.databases.servers.mysql_session import MySQLClone, MySQLSession
 from intercode.databases.servers.mysql_template import Template
 from intercode.databases.servers.private import start_mariadb
-from intercode.databases.servers.session import ServerSession
+from intercode.databases.servers.session import AnySession
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.sandbox.base import Limits
@@ -70,7 +70,16 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
             DatabaseError: It refuses.
         """
         account = {"user": clone.name, "password": clone.password, "database": clone.name}
-        return MySQLConnection({**self._connect_args, **account})
+        try:
+            return MySQLConnection({**self._connect_args, **account})
+        except DatabaseError:  # the agent can drop its database and change its password
+            with self.admin(patient=False) as admin:
+                admin.query(f"ALTER USER {self._account(clone)} IDENTIFIED BY '{clone.password}'")
+                admin.query(f"CREATE DATABASE IF NOT EXISTS `{clone.name}`")
+            return MySQLConnection({**self._connect_args, **account})
+
+    def _account(self, clone: MySQLClone) -> str:
+        return f"'{clone.name}'@'{self._host}'"
 
     def interrupt(self, thread: int, whole: bool) -> None:
         """Kill what a connection runs, or the whole connection."""
@@ -200,9 +209,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
             for template in self._templates.values():
                 admin.query(self._dropping(template.name))
 
-    def _session(
-        self, clone: MySQLClone, source: Source, role: Role, limits: Limits
-    ) -> ServerSession:
+    def _session(self, clone: MySQLClone, source: Source, role: Role, limits: Limits) -> AnySession:
         return MySQLSession(self, clone, source, role, limits)
 
 

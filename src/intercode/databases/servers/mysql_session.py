@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from intercode.databases.base import Failure, Outcome, Result, Role, Table
-from intercode.databases.servers.kept_rows import check_size, size_of, state_limits
+from intercode.databases.base import Failure, Outcome, Role, Row, Table
+from intercode.databases.servers.kept_rows import (
+    NOT_READ,
+    Kind,
+    check_size,
+    read_table,
+    size_of,
+    state_limits,
+)
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.servers.session import (
     ConnectionLost,
@@ -15,7 +22,7 @@ from intercode.databases.servers.session import (
     Unreachable,
 )
 from intercode.databases.source import Source
-from intercode.errors import DatabaseError, OutputLimitError
+from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
 
 if TYPE_CHECKING:
@@ -46,7 +53,7 @@ class MySQLClone:
     connection: MySQLConnection
 
 
-class MySQLSession(ServerSession):
+class MySQLSession(ServerSession[MySQLConnection]):
     """A session over a clone.
 
     Raises:
@@ -88,10 +95,9 @@ class MySQLSession(ServerSession):
         self._settings += 1
         self._connection.query(self._engine.settings(not self.written, self._seconds))
 
-    def _interrupt(self, count: int) -> None:
-        connection = self._connection
-        self._engine.interrupt(connection.thread, whole=count > 1)
-        if count > 1:
+    def _strike(self, connection: MySQLConnection, whole: bool) -> None:
+        self._engine.interrupt(connection.thread, whole)
+        if whole:
             connection.cut()
 
     def _settle(self) -> None:
@@ -139,41 +145,40 @@ class MySQLSession(ServerSession):
         except ConnectionLost as lost:
             self._reconnect(lost)
 
-    def _state(self) -> Mapping[str, Table]:
+    def _connect_for_state(self) -> MySQLConnection:
         # With the clone's own rights, for its views run with those of who reads them; over a
         # connection of its own, for on the agent's a temporary table may hide the real one.
-        try:
-            connection = self._engine.connect_to(self._clone)
-        except (ConnectionLost, Unreachable) as error:
-            raise DatabaseError(f"the MySQL server was lost: {error}") from None
-        try:
-            connection.query(self._engine.settings(True, self.limits.timeout))
-            return self._read_tables(connection)
-        except ConnectionLost as lost:
-            raise DatabaseError(f"the MySQL server was lost: {lost}") from None
-        finally:
-            connection.close()
+        return self._engine.connect_to(self._clone)
 
-    def _read_tables(self, connection: MySQLConnection) -> dict[str, Table]:
+    def _read_tables(self, connection: MySQLConnection, with_views: bool) -> dict[str, Table]:
+        connection.query(self._engine.settings(True, self.limits.timeout))
         tables: dict[str, Table] = {}
         size = 0
-        for name, kind in connection.query(_TABLES, self.name):
-            columns = connection.query(_COLUMNS, self.name, name)
-            quoted = str(name).replace("`", "``")
-            text = f"SELECT * FROM `{self.name}`.`{quoted}`"
-            outcome = connection.run(text, limits=state_limits(self.limits))
-            found = Result()
-            if outcome.failure is None:
-                found = outcome.results[-1]
-            elif kind == "VIEW":
-                columns = []  # it reads what is not there any more: it has neither columns nor rows
-            else:
-                raise OutputLimitError(f"{name} cannot be read: {outcome.failure.message}")
-            size += size_of(found.rows)
-            check_size(self.source.name, found, size, self.limits)
-            tables[str(name)] = Table(
-                "view" if kind == "VIEW" else "table",
-                tuple((str(column), str(declared)) for column, declared in columns),
-                found.rows,
-            )
+        for name, type_ in connection.query(_TABLES, self.name):
+            kind: Kind = "view" if type_ == "VIEW" else "table"
+            columns, outcome = NOT_READ
+            if with_views or kind == "table":
+                columns, outcome = self._read(connection, str(name), kind)
+            table = read_table(str(name), kind, columns, outcome)
+            size += size_of(table.rows)
+            check_size(self.source.name, outcome, size, self.limits)
+            tables[str(name)] = table
         return tables
+
+    def _read(
+        self, connection: MySQLConnection, name: str, kind: Kind
+    ) -> tuple[Sequence[Row], Outcome]:
+        try:
+            columns = connection.query(_COLUMNS, self.name, name)
+        except DatabaseError as error:
+            if kind == "table":
+                raise
+            return (), Outcome(failure=Failure(str(error)))  # there is too much in the view
+        # Each by its name, for ``*`` leaves out those that are invisible.
+        shown = ", ".join(_quoted(str(column)) for column, _ in columns)
+        text = f"SELECT {shown} FROM {_quoted(self.name)}.{_quoted(name)}"
+        return columns, connection.run(text, limits=state_limits(self.limits))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

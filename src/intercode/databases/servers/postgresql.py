@@ -17,7 +17,7 @@ from intercode.databases.servers.engine import ServerEngine
 from intercode.databases.servers.postgresql_client import PostgreSQLConnection
 from intercode.databases.servers.postgresql_session import PostgreSQLClone, PostgreSQLSession
 from intercode.databases.servers.private import start_postgresql
-from intercode.databases.servers.session import ServerSession
+from intercode.databases.servers.session import AnySession, Unreachable
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.sandbox.base import Limits
@@ -36,6 +36,13 @@ _STATE_SETTINGS = {
     "search_path": "pg_catalog",
     "row_security": "on",
 }
+_MENDED = """
+ALTER ROLE {name} RESET ALL; ALTER ROLE {name} IN DATABASE {name} RESET ALL;
+ALTER ROLE {name} PASSWORD '{password}';
+ALTER DATABASE {name} RESET ALL; ALTER DATABASE {name} CONNECTION LIMIT -1;
+GRANT CONNECT ON DATABASE {name} TO {name}
+"""
+"""What lets an agent in again that has locked itself out: all this is its own to change."""
 _STARTED = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 _FILE_COPY = 150000
 """Since when there is another way; it is what there was before."""
@@ -70,7 +77,12 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone, Postg
             DatabaseError: It refuses.
         """
         settings = {**_SETTINGS, **_STATE_SETTINGS} if for_state else _SETTINGS
-        return self._connect_as(clone.name, clone.password, settings)
+        try:
+            return self._connect_as(clone.name, clone.password, settings)
+        except (Unreachable, DatabaseError):
+            with self.admin(patient=False) as admin:
+                admin.query(_MENDED.format(name=clone.name, password=clone.password))
+            return self._connect_as(clone.name, clone.password, settings)
 
     def check_still_there(self, clone: PostgreSQLClone) -> None:
         """See whether the server is the one that a clone was made on, and has not been restarted.
@@ -197,5 +209,5 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone, Postg
 
     def _session(
         self, clone: PostgreSQLClone, source: Source, role: Role, limits: Limits
-    ) -> ServerSession:
+    ) -> AnySession:
         return PostgreSQLSession(self, clone, source, role, limits)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from intercode.databases.base import Failure, Outcome, Result, Role, Table
-from intercode.databases.servers.kept_rows import check_size, size_of, state_limits
+from intercode.databases.base import Failure, Outcome, Role, Table
+from intercode.databases.servers.kept_rows import (
+    NOT_READ,
+    Kind,
+    check_size,
+    read_table,
+    size_of,
+    state_limits,
+)
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
 from intercode.databases.servers.session import (
     ConnectionLost,
@@ -15,7 +21,7 @@ from intercode.databases.servers.session import (
     Unreachable,
 )
 from intercode.databases.source import Source
-from intercode.errors import DatabaseError, OutputLimitError
+from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
 
 if TYPE_CHECKING:
@@ -48,7 +54,7 @@ class PostgreSQLClone:
     connection: PostgreSQLConnection
 
 
-class PostgreSQLSession(ServerSession):
+class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
     """A session over a clone.
 
     Raises:
@@ -96,10 +102,10 @@ class PostgreSQLSession(ServerSession):
     def _configure(self) -> None:
         self._connection.run(f"SET statement_timeout = {max(1, round(self._seconds * 1000))}")
 
-    def _interrupt(self, count: int) -> None:
-        self._connection.cancel()
-        if count > 1:
-            self._connection.cut()
+    def _strike(self, connection: PostgreSQLConnection, whole: bool) -> None:
+        connection.cancel()
+        if whole:
+            connection.cut()
 
     def _settle(self) -> None:
         # An interrupt that came as the statement ended strikes the next one.
@@ -151,53 +157,38 @@ class PostgreSQLSession(ServerSession):
         except ConnectionLost as lost:
             self._reconnect(lost)
 
-    def _state(self) -> Mapping[str, Table]:
+    def _connect_for_state(self) -> PostgreSQLConnection:
         # With the clone's own rights, for its views and functions run with those of who reads
         # them; over a connection of its own, for on the agent's a temporary table may hide the
         # real one, and `search_path` may point anywhere.
-        try:
-            connection = self._engine.connect_to(self._clone, for_state=True)
-        except (ConnectionLost, Unreachable) as error:
-            raise DatabaseError(f"the PostgreSQL server was lost: {error}") from None
-        try:
-            connection.query(f"SET statement_timeout = {round(self.limits.timeout * 1000)}")
-            return self._read_tables(connection)
-        except ConnectionLost as lost:
-            raise DatabaseError(f"the PostgreSQL server was lost: {lost}") from None
-        finally:
-            connection.close()
+        return self._engine.connect_to(self._clone, for_state=True)
 
-    def _read_tables(self, connection: PostgreSQLConnection) -> dict[str, Table]:
+    def _read_tables(self, connection: PostgreSQLConnection, with_views: bool) -> dict[str, Table]:
+        connection.query(f"SET statement_timeout = {round(self.limits.timeout * 1000)}")
         tables: dict[str, Table] = {}
         size = 0
         for oid, space, name, is_view, hides in connection.query(_RELATIONS):
-            where = f"{_quoted(str(space))}.{_quoted(str(name))}"
-            columns = connection.query(_COLUMNS.format(oid))
-            # An owner may hide rows from himself; he is not to hide them from us.
-            outcome = connection.run(
-                f"BEGIN; ALTER TABLE {where} NO FORCE ROW LEVEL SECURITY; "
-                f"SELECT * FROM {where}; ROLLBACK"
-                if hides
-                else f"SELECT * FROM {where}",
-                limits=state_limits(self.limits),
-            )
-            found = Result()
-            if outcome.failure is None:
-                found = next(r for r in outcome.results if r.columns or not hides)
-            elif is_view:
-                connection.run("ROLLBACK")
-                columns = []  # it reads what it cannot: it has neither columns nor rows
-            else:
-                raise OutputLimitError(f"{name} cannot be read: {outcome.failure.message}")
-            size += size_of(found.rows)
-            check_size(self.source.name, found, size, self.limits)
+            kind: Kind = "view" if is_view else "table"
+            columns, outcome = NOT_READ
+            if with_views or not is_view:
+                columns = connection.query(_COLUMNS.format(oid))
+                where = f"{_quoted(str(space))}.{_quoted(str(name))}"
+                outcome = self._read(connection, where, hides=bool(hides))
             shown = str(name) if space == "public" else f"{space}.{name}"
-            tables[shown] = Table(
-                "view" if is_view else "table",
-                tuple((str(column), str(declared)) for column, declared in columns),
-                found.rows,
-            )
+            tables[shown] = table = read_table(shown, kind, columns, outcome)
+            size += size_of(table.rows)
+            check_size(self.source.name, outcome, size, self.limits)
         return tables
+
+    def _read(self, connection: PostgreSQLConnection, where: str, hides: bool) -> Outcome:
+        limits = state_limits(self.limits)
+        if not hides:
+            return connection.run(f"SELECT * FROM {where}", limits=limits)
+        # An owner may hide rows from himself; he is not to hide them from us.
+        connection.query(f"BEGIN; ALTER TABLE {where} NO FORCE ROW LEVEL SECURITY")
+        outcome = connection.run(f"SELECT * FROM {where}", limits=limits)
+        connection.query("ROLLBACK")
+        return outcome
 
 
 def _quoted(name: str) -> str:

@@ -11,15 +11,16 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from intercode.databases.base import Failure, Outcome, Result, Role, Row, Table
 from intercode.databases.servers.names import Edit, original, rewrite
 from intercode.databases.servers.reading import plainly_reads
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
-from intercode.errors import ActionError, SandboxClosedError
+from intercode.errors import ActionError, DatabaseError, OutputLimitError, SandboxClosedError
 from intercode.sandbox.base import Limits
 
 _GRACE_SECONDS = 0.5
@@ -35,7 +36,17 @@ class Unreachable(Exception):  # noqa: N818 - it is tried again
     """No connection can be made now."""
 
 
-class ServerSession(ABC):
+class Connection(Protocol):
+    """A connection of a session's."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
+
+
+class ServerSession(ABC, Generic[ConnectionT]):
     """A session whose database is a clone on a server.
 
     Args:
@@ -59,6 +70,7 @@ class ServerSession(ABC):
         self.written = False
         self._nominal_name = source.name.lower()
         self._edits: list[Edit] = []
+        self._watchdog = watchdog
         self._limit = watchdog.limit(self._interrupt)
         self._using = threading.Lock()
         self._closing = threading.Lock()
@@ -90,7 +102,7 @@ class ServerSession(ABC):
         with self._using:
             self._check_open()
             if self.written:
-                self._commit()
+                self._commit_in_time()
             return {
                 self._out(name): replace(
                     table,
@@ -142,9 +154,14 @@ class ServerSession(ABC):
     def _make_writable(self) -> None:
         """Let what comes next write. Raises `ConnectionLost`."""
 
+    @property
     @abstractmethod
-    def _interrupt(self, count: int) -> None:
-        """Interrupt the statement, and the second time the connection; from any thread."""
+    def _connection(self) -> ConnectionT:
+        """The agent's connection."""
+
+    @abstractmethod
+    def _strike(self, connection: ConnectionT, whole: bool) -> None:
+        """Interrupt the statement of a connection, or end it as a whole; from any thread."""
 
     @abstractmethod
     def _settle(self) -> None:
@@ -159,8 +176,18 @@ class ServerSession(ABC):
         """Commit what is open."""
 
     @abstractmethod
-    def _state(self) -> Mapping[str, Table]:
-        """The tables, read where the agent's session can have poisoned nothing."""
+    def _connect_for_state(self) -> ConnectionT:
+        """A connection with the agent's rights, in which its session has poisoned nothing.
+
+        Raises `Unreachable`.
+        """
+
+    @abstractmethod
+    def _read_tables(self, connection: ConnectionT, with_views: bool) -> dict[str, Table]:
+        """All tables, and all views; without their columns and rows if they are not to be read.
+
+        Raises `ConnectionLost`.
+        """
 
     @abstractmethod
     def _release(self) -> None:
@@ -204,6 +231,48 @@ class ServerSession(ABC):
         outcome = Outcome(failure=Failure(str(lost)), restarted=True)
         return _interrupted(outcome, seconds) if fired else outcome
 
+    def _interrupt(self, count: int) -> None:
+        self._strike(self._connection, whole=count > 1)
+
+    # --- the state ---------------------------------------------------------------------------
+
+    def _commit_in_time(self) -> None:
+        # What a trigger does at a COMMIT is the agent's, too.
+        self._limit.start(self.limits.timeout + _GRACE_SECONDS)
+        try:
+            self._commit()
+        finally:
+            fired = self._limit.stop()
+        if fired:
+            self._settle()
+
+    def _state(self) -> Mapping[str, Table]:
+        for _ in range(2):
+            with suppress(ConnectionLost):
+                return self._read_state(with_views=True)
+        try:  # A view can end the connection that reads it; a table cannot.
+            return self._read_state(with_views=False)
+        except ConnectionLost as lost:
+            raise DatabaseError(f"the connection to the server was lost: {lost}") from None
+
+    def _read_state(self, with_views: bool) -> Mapping[str, Table]:
+        try:
+            connection = self._connect_for_state()
+        except Unreachable as error:
+            raise DatabaseError(f"the server was lost: {error}") from None
+        limit = self._watchdog.limit(lambda _: self._strike(connection, whole=True))
+        limit.start(self.limits.timeout + _GRACE_SECONDS)
+        try:
+            return self._read_tables(connection, with_views)
+        except (ConnectionLost, DatabaseError):
+            if limit.fired:
+                seconds = f"{self.limits.timeout:g} s"
+                raise OutputLimitError(f"the tables cannot be read in {seconds}") from None
+            raise
+        finally:
+            limit.stop()
+            connection.close()
+
     # --- names -------------------------------------------------------------------------------
 
     def _out(self, text: str) -> str:
@@ -236,6 +305,10 @@ class ServerSession(ABC):
 
     def _rows_out(self, rows: Sequence[Row]) -> Sequence[Row]:
         return [tuple(self._out(c) if type(c) is str else c for c in row) for row in rows]
+
+
+AnySession = ServerSession[Any]
+"""A session of any engine's."""
 
 
 def _interrupted(outcome: Outcome, seconds: float) -> Outcome:
