@@ -50,7 +50,8 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
                     file.write(source + code)
                     begin = middle + len(code)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-            self._data = mmap.mmap(fd, begin, prot=mmap.PROT_READ)
+            # Private: before Linux 6.7 what is sealed cannot be mapped otherwise.
+            self._data = mmap.mmap(fd, begin, mmap.MAP_PRIVATE, mmap.PROT_READ)
         finally:
             os.close(fd)
 
