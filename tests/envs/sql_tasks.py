@@ -38,6 +38,7 @@ TASKS = (
     task("rich", "SELECT customer_id, SUM(amount) FROM purchase GROUP BY customer_id"),
     task("unsold", "SELECT name FROM customer WHERE city = 'Rome'", "Who lives in Rome?"),
     task("any", "SELECT COUNT(*) FROM voucher WHERE used = 1", "How many vouchers are used?"),
+    task("some", "SELECT EXISTS (SELECT 1 FROM customer WHERE city = 'Rome')", "Anybody in Rome?"),
     task("move", "UPDATE customer SET city = 'Bergen' WHERE id = 3", "Bo moves to Bergen."),
     task("add", "INSERT INTO voucher VALUES ('X1', 0)", "Add the unused voucher X1."),
     task("table", "CREATE TABLE note (id INTEGER, words TEXT)", "Make a table note (id, words)."),

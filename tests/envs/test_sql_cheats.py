@@ -41,7 +41,7 @@ POISON = {
     "sql_mode": ("SET sql_mode = ''", "SET SESSION sql_select_limit = 0", "SELECT 1"),
     "a transaction left open": ("BEGIN", "DELETE FROM customer", EMPTY),
 }
-QUERIES = ("names", "ranked", "rich", "unsold", "any")
+QUERIES = ("names", "ranked", "rich", "unsold", "any", "some")
 
 
 @pytest.mark.parametrize("task_id", QUERIES)
@@ -56,6 +56,13 @@ def test_a_cheat_harms_no_later_episode(make_sql: MakeSql, cheat: str) -> None:
     attempt(env, "rich", *POISON[cheat])
     for task_id in QUERIES:
         assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0
+
+
+def test_to_tell_a_copy_from_the_original_is_no_answer(make_sql: MakeSql) -> None:
+    env = make_sql()
+    for rows in ("(SELECT count(*) FROM customer) <> 4", "(SELECT count(*) FROM purchase) <> 5"):
+        assert attempt(env, "some", f"SELECT {rows}") < 1.0
+        assert attempt(env, "any", f"SELECT CASE WHEN {rows} THEN 1 ELSE 0 END") < 1.0
 
 
 @pytest.mark.parametrize("task_id", ["move", "add", "table"])

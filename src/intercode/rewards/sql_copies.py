@@ -2,12 +2,16 @@
 
 A gold that gives no rows, or one row of NULL, 0, 1 and empty text, is met by many a wrong answer,
 an empty select among them. Such a gold is asked again on mutated copies of the database, chosen
-so that it gives something else there; a right answer follows, a guess does not.
+so that it gives something else there; a right answer follows, a guess does not. Where all that it
+gives there can be guessed, too (it asks whether there is any), it is also asked on one that gives
+the same as the original: what only tells copies from the original fails there.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
 
 from intercode.databases.base import Result
 from intercode.databases.convert.build import as_sqlite, cached
@@ -37,7 +41,7 @@ def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Sourc
     """Mutated copies of a database on which a gold gives something else; may be none.
 
     The first that give it something which cannot be guessed either; if there are too few, also
-    such as give it another guess.
+    such as give it another guess, and then one that gives it the same as the original.
 
     Raises:
         RewardError: Gold failed on the database itself.
@@ -47,22 +51,32 @@ def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Sourc
 
 
 def _find(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    original = grader.gold(task, gold, source)
     query = grader.facts(task, gold).query
     asked = Wanted() if query is None else wanted(query)
     found: list[Source] = []
     weak: list[Source] = []
+    for copy, differs, can_be_guessed in _tried(grader, task, gold, source, asked):
+        if differs:
+            (weak if can_be_guessed else found).append(copy)
+        if len(found) == COPIES:
+            return tuple(found)
+    if not weak:
+        return tuple(found)
+    others = _tried(grader, task, gold, source, Wanted())
+    alike = next((copy for copy, differs, _ in others if not differs), None)
+    return (*(found + weak)[:COPIES], *([] if alike is None else [alike]))
+
+
+def _tried(
+    grader: Grader, task: Task, gold: str, source: Source, asked: Wanted
+) -> Iterator[tuple[Source, bool, bool]]:
+    """Copies; for each whether gold gives something else there, and what can be guessed."""
+    original = grader.gold(task, gold, source)
     for seed in range(TRIES):
         copy = _mutated(source, asked, seed)
-        try:
+        with suppress(RewardError, TaskError):  # it broke what gold or the task's setup relies on
             mutated = grader.gold(task, gold, copy)
-        except (RewardError, TaskError):
-            continue  # the mutation broke what gold or the task's setup relies on
-        if _differs(original, mutated):
-            (weak if guessable(mutated.result) else found).append(copy)
-        if len(found) == COPIES:
-            break
-    return tuple((found + weak)[:COPIES])
+            yield copy, _differs(original, mutated), guessable(mutated.result)
 
 
 def _differs(one: GoldAnswer, other: GoldAnswer) -> bool:
