@@ -77,6 +77,14 @@ _ENTRIES = (
         26_164_664,
     ),
     Entry(
+        "mbpp",
+        "MBPP: small Python functions (Austin et al. 2021); 974 tasks",
+        "CC BY 4.0",
+        "https://github.com/google-research/google-research/tree/master/mbpp",
+        advice="save its file mbpp.jsonl in a folder, and in Python: "
+        "intercode.load_dataset('mbpp', root=FOLDER)",
+    ),
+    Entry(
         "nl2bash",
         "the Bash tasks of the 2023 paper: 200 in four file systems",
         "MIT",

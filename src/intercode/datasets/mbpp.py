@@ -32,8 +32,8 @@ def load(root: str | Path | None = None, split: str = "all") -> Dataset:
     """One split; a task's id is the authors'.
 
     Args:
-        root: A folder with one of the files in it or a little below; None: where
-            ``intercode datasets fetch mbpp`` puts it.
+        root: A folder with one of the files in it or a little below; None: ``datasets/mbpp`` in
+            InterCode's cache.
         split: One of `SPLITS`.
 
     Raises:
