@@ -49,13 +49,13 @@ def sandboxes():
 @pytest.fixture
 def replayed(tmp_path, capsys):
     """Write a record, and replay it."""
-    (tmp_path / "tasks.json").write_text(json.dumps(TASKS))
 
-    def run(turns, *options):
+    def run(turns, *options, tasks=TASKS, row=1):
+        (tmp_path / "tasks.json").write_text(json.dumps(tasks))
         actions, observations, rewards = (list(column) for column in zip(*turns, strict=True))
         history = {"actions": actions, "observations": observations, "rewards": rewards}
-        episode = {"task_id": 1, "query": "Double it.", "turn_history": history}
-        (tmp_path / "results.json").write_text(json.dumps({"1": episode}))
+        episode = {"task_id": row, "query": "Double it.", "turn_history": history}
+        (tmp_path / "results.json").write_text(json.dumps({str(row): episode}))
         argv = ["replay", "--env", "python", "--quiet", *options]
         argv += ["--data", str(tmp_path / "tasks.json")]
         assert main([*argv, "--results", str(tmp_path / "results.json")]) == 0
@@ -72,6 +72,7 @@ def test_a_record_that_is_right_agrees_wholly(replayed):
         "1": {"turns": 5, "reward_equal": 5, "observation_equal": 5, "success_agree": True}
     }
     assert report["success_recorded"] == report["success_replayed"] == 1
+    assert (report["success_default"], report["success_lost"]) == (1, [])
 
 
 def test_a_record_that_is_wrong_is_found_out(replayed):
@@ -81,7 +82,18 @@ def test_a_record_that_is_wrong_is_found_out(replayed):
     assert (first["reward_recorded"], first["reward_replayed"]) == (1.0, 0.0)
     # Gold has stayed after the first turn, and what is no function cannot replace it.
     assert second["reward_replayed"] == 1.0
-    assert "mismatches by cause" in replayed(turns)
+    # Which the default protocol gives nothing for.
+    assert (report["success_default"], report["success_lost"]) == (0, ["1"])
+    text = replayed(turns)
+    assert "mismatches by cause" in text
+    assert "default protocol: 0 of 1\n  lost: 1\n" in text
+
+
+def test_a_function_beside_helpers_of_golds_is_right_by_default_alone(replayed):
+    # 2023 took it for the first function of gold's, whatever the tests call.
+    helped = {"query": "Double it.", "gold": f"def two():\n  return 2\n{GOLD}", "tests": TESTS}
+    report = json.loads(replayed([(TURNS[-1][0], MORE, 0.0)], "--json", tasks=[helped], row=0))
+    assert (report["reward_equal"], report["success_gained"]) == (1, ["0"])
 
 
 FAIL, FINE = {"error": "Error: "}, {"output": "", "error": ""}
@@ -121,6 +133,11 @@ def test_the_recorded_run_comes_out_again(capsys):
     assert report["reward_equal"] == 430
     assert report["success_recorded"] == report["success_replayed"] == 69
     assert report["success_agree"] == 117
+    # What was no Python, after gold had been run in the agent's names; and functions that were
+    # tested under the name of one of gold's helpers.
+    assert report["success_default"] == 63
+    assert len(report["success_lost"]) == 9
+    assert report["success_gained"] == ["17", "29", "55"]
     # Errors of syntax have other words in other versions.
     assert {m["cause"] for m in report["mismatches"]} <= {
         "wording of syntax errors, by Python's version"

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from intercode import datasets
+from intercode.cli._text import safe
 
 if TYPE_CHECKING:
     from intercode.paper.python_replay import PythonReplayReport
@@ -25,3 +26,13 @@ def replay(
     else:
         tasks = datasets.load("mbpp", root=args.upstream)
     return replay_python(tasks, run, provider(), args.image, args.workers, progress)
+
+
+def as_text(report: PythonReplayReport) -> str:
+    """The same episodes under the default protocol, and what they were replayed on."""
+    said = f"success under the default protocol: {report.success_default} of {report.episodes}"
+    changes = (("lost", report.success_lost), ("gained", report.success_gained))
+    for name, tasks in changes:
+        if tasks:
+            said += f"\n  {name}: {safe(', '.join(tasks))}"
+    return f"{said}\non Python {report.python}"

@@ -86,7 +86,7 @@ def execute(args: argparse.Namespace) -> int:
         from intercode.cli import _replay_python
 
         report = again = _replay_python.replay(args, recorded, progress)
-        text = f"{as_text(again)} on Python {again.python}"
+        text = f"{as_text(again)}\n\n{_replay_python.as_text(again)}"
     else:
         report, image = _replay_bash(args, recorded, progress)
         text, more["image"] = as_text(report), image

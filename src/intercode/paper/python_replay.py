@@ -9,8 +9,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from intercode.paper.python_regrade import default_rewards
 from intercode.paper.python_session import (
     ENDED,
     LATE,
@@ -36,6 +37,12 @@ class PythonReplayReport(ReplayReport):
 
     python: str = ""
     """The version that it was replayed on. It was 3.9 in 2023."""
+    success_default: int = 0
+    """Episodes whose last function passes all tests under the default protocol."""
+    success_lost: list[str] = field(default_factory=list)
+    """Tasks that succeed here, and do not by default."""
+    success_gained: list[str] = field(default_factory=list)
+    """Tasks that do not succeed here, and do by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ def replay_python(
             return _episode(session, task, episode)
 
     with ThreadPoolExecutor(max(1, workers), "replay") as pool:
+        by_default = pool.submit(default_rewards, jobs, provider, image)
         futures = [pool.submit(run, *job) for job in jobs]
         pending = set(futures)
         try:
@@ -98,7 +106,8 @@ def replay_python(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    report = _report(recorded.episodes, [future.result() for future in futures])
+    replays = [future.result() for future in futures]
+    report = _report(recorded.episodes, replays, by_default.result())
     report.seconds = time.monotonic() - started
     return report
 
@@ -161,11 +170,16 @@ def told(answer: Answer, trial: Trial, recorded: str = "") -> str:
 
 
 def _report(
-    episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]]
+    episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]], rewards: Sequence[float]
 ) -> PythonReplayReport:
     report = PythonReplayReport(episodes=len(episodes), python=platform.python_version())
-    for episode, turns in zip(episodes, replays, strict=True):
+    for episode, turns, reward in zip(episodes, replays, rewards, strict=True):
+        default = reward == 1.0
         success = any(turn.reward == 1.0 for turn in turns)
+        report.success_default += default
+        if success != default:
+            differ = report.success_lost if success else report.success_gained
+            differ.append(episode.task_id)
         report.success_recorded += episode.success
         report.success_replayed += success
         report.success_agree += success == episode.success
