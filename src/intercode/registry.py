@@ -90,6 +90,7 @@ ENVS = Registry(
         "bash": "intercode.envs.bash:BashEnv",
         "bash:paper": "intercode.paper.gym:PaperEnv",
         "python": "intercode.envs.python:PythonEnv",
+        "python:paper": "intercode.paper.python_gym:PaperPythonEnv",
         "sql": "intercode.envs.sql:SqlEnv",
         "sql:paper": "intercode.paper.sql_gym:PaperSqlEnv",
     },
