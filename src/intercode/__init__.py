@@ -112,5 +112,6 @@ def _register(env: str) -> None:
 
 
 _register("bash")
+_register("ctf")
 _register("python")
 _register("sql")

@@ -75,6 +75,7 @@ DATASETS = Registry(
         "bash": "intercode.datasets.builtin:load",
         "bird": "intercode.datasets.bird:load",
         "bird-mini-dev": "intercode.datasets.bird:load_mini_dev",
+        "ic-ctf": "intercode.datasets.ic_ctf:load",
         "mbpp": "intercode.datasets.mbpp:load",
         "nl2bash": "intercode.datasets.nl2bash:load",
         "spider": "intercode.datasets.spider:load",
@@ -89,6 +90,7 @@ ENVS = Registry(
     {
         "bash": "intercode.envs.bash:BashEnv",
         "bash:paper": "intercode.paper.gym:PaperEnv",
+        "ctf": "intercode.envs.ctf:CtfEnv",
         "python": "intercode.envs.python:PythonEnv",
         "python:paper": "intercode.paper.python_gym:PaperPythonEnv",
         "sql": "intercode.envs.sql:SqlEnv",

@@ -42,3 +42,11 @@ class ChecksTasks(Protocol):
         Raises:
             UsageError: It names them.
         """
+
+
+@runtime_checkable
+class KnowsEnvironment(Protocol):
+    """What a factory may have besides: a look at the environment, as only the oracle needs it."""
+
+    def within(self, env: object, task: Task) -> Agent:
+        """The agent of one episode in this environment."""

@@ -17,7 +17,7 @@ from intercode.registry import Registry
 AGENTS = Registry(
     "agent",
     {
-        "oracle": "intercode.agents.scripted:oracle",
+        "oracle": "intercode.agents.scripted:Oracle",
         "noop": "intercode.agents.scripted:noop",
         "replay": "intercode.agents.scripted:Replay",
     },

@@ -64,7 +64,11 @@ def load(args: argparse.Namespace) -> tuple[str, Dataset]:
     if name not in names():
         raise UsageError(f"there is no environment {name!r}; known: {', '.join(names())}")
     dataset = datasets.load(args.data or name)
-    return name, _for_engine(dataset, args.engine or "sqlite") if name == "sql" else dataset
+    if name == "sql":
+        dataset = _for_engine(dataset, args.engine or "sqlite")
+    elif name == "ctf" and not args.network:
+        dataset = _offline(dataset)
+    return name, dataset
 
 
 def _for_engine(dataset: Dataset, engine: str) -> Dataset:
@@ -73,6 +77,16 @@ def _for_engine(dataset: Dataset, engine: str) -> Dataset:
     kept = dataset.filter(lambda task: name in task.metadata.get("engines", (name,)))
     if left := len(dataset) - len(kept):
         _say(f"intercode: {left} of {len(dataset)} tasks are for other engines than {name}")
+    return kept
+
+
+def _offline(dataset: Dataset) -> Dataset:
+    """Without the tasks that need the network; says how many."""
+    from intercode.envs.ctf import offline
+
+    kept = offline(dataset)
+    if left := len(dataset) - len(kept):
+        _say(f"intercode: {left} of {len(dataset)} tasks need the network (--network tries them)")
     return kept
 
 
@@ -106,6 +120,8 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     if "engine" in known:
         engine = options["engine"] = shared_engine(args.engine or "sqlite", progress=_say)
         facts["engine"] = {"name": engine.name, **engine.facts()}
+    if args.network:
+        facts["network"] = True
     provider_that_tells()
 
     def make() -> InterCodeEnv[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from intercode.sandbox.base import Limits
 
-ENVIRONMENT = ("image", "engine", "databases", "max_rows", "max_turns", "reward")
+ENVIRONMENT = ("image", "engine", "databases", "max_rows", "max_turns", "network", "reward")
 """The options that not every environment takes; each takes those that its constructor names."""
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -55,6 +55,12 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where")
     group.add_argument(
         "--image", metavar="IMAGE", help="for all tasks (default: each task's own, else host)"
+    )
+    group.add_argument(
+        "--network",
+        action="store_true",
+        default=None,
+        help="let tasks reach this machine's network, and try those that need it",
     )
     group.add_argument(
         "--engine",

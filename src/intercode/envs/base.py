@@ -146,6 +146,10 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """What identifies the content of its image or database; an image is built if need be."""
         return self._stage.digest(task)
 
+    def solution(self, task: Task) -> list[str]:
+        """Actions that solve a task by its first gold, the last of them a submit: the oracle's."""
+        return [*task.gold[:1], "submit"]
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[str, dict[str, Any]]:
@@ -193,10 +197,12 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         if not isinstance(action, str):
             raise ActionError(f"an action must be a text, not {type(action).__name__}")
         with self._failures_recorded():
-            if (status := self._ending(action)) is not None:
+            status = self._ending(action)
+            reply = self._reply(self.episode.answer) if status == "submitted" else None
+            if status is not None and reply is None:
                 score = self._finish(status)
                 return "", score.value, True, False, self._info(score=score)
-            turn = self._execute(action)
+            turn = _turn(action, reply or self._execute(action))
             self.episode.turns.append(turn)
             truncated = len(self.episode.turns) >= self.max_turns
             if not truncated and not self._reward_every_turn:
@@ -237,27 +243,23 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             return "submitted"
         return "skipped" if word == "skip" and not answer else None
 
-    def _execute(self, action: str) -> Turn:
+    def _reply(self, answer: str | None) -> Execution | None:
+        """What is said to an answer after which the episode goes on; None: it ends with it.
+
+        For environments in which an answer may be tried: the reply makes a turn.
+        """
+        return None
+
+    def _execute(self, action: str) -> Execution:
         task, interpreter = self._task, self._interpreter
         assert task is not None and interpreter is not None  # the episode is running
         try:
             encode(action)  # half a surrogate pair has no bytes that could be executed
-            execution = interpreter.execute(action, task.timeout)
+            return interpreter.execute(action, task.timeout)
         except (ActionError, UnicodeEncodeError) as error:
             # The agent's mistake, not ours: it is told, and the episode goes on.
             note = f"not executed: {error}"
-            execution = Execution(b"", ok=False, notes=(note,), info={"executed": False})
-        info = dict(execution.info)
-        if execution.notes:
-            info["output"] = decode(execution.output)  # what a reward compares
-        return Turn(
-            action,
-            execution.observation,
-            ok=execution.ok,
-            exit_code=execution.exit_code,
-            seconds=execution.seconds,
-            info=info,
-        )
+            return Execution(b"", ok=False, notes=(note,), info={"executed": False})
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
@@ -307,3 +309,17 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             interpreter.close()
         if place is not None:
             place.close()
+
+
+def _turn(action: str, execution: Execution) -> Turn:
+    info = dict(execution.info)
+    if execution.notes:
+        info["output"] = decode(execution.output)  # what a reward compares
+    return Turn(
+        action,
+        execution.observation,
+        ok=execution.ok,
+        exit_code=execution.exit_code,
+        seconds=execution.seconds,
+        info=info,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import PurePosixPath
 
 from intercode.episode import decode, encode
 from intercode.errors import TaskError
@@ -41,6 +42,10 @@ class SandboxStage:
     def image(self, task: Task) -> str:
         """The image that the task runs in."""
         return self._image or task.image or "host"
+
+    def directory(self, task: Task) -> str:
+        """Where its relative files and its setup begin; relative to the image's directory."""
+        return "."
 
     def check(self, task: Task) -> None:
         """Refuse a task whose image there cannot be.
@@ -80,9 +85,10 @@ class SandboxStage:
         return sandbox
 
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+        folder = self.directory(task)
         try:
             for path, content in task.files.items():
-                sandbox.write_file(path, encode(content))
+                sandbox.write_file(PurePosixPath(folder, path), encode(content))
         except OSError as error:
             raise TaskError(
                 f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
@@ -90,7 +96,7 @@ class SandboxStage:
         if task.setup is None:
             return
         argv = ["/bin/bash", "--norc", "--noprofile", "-c", task.setup]
-        done = sandbox.exec(argv, timeout=SETUP_TIMEOUT)
+        done = sandbox.exec(argv, cwd=folder, timeout=SETUP_TIMEOUT)
         if not done.ok:
             why = "timed out" if done.timed_out else f"failed with exit code {done.exit_code}"
             said = decode(done.stderr or done.stdout).strip()[-500:]

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
-from intercode.agents.base import AgentError, AgentFactory
+from intercode.agents.base import AgentError, AgentFactory, KnowsEnvironment
 from intercode.episode import Episode
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run_episode(
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
     try:
-        actor = agent(task)
+        actor = agent.within(env, task) if isinstance(agent, KnowsEnvironment) else agent(task)
     except Exception as error:
         raise AgentError(f"the agent could not be made: {_described(error)}") from error
     terminated = truncated = False

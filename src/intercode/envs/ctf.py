@@ -1,0 +1,155 @@
+"""The CTF environment: a shell in a puzzle's folder, scored by the flag that is found there."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode import datasets
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.stage_ctf import CtfStage
+from intercode.errors import TaskError, UsageError
+from intercode.interpreters.base import Execution
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.base import Reward
+from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks, subtasks
+from intercode.rewards.gold import GoldCache
+from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.task import Dataset, Task
+
+NETWORK = "network"
+"""The tag of tasks that need the outside network."""
+
+
+class CtfEnv(InterCodeEnv[Sandbox]):
+    """One persistent Bash per episode, in the task's folder; ``submit FLAG`` hands in a flag.
+
+    The right flag ends the episode. A wrong one is told so and costs an attempt; the last wrong one
+    ends the episode, too. The answer of a subtask is told so and costs none. ``submit`` alone ends
+    the episode with what was reached. See `CtfStage` for what a task can have.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        attempts: How many wrong flags end the episode; None: any number may be tried.
+        image: The image of all tasks; None: each task's own, or ``host``.
+        provider: What starts sandboxes, or its name.
+        limits: What a sandbox may use; None: the defaults.
+        network: Whether the sandbox reaches the network. Without it, tasks that are tagged
+            ``network`` are left out.
+        max_turns: Actions in one episode, flags that do not end it included.
+        reward_every_turn: Score after every action (see `InterCodeEnv`).
+        cache_gold: Of no effect, gold is not run; taken as by other environments.
+        reward: Instead of `FlagReward`.
+        render_mode: None or ``"ansi"``.
+        seed: Of the first `reset` that is given none.
+
+    Raises:
+        TaskError: The data is malformed, a task has no flag, or all need the network.
+        UsageError: An option makes no sense.
+        SandboxUnavailableError: This machine does not permit the sandbox.
+    """
+
+    name: ClassVar[str] = "ctf"
+    takes_answer: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "ctf",
+        *,
+        attempts: int | None = 3,
+        image: str | None = None,
+        provider: str | Provider = "native",
+        limits: Limits | None = None,
+        network: bool = False,
+        max_turns: int = 10,
+        reward_every_turn: bool = False,
+        cache_gold: bool | GoldCache = True,
+        reward: Reward[Sandbox] | None = None,
+        render_mode: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if attempts is not None and attempts < 1:
+            raise UsageError(f"attempts must be at least 1, or None, not {attempts}")
+        tasks = datasets.load(data)
+        _check_flags(tasks)
+        if isinstance(provider, str):
+            provider = get_provider(provider)
+        self.attempts = attempts
+        kept = tasks if network else offline(tasks)
+        self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
+        self._folders = CtfStage(provider, image, limits, network)
+        super().__init__(
+            kept,
+            self._folders,
+            self._shell_in,
+            reward or FlagReward(),
+            max_turns=max_turns,
+            reward_every_turn=reward_every_turn,
+            render_mode=render_mode,
+            seed=seed,
+        )
+
+    def solution(self, task: Task) -> list[str]:
+        """The commands of ``metadata.solution``, if the task has any, and the flag."""
+        return [*task.metadata.get("solution", ()), f"submit {task.gold[0]}"]
+
+    def _choose(self, options: dict[str, Any]) -> Task:
+        if (name := str(options.get("task_id"))) in self._left_out:
+            raise TaskError(
+                f"task {name!r} needs the network, which this environment does not have"
+            )
+        return super()._choose(options)
+
+    def _shell_in(self, sandbox: Sandbox) -> BashInterpreter:
+        assert self._task is not None  # the episode begins
+        shell = BashInterpreter(sandbox)
+        shell.execute(f"cd -- {shlex.quote(self._folders.directory(self._task))}; unset OLDPWD")
+        return shell
+
+    def _reply(self, answer: str | None) -> Execution | None:
+        assert self._task is not None  # the episode is running
+        if answer is None or is_flag(self._task, answer):
+            return None
+        info = {SUBMITTED: answer, "executed": False}
+        if solved := solved_subtasks(self._task, {answer}):
+            text = f"That is right, for a part of the task ({', '.join(solved)}). Go on."
+            reply = Execution(f"{text}\n".encode(), ok=True, info=info)
+        else:
+            text = "That is not the flag."
+            if self.attempts is not None:
+                left = self.attempts - 1 - self._wrong_attempts()
+                if left == 0:
+                    return None
+                text += f" {left} more attempt{'s' if left > 1 else ''}."
+            reply = Execution(f"{text}\n".encode(), ok=False, info=info)
+        self.episode.answer = None  # it is in the turn
+        return reply
+
+    def _wrong_attempts(self) -> int:
+        return sum(SUBMITTED in turn.info and not turn.ok for turn in self.episode.turns)
+
+
+def offline(tasks: Dataset) -> Dataset:
+    """The tasks that can be solved without the network.
+
+    Raises:
+        TaskError: There are none.
+    """
+    kept = tasks.filter(lambda task: NETWORK not in task.tags)
+    if tasks and not kept:
+        raise TaskError(f"dataset {tasks.name!r}: all {len(tasks)} tasks need the network")
+    return kept
+
+
+def _check_flags(tasks: Dataset) -> None:
+    for row, task in enumerate(tasks):
+        if not task.gold:
+            raise TaskError(
+                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has no flag "
+                f"under 'gold'"
+            )
+        subtasks(task)
+        solution = task.metadata.get("solution", [])
+        if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
+            raise TaskError(f"task {task.task_id!r}: 'metadata.solution' must be a list of texts")

@@ -1,0 +1,67 @@
+"""A folder as a tarball that can be laid over an image: binary files, with their layout."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import tempfile
+from pathlib import Path, PurePosixPath
+
+from intercode.errors import ImageError
+from intercode.folders import cache_root
+
+
+def pack(folder: Path, at: str) -> Path:
+    """The folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
+
+    It is named by its bytes, and these depend only on the files' names, content and whether they
+    can be executed: two copies of a folder give the same, whoever made them and when.
+
+    Args:
+        folder: What is packed.
+        at: The absolute path in the image that it will have.
+
+    Raises:
+        ImageError: It cannot be read, or the cache not be written.
+    """
+    if not folder.is_dir():
+        raise ImageError(f"there is no folder {folder}")
+    home = cache_root() / "packs"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=home, prefix=".", delete=False) as file:
+            temporary = Path(file.name)
+            try:
+                with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+                    _add_parents(archive, PurePosixPath(at))
+                    archive.add(folder, at.strip("/"), filter=_same_everywhere)
+                file.flush()
+                with temporary.open("rb") as packed:
+                    place = home / f"{_digest(packed.read())}.tar"
+                temporary.replace(place)
+            finally:
+                temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ImageError(f"cannot pack the folder {folder}: {error}") from error
+    return place
+
+
+def _add_parents(archive: tarfile.TarFile, at: PurePosixPath) -> None:
+    for parent in reversed(at.relative_to("/").parents):
+        if parent.parts:
+            member = tarfile.TarInfo(str(parent))
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(member)
+
+
+def _same_everywhere(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without what differs between two copies of the same files."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    return member
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,35 @@
+"""Puzzles on the command line: the oracle, and tasks that need the network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .conftest import Run, write
+
+TASKS: list[dict[str, Any]] = [
+    {"task_id": "near", "query": "q", "gold": "flag{near}", "files": {"f": "flag{near}"}},
+    {"task_id": "far", "query": "q", "gold": "flag{far}", "tags": ["network"]},
+]
+LEFT_OUT = "1 of 2 tasks need the network (--network tries them)"
+
+
+def test_tasks_that_need_the_network(tmp_path: Path, cli: Run) -> None:
+    data = str(write(tmp_path / "puzzles.json", TASKS))
+    run = ("run", "ctf", "--data", data, "--json", "--quiet", "--out")
+    done = cli(*run, str(tmp_path / "offline"))
+    assert LEFT_OUT in done.stderr
+    assert json.loads(done.stdout)["statistics"]["successes"] == 1
+    done = cli(*run, str(tmp_path / "online"), "--network")
+    assert LEFT_OUT not in done.stderr
+    assert json.loads(done.stdout)["statistics"]["successes"] == 2
+    offline, online = ((tmp_path / name / "run.json").read_text() for name in ("offline", "online"))
+    assert "network" not in offline
+    assert '"network": true' in online  # another run than the first one
+
+
+def test_a_task_that_was_left_out_cannot_be_chosen(tmp_path: Path, cli: Run) -> None:
+    data = str(write(tmp_path / "puzzles.json", TASKS))
+    done = cli("run", "ctf", "--data", data, "--task", "far", code=2)
+    assert LEFT_OUT in done.stderr
