@@ -138,3 +138,39 @@ def test_the_tests_tools_are_their_own(cheat: str) -> None:
         assert attempt(env, "near", wrong + "def near(x): return Any()") == 0.0
     finally:
         env.close()
+
+
+def test_an_object_of_its_own_class_has_no_say() -> None:
+    tests = (
+        "assert name(1).startswith('n')",
+        "assert name(1).index('a') == 1",
+        "assert 'am' in name(1)",
+        "assert name(1) + '!' == 'name!'",
+        "assert name(1) <= 'name'",
+        "assert name(1) in ('name', 'other')",
+        "assert {'name': 1}[name(1)] == 1",
+    )
+    gold = "def name(x):\n    return 'name'"
+    fake = """
+class Text:
+    startswith = __contains__ = __eq__ = __le__ = lambda self, other: True
+    index = lambda self, other: 1
+    __add__ = __radd__ = lambda self, other: self
+    __hash__ = lambda self: hash('name')
+"""
+    env = PythonEnv(Dataset([Task("name", "?", gold=(gold,), tests=tests)]))
+    try:
+        assert attempt(env, "name", gold) == 1.0
+        assert attempt(env, "name", fake + "def name(x): return Text()") == 0.0
+        assert (
+            attempt(env, "name", fake.replace("Text", "name") + "    def __init__(s, x): 0") == 0.0
+        )
+    finally:
+        env.close()
+
+
+def test_what_a_submission_has_started_ends_with_the_scoring(env: PythonEnv) -> None:
+    child = "    if os.fork() == 0:\n        while True: pass\n"
+    source = f"import os\ndef add(a, b):\n{child}    return a + b"
+    assert attempt(env, "add", source) == 1.0
+    assert env.sandbox.processes() == []
