@@ -27,6 +27,14 @@ def test_columns_and_rows_may_stand_in_another_order() -> None:
     assert compared(gold, agent) == Change(True, 1.0, 1.0)
 
 
+def test_names_that_differ_in_capitals_alone_are_two() -> None:
+    gold = {"u": table((2,), n="INT")}
+    assert compared(gold, {"u": table((2,), N="INT")}).equal
+    assert not compared(gold, {"u": table((2, 2), n="INT", N="INT")}).equal
+    assert not compared(gold, {**gold, "U": table((1,), n="INT")}).equal
+    assert not compared(gold, {"u": BEFORE["u"], "U": gold["u"]}).equal
+
+
 def test_numbers_are_compared_with_a_tolerance() -> None:
     gold = {"u": table((0.1 + 0.2,), n="REAL")}
     assert compared(gold, {"u": table((0.3,), n="DOUBLE")}).equal

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -75,7 +75,17 @@ def family(declared: str) -> str:
 
 
 def _by_name(state: State) -> dict[str, Table]:
-    return {name.lower(): table for name, table in state.items()}
+    return {key: state[name] for name, key in _keys(state).items()}
+
+
+def _keys(names: Iterable[str]) -> dict[str, str]:
+    """Each name's key, which is the same in capitals; but PostgreSQL can have both at once."""
+    keys: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(names, key=lambda name: (name != name.lower(), name)):
+        keys[name] = name if name.lower() in taken else name.lower()
+        taken.add(name.lower())
+    return keys
 
 
 def _items(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]:
@@ -101,12 +111,14 @@ def _columns(table: Table | None) -> dict[str, Sequence[Value]]:
     if table is None:
         return {}
     values = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    names = [name.lower() for name, _ in table.columns]
+    keys = _keys(name for name, _ in table.columns)
+    names = [keys[name] for name, _ in table.columns]
     return dict(zip(names, values, strict=True))
 
 
 def _rows(table: Table, columns: Mapping[str, Sequence[Value]]) -> Iterator[Hashable]:
-    types = {name.lower(): family(declared) for name, declared in table.columns}
+    keys = _keys(name for name, _ in table.columns)
+    types = {keys[name]: family(declared) for name, declared in table.columns}
     shape = tuple(sorted(types.items())) if table.kind == "table" else tuple(sorted(types))
     yield "made", table.kind, shape
     names = tuple(sorted(columns))

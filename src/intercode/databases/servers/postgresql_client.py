@@ -8,15 +8,15 @@ without end never fills this process.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from intercode.databases.base import Failure, Outcome, Result, Row
 from intercode.databases.servers.kept_rows import Keeper
+from intercode.databases.servers.postgresql_values import adapters, load
 from intercode.databases.servers.private_postgresql import driver
 from intercode.databases.servers.session import ConnectionLost, Unreachable
 from intercode.errors import DatabaseError
@@ -34,16 +34,8 @@ _CANCELLED = "57014"
 _TIMED_OUT = "canceling statement due to statement timeout"
 _GONE = ("57P01", "57P02", "57P03", "57P05")
 _REFUSED = ("28", "3D", "42")
-_AS_TEXT = (
-    *("uuid", "inet", "cidr", "record", "int4range", "int8range", "numrange", "daterange"),
-    *("tsrange", "tstzrange", "int4multirange", "int8multirange", "nummultirange"),
-    *("datemultirange", "tsmultirange", "tstzmultirange"),
-)
-"""Types that psycopg has classes of its own for; here they are text, as the server writes it."""
 _CHANGING = (b"INSERT", b"UPDATE", b"DELETE", b"MERGE", b"COPY")
 _READING = (b"SELECT", b"SHOW", b"EXPLAIN")
-_DEEPEST = 64
-"""Levels of a JSON value. A deeper one is text, for what handles values calls itself."""
 
 
 class PostgreSQLConnection:
@@ -68,7 +60,7 @@ class PostgreSQLConnection:
                 autocommit=True,
                 client_encoding="utf8",
                 options=options,
-                context=_adapters(),
+                context=adapters(),
             )
         except psycopg.OperationalError as error:
             if (error.sqlstate or "").startswith(_REFUSED) or "authentication" in str(error):
@@ -223,7 +215,7 @@ class _Rows:
         if self._keeper.full:
             self._keeper.total += result.ntuples
             return
-        self._keeper.extend(_load(transformer, result))
+        self._keeper.extend(load(transformer, result))
 
     def result(self) -> Result:
         """When all have come."""
@@ -233,58 +225,6 @@ class _Rows:
 _ROWS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, 12)  # 12: TUPLES_CHUNK, since 17
 _COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
 _IN_CHUNKS = hasattr(pq.PGconn, "set_chunked_rows_mode") and pq.version() >= 170000
-
-
-def _adapters() -> Any:
-    adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
-    for name in _AS_TEXT:
-        adapters.register_loader(name, psycopg.types.string.TextLoader)
-    psycopg.types.json.set_json_loads(_read_json, adapters)
-    return adapters
-
-
-def _read_json(text: str | bytes) -> Any:
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [item for value in level for item in _items(value)]
-    if level:
-        raise ValueError("it is nested too deeply")
-    return value
-
-
-def _items(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _load(transformer: Any, result: Any) -> list[Row]:
-    transformer.set_pgresult(result)
-    try:
-        return list(transformer.load_rows(0, result.ntuples, tuple))
-    except (psycopg.Error, ValueError, OverflowError):
-        loaders = [
-            transformer.get_loader(result.ftype(column), pq.Format.TEXT)
-            for column in range(result.nfields)
-        ]
-        return [
-            tuple(_cell(loader, result.get_value(row, i)) for i, loader in enumerate(loaders))
-            for row in range(result.ntuples)
-        ]
-
-
-def _cell(loader: Any, value: bytes | None) -> Any:
-    """A value, or as text what Python has no such value for (``infinity``, the year 4713 BC)."""
-    if value is None:
-        return None
-    try:
-        return loader.load(value)
-    except (psycopg.Error, ValueError, OverflowError):
-        return value.decode("utf-8", "surrogateescape")
 
 
 def _failure(result: Any) -> Failure:

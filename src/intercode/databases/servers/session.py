@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from intercode.databases.base import Failure, Outcome, Result, Role, Row, Table
-from intercode.databases.servers.names import Edit, original, rewrite
+from intercode.databases.base import Failure, Outcome, Role, Table
+from intercode.databases.servers.names import Edit, rewrite
+from intercode.databases.servers.nominal import Nominal
 from intercode.databases.servers.reading import plainly_reads
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
@@ -68,7 +69,8 @@ class ServerSession(ABC, Generic[ConnectionT]):
         self.name = name
         self.limits = limits
         self.written = False
-        self._nominal_name = source.name.lower()
+        self._nominal = Nominal(name, source.name)
+        self._sought = source.name.lower()
         self._edits: list[Edit] = []
         self._watchdog = watchdog
         self._limit = watchdog.limit(self._interrupt)
@@ -95,7 +97,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
                     self._settle()
                     outcome = _interrupted(outcome, seconds)
             self._check_open()  # else it was ended by who closed it, not by itself
-            return self._nominal(outcome)
+            return self._nominal.outcome(outcome, self._edits)
 
     def state(self) -> Mapping[str, Table]:
         """See `intercode.databases.base.Session.state`."""
@@ -103,14 +105,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._check_open()
             if self.written:
                 self._commit_in_time()
-            return {
-                self._out(name): replace(
-                    table,
-                    columns=tuple((self._out(n), self._out(kind)) for n, kind in table.columns),
-                    rows=self._rows_out(table.rows),
-                )
-                for name, table in self._state().items()
-            }
+            return self._nominal.state(self._state())
 
     def kill(self) -> None:
         """Interrupt what still runs."""
@@ -204,7 +199,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
             except UnicodeEncodeError:
                 raise ActionError("an action must be text that can be UTF-8") from None
         self._edits = []
-        if self._nominal_name in sql.lower():
+        if self._sought in sql.lower():
             sql, self._edits = rewrite(sql, self.source.name, self.name, self.dialect)
         return sql
 
@@ -272,39 +267,6 @@ class ServerSession(ABC, Generic[ConnectionT]):
         finally:
             limit.stop()
             connection.close()
-
-    # --- names -------------------------------------------------------------------------------
-
-    def _out(self, text: str) -> str:
-        return text.replace(self.name, self.source.name) if self.name in text else text
-
-    def _nominal(self, outcome: Outcome) -> Outcome:
-        """What came out, with the nominal name for the clone's."""
-        results, failure = outcome.results, outcome.failure
-        if failure is not None:
-            position = failure.position
-            if position is not None:
-                position = original(position, self._edits)
-            failure = replace(failure, message=self._out(failure.message), position=position)
-        elif not any(map(self._is_named, results)):
-            return outcome
-        return replace(outcome, results=tuple(map(self._result_out, results)), failure=failure)
-
-    def _is_named(self, result: Result) -> bool:
-        """Whether the clone's name is in a result."""
-        name = self.name
-        return any(name in column for column in result.columns) or any(
-            type(cell) is str and name in cell for row in result.rows for cell in row
-        )
-
-    def _result_out(self, result: Result) -> Result:
-        if not self._is_named(result):
-            return result
-        columns = tuple(map(self._out, result.columns))
-        return replace(result, columns=columns, rows=self._rows_out(result.rows))
-
-    def _rows_out(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return [tuple(self._out(c) if type(c) is str else c for c in row) for row in rows]
 
 
 AnySession = ServerSession[Any]
