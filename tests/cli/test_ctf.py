@@ -33,3 +33,21 @@ def test_a_task_that_was_left_out_cannot_be_chosen(tmp_path: Path, cli: Run) -> 
     data = str(write(tmp_path / "puzzles.json", TASKS))
     done = cli("run", "ctf", "--data", data, "--task", "far", code=2)
     assert LEFT_OUT in done.stderr
+
+
+def test_attempts(tmp_path: Path, cli: Run) -> None:
+    data = str(write(tmp_path / "puzzles.json", TASKS[:1]))
+    tries = str(write(tmp_path / "tries.json", {"near": ["submit x"] * 4 + ["submit flag{near}"]}))
+    run = ("run", "ctf", "--data", data, "--agent", "replay", "--recording", tries)
+    for options, successes in ((), 0), (("--attempts", "5"), 1), (("--attempts", "0"), 1):
+        done = cli(
+            *run,
+            "--json",
+            "--quiet",
+            "--out",
+            str(tmp_path / f"run{len(options)}{options[-1:]}"),
+            *options,
+        )
+        assert json.loads(done.stdout)["statistics"]["successes"] == successes
+    done = cli("run", "bash", "--attempts", "1", code=2)
+    assert "environment 'bash', protocol 'default', takes no --attempts" in done.stderr

@@ -158,8 +158,9 @@ def test_the_flag_at_the_last_attempt(make_ctf: MakeCtf) -> None:
     assert env.step(f"submit {FLAG}")[1:3] == (1.0, True)
 
 
-def test_attempts_without_end(make_ctf: MakeCtf) -> None:
-    env = make_ctf(task="find", attempts=None, max_turns=20)
+@pytest.mark.parametrize("attempts", [0, None])
+def test_attempts_without_end(make_ctf: MakeCtf, attempts: int | None) -> None:
+    env = make_ctf(task="find", attempts=attempts, max_turns=20)
     for _ in range(19):
         assert env.step("submit x")[:3] == ("That is not the flag.\n", 0.0, False)
     assert env.step("submit x")[3]
@@ -268,8 +269,8 @@ def test_malformed_tasks_are_refused_before_any_work(facts: Any, message: str) -
 
 
 def test_usage() -> None:
-    with pytest.raises(UsageError, match="attempts must be at least 1"):
-        CtfEnv(TASKS, attempts=0)
+    with pytest.raises(UsageError, match="attempts must be 0 or more, not -1"):
+        CtfEnv(TASKS, attempts=-1)
     with pytest.raises(TaskError, match="row 0, task 't' has no flag"):
         CtfEnv(Dataset([Task("t", "q")]))
     with pytest.raises(TaskError, match=r"'metadata\.solution' must be a list of texts"):

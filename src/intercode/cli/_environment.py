@@ -120,8 +120,7 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     if "engine" in known:
         engine = options["engine"] = shared_engine(args.engine or "sqlite", progress=_say)
         facts["engine"] = {"name": engine.name, **engine.facts()}
-    if args.network:
-        facts["network"] = True
+    facts |= {option: given[option] for option in ("network", "attempts") if option in given}
     provider_that_tells()
 
     def make() -> InterCodeEnv[Any]:

@@ -8,7 +8,16 @@ from typing import Any
 
 from intercode.sandbox.base import Limits
 
-ENVIRONMENT = ("image", "engine", "databases", "max_rows", "max_turns", "network", "reward")
+ENVIRONMENT = (
+    "image",
+    "network",
+    "attempts",
+    "engine",
+    "databases",
+    "max_rows",
+    "max_turns",
+    "reward",
+)
 """The options that not every environment takes; each takes those that its constructor names."""
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -61,6 +70,12 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="let tasks reach this machine's network, and try those that need it",
+    )
+    group.add_argument(
+        "--attempts",
+        type=natural,
+        metavar="N",
+        help="for CTF: wrong flags that end an episode (default: 3; 0: any number may be tried)",
     )
     group.add_argument(
         "--engine",

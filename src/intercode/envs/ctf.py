@@ -31,7 +31,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        attempts: How many wrong flags end the episode; None: any number may be tried.
+        attempts: How many wrong flags end the episode; 0 or None: any number may be tried.
         image: The image of all tasks; None: each task's own, or ``host``.
         provider: What starts sandboxes, or its name.
         limits: What a sandbox may use; None: the defaults.
@@ -69,13 +69,13 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
-        if attempts is not None and attempts < 1:
-            raise UsageError(f"attempts must be at least 1, or None, not {attempts}")
+        if attempts is not None and attempts < 0:
+            raise UsageError(f"attempts must be 0 or more, not {attempts}")
         tasks = datasets.load(data)
         _check_flags(tasks)
         if isinstance(provider, str):
             provider = get_provider(provider)
-        self.attempts = attempts
+        self.attempts = attempts or None
         kept = tasks if network else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
         self._folders = CtfStage(provider, image, limits, network)

@@ -6,6 +6,7 @@ import hashlib
 import tarfile
 import tempfile
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from intercode.errors import ImageError
 from intercode.folders import cache_root
@@ -35,10 +36,10 @@ def pack(folder: Path, at: str) -> Path:
                 with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
                     _add_parents(archive, PurePosixPath(at))
                     archive.add(folder, at.strip("/"), filter=_same_everywhere)
-                file.flush()
-                with temporary.open("rb") as packed:
-                    place = home / f"{_digest(packed.read())}.tar"
-                temporary.replace(place)
+                file.seek(0)
+                place = home / f"{_digest(file)}.tar"
+                if not place.exists():  # a new file would have images looked at anew
+                    temporary.replace(place)
             finally:
                 temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -63,5 +64,8 @@ def _same_everywhere(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _digest(file: IO[bytes]) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    while block := file.read(1 << 20):
+        hasher.update(block)
+    return hasher.hexdigest()
