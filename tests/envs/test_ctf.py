@@ -194,6 +194,7 @@ def test_a_service(make_ctf: MakeCtf) -> None:
         env.step("pkill python3; kill -9 -1")
     assert env.step(enter)[0] == FLAG
     assert env.step(f"submit {FLAG}")[1] == 1.0
+    assert env.place.processes() == []  # it ended with the episode
 
 
 def test_a_service_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None:

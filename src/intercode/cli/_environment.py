@@ -82,7 +82,7 @@ def _for_engine(dataset: Dataset, engine: str) -> Dataset:
 
 def _offline(dataset: Dataset) -> Dataset:
     """Without the tasks that need the network; says how many."""
-    from intercode.envs.ctf import offline
+    from intercode.envs.ctf_tasks import offline
 
     kept = offline(dataset)
     if left := len(dataset) - len(kept):

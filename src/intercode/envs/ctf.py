@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from intercode import datasets
+from intercode.envs import ctf_tasks
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_ctf import CtfStage
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import Execution
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.base import Reward
-from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks, subtasks
+from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks
 from intercode.rewards.gold import GoldCache
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Dataset, Task
-
-NETWORK = "network"
-"""The tag of tasks that need the outside network."""
 
 
 class CtfEnv(InterCodeEnv[Sandbox]):
@@ -72,11 +70,11 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         if attempts is not None and attempts < 0:
             raise UsageError(f"attempts must be 0 or more, not {attempts}")
         tasks = datasets.load(data)
-        _check_flags(tasks)
+        ctf_tasks.check(tasks)
         if isinstance(provider, str):
             provider = get_provider(provider)
         self.attempts = attempts or None
-        kept = tasks if network else offline(tasks)
+        kept = tasks if network else ctf_tasks.offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
         self._folders = CtfStage(provider, image, limits, network)
         super().__init__(
@@ -128,28 +126,3 @@ class CtfEnv(InterCodeEnv[Sandbox]):
 
     def _wrong_attempts(self) -> int:
         return sum(SUBMITTED in turn.info and not turn.ok for turn in self.episode.turns)
-
-
-def offline(tasks: Dataset) -> Dataset:
-    """The tasks that can be solved without the network.
-
-    Raises:
-        TaskError: There are none.
-    """
-    kept = tasks.filter(lambda task: NETWORK not in task.tags)
-    if tasks and not kept:
-        raise TaskError(f"dataset {tasks.name!r}: all {len(tasks)} tasks need the network")
-    return kept
-
-
-def _check_flags(tasks: Dataset) -> None:
-    for row, task in enumerate(tasks):
-        if not task.gold:
-            raise TaskError(
-                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has no flag "
-                f"under 'gold'"
-            )
-        subtasks(task)
-        solution = task.metadata.get("solution", [])
-        if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
-            raise TaskError(f"task {task.task_id!r}: 'metadata.solution' must be a list of texts")
