@@ -30,6 +30,7 @@ demo: $(VENV)/.demo  ## Watch an agent being evaluated on interactive Bash tasks
 test: $(VENV)/.test  ## Install what the tests need, and run them all
 	@scripts/need-system debootstrap git perl
 	@scripts/need-system --packages debian-archive-keyring || true
+	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || scripts/need-system --packages postgresql || true
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)

@@ -21,6 +21,7 @@ from typing import Any
 
 import floors
 import intercode
+import python
 import sql
 from floors import median_ms
 from intercode.evaluate import evaluate
@@ -180,8 +181,10 @@ def main() -> int:
         "sqlite": sql.sqlite,
         "mariadb": sql.mariadb,
         "comparing": sql.comparing,
+        "python": python.prompt,
     }
     if args.upstream:
+        parts["mbpp"] = lambda: python.gold(Path(args.upstream))
         parts["replays"] = lambda: sql.replays(Path(args.upstream))
     if args.only not in (None, *parts):
         parser.error(f"--only: one of {', '.join(parts)}")

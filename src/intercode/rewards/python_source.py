@@ -9,6 +9,7 @@ long.
 from __future__ import annotations
 
 import ast
+import warnings
 
 from intercode.episode import Episode
 
@@ -35,8 +36,10 @@ def session_source(episode: Episode) -> list[str]:
 def definitions(source: str) -> str:
     """The imports, functions and classes at the top level of a source; empty if it is no Python."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the agent's source, and not for our terminal
+            tree = ast.parse(source)
+        tree.body = [node for node in tree.body if isinstance(node, _DEFINITIONS)]
+        return ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
-    tree.body = [node for node in tree.body if isinstance(node, _DEFINITIONS)]
-    return ast.unparse(tree)
