@@ -85,6 +85,14 @@ _ENTRIES = (
         "intercode.load_dataset('mbpp', root=FOLDER)",
     ),
     Entry(
+        "ic-ctf",
+        "the CTF tasks of the 2023 paper: 100 puzzles from picoCTF",
+        "MIT",
+        "https://github.com/princeton-nlp/intercode",
+        advice="clone the 2023 release, and in Python: "
+        "intercode.load_dataset('ic-ctf', root=FOLDER)",
+    ),
+    Entry(
         "nl2bash",
         "the Bash tasks of the 2023 paper: 200 in four file systems",
         "MIT",
