@@ -16,6 +16,7 @@ from intercode.rewards.base import Reward
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.python import PythonReward
+from intercode.rewards.python_io import stdio_cases
 from intercode.rewards.python_plan import has_tests
 from intercode.sandbox.base import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
@@ -102,6 +103,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
 
 def _check_tests(tasks: Dataset) -> None:
     for row, task in enumerate(tasks):
+        stdio_cases(task)
         if not has_tests(task) and task.verification is None:
             raise TaskError(
                 f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has neither "

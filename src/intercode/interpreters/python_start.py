@@ -32,13 +32,15 @@ _PACKAGE = "intercode.interpreters"
 SESSION = f"{_PACKAGE}.python_worker"
 SUBJECT = f"{_PACKAGE}.python_subject"
 GRADER = f"{_PACKAGE}.python_grader"
+PROGRAM = f"{_PACKAGE}.python_program"
 LONGEST_ANSWER = 64 << 20
 _NEEDED = {
     SESSION: ("python_wire", "python_worker"),
     SUBJECT: ("python_wire", "python_worker", "python_peer", "python_subject"),
     GRADER: ("python_wire", "python_peer", "python_remote", "python_grader"),
+    PROGRAM: ("python_wire", "python_program"),
 }
-PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER)
+PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER, PROGRAM)
 """What a native provider must load to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
@@ -179,7 +181,7 @@ def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
         ) from error
     out = -1
     try:
-        if module == SESSION:
+        if module in (SESSION, PROGRAM):
             out, inside = os.pipe2(os.O_CLOEXEC)
             os.fchmod(inside, 0o666)  # a program opens /dev/stdout anew, by its name
         else:

@@ -17,9 +17,10 @@ from contextlib import closing, contextmanager
 from functools import lru_cache
 
 from intercode.episode import Episode, Score
+from intercode.rewards.python_io import run_cases, stdio_cases, submission
 from intercode.rewards.python_plan import Plan, make_plan
 from intercode.rewards.python_source import session_source
-from intercode.rewards.python_trial import Trial
+from intercode.rewards.python_trial import Result, Trial
 from intercode.sandbox.base import Provider, Sandbox
 from intercode.task import Task
 
@@ -58,19 +59,20 @@ class PythonReward:
             TaskError: The task has no tests, or they are no Python.
             SandboxError: A sandbox died.
         """
-        plan = self._plan(task)
         setup = task.metadata.get("setup_code")
-        sources = [*([setup] if setup else []), *session_source(episode)]
         timeout = sandbox.limits.timeout if task.timeout is None else task.timeout
+        if cases := stdio_cases(task):
+            program = submission(episode, setup)
+            with self._quiet(episode, sandbox) as subject:
+                return _share(run_cases(subject, self._python, program, cases, timeout))
+        plan = self._plan(task)
+        sources = [*([setup] if setup else []), *session_source(episode)]
         with (
             self._quiet(episode, sandbox) as subject,
             Trial(subject, self._python, sources, plan.message(episode.answer), timeout) as trial,
             self._grader(task) as grader,
         ):
-            results = trial.run(grader, plan.tests)
-        share = sum(result.passed for result in results) / len(results)
-        failed = {str(n): result.why for n, result in enumerate(results) if not result.passed}
-        return Score(share, {"tests": share}, {"failed": failed} if failed else {})
+            return _share(trial.run(grader, plan.tests))
 
     def close(self) -> None:
         """Close the sandbox that is kept for the next grading. Idempotent."""
@@ -116,3 +118,9 @@ class PythonReward:
                 yield copy
         finally:
             snapshot.delete()
+
+
+def _share(results: list[Result]) -> Score:
+    share = sum(result.passed for result in results) / len(results)
+    failed = {str(n): result.why for n, result in enumerate(results) if not result.passed}
+    return Score(share, {"tests": share}, {"failed": failed} if failed else {})

@@ -55,7 +55,7 @@ class Plan:
 
 def has_tests(task: Task) -> bool:
     """Whether there is anything to grade a submission by."""
-    return bool(task.tests or task.metadata.get("cases"))
+    return bool(task.tests or task.metadata.get("cases") or task.metadata.get("stdio"))
 
 
 def make_plan(task: Task) -> Plan:
