@@ -10,6 +10,7 @@ from intercode.cli._text import safe
 
 if TYPE_CHECKING:
     from intercode.paper.python_replay import PythonReplayReport
+    from intercode.paper.regraded import RegradedReport
     from intercode.paper.report import Progress
     from intercode.paper.results import RecordedRun
 
@@ -30,9 +31,14 @@ def replay(
 
 def as_text(report: PythonReplayReport) -> str:
     """The same episodes under the default protocol, and what they were replayed on."""
+    return f"{by_default(report)}\non Python {report.python}"
+
+
+def by_default(report: RegradedReport) -> str:
+    """The same episodes under the default protocol."""
     said = f"success under the default protocol: {report.success_default} of {report.episodes}"
     changes = (("lost", report.success_lost), ("gained", report.success_gained))
     for name, tasks in changes:
         if tasks:
             said += f"\n  {name}: {safe(', '.join(tasks))}"
-    return f"{said}\non Python {report.python}"
+    return said

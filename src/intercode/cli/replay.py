@@ -5,6 +5,7 @@ Examples:
   intercode replay --env bash --data tasks.json --results recorded.json --image nl2bash
   intercode replay --env sql --upstream ../release --results results.json --engine mysql
   intercode replay --env python --upstream ../release --results results.json --workers 2
+  intercode replay --env ctf --upstream ../release --results results.json
   intercode replay ... --workers 4 --json > report.json
 
 exit code: 0 if the replay ran to its end, whatever it found.
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "--env", default="bash", choices=("bash", "sql", "python"), help="default: bash"
+        "--env", default="bash", choices=("bash", "sql", "python", "ctf"), help="default: bash"
     )
     parser.add_argument("--results", type=Path, required=True, metavar="FILE", help="the record")
     parser.add_argument("--data", type=Path, metavar="FILE", help="the tasks that were run")
     parser.add_argument(
         "--image",
         metavar="IMAGE",
-        help="where they were run (default: the tasks' own, or nl2bash; for Python host)",
+        help="where they were run (default: the tasks' own, or nl2bash; for Python and CTF host)",
     )
     parser.add_argument(
         "--upstream", type=Path, metavar="DIR", help="instead of --data: a copy of the release"
@@ -87,6 +88,11 @@ def execute(args: argparse.Namespace) -> int:
 
         report = again = _replay_python.replay(args, recorded, progress)
         text = f"{as_text(again)}\n\n{_replay_python.as_text(again)}"
+    elif args.env == "ctf":
+        from intercode.cli import _replay_ctf
+
+        report = flags = _replay_ctf.replay(args, recorded, progress)
+        text = f"{as_text(flags)}\n\n{_replay_ctf.as_text(flags)}"
     else:
         report, image = _replay_bash(args, recorded, progress)
         text, more["image"] = as_text(report), image
@@ -108,6 +114,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--engine and --databases are for sql: another run has an --image")
     if args.env == "python" and args.suite not in (None, "mbpp"):
         raise UsageError(f"no Python run of suite {args.suite!r} is known, only of 'mbpp'")
+    if args.env == "ctf" and args.suite not in (None, "ic-ctf"):
+        raise UsageError(f"no CTF run of suite {args.suite!r} is known, only of 'ic-ctf'")
 
 
 def _replay_bash(

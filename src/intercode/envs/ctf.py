@@ -11,7 +11,7 @@ from intercode.envs import ctf_tasks
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_ctf import CtfStage
 from intercode.errors import TaskError, UsageError
-from intercode.interpreters.base import Execution
+from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks
@@ -99,7 +99,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
             )
         return super()._choose(options)
 
-    def _shell_in(self, sandbox: Sandbox) -> BashInterpreter:
+    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
         assert self._task is not None  # the episode begins
         shell = BashInterpreter(sandbox)
         shell.execute(f"cd -- {shlex.quote(self._folders.directory(self._task))}; unset OLDPWD")

@@ -9,6 +9,7 @@ same way.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 
 START = "/"
@@ -35,8 +36,13 @@ def split(command: str) -> tuple[bytes, ...] | None:
     >>> split('echo "') is None
     True
     """
+    return words_of(f'/bin/bash -c "{command.strip()}"')
+
+
+def words_of(line: str) -> tuple[bytes, ...] | None:
+    """The process of a command line, or None for one that is malformed."""
     try:
-        argv = shlex.split(f'/bin/bash -c "{command.strip()}"')
+        argv = shlex.split(line)
         words = tuple(word.encode("utf-8", "surrogateescape") for word in argv)
     except ValueError:  # unbalanced quotes; or a lone surrogate, which is not text either
         return None
@@ -58,7 +64,11 @@ def resolve(current: str, path: str) -> str:
     return "/" + "/".join(kept)
 
 
-def plan(action: str, cwd: str) -> Call:
+Split = Callable[[str], "tuple[bytes, ...] | None"]
+"""Makes a process of a command's text, or None of one that is malformed."""
+
+
+def plan(action: str, cwd: str, split: Split = split) -> Call:
     """What `action` makes the engine do while `cwd` is the current directory."""
     if not action.startswith("cd"):
         return Call(split(action), cwd)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from intercode.errors import SandboxError
 from intercode.interpreters.base import Execution
-from intercode.paper.action import START, plan, split
+from intercode.paper.action import START, Split, plan, split
 from intercode.paper.processes import as_in_container
 from intercode.sandbox.base import Completed, Limits, Sandbox
 
@@ -138,16 +138,25 @@ class PaperBash:
     Args:
         sandbox: Where; it is not closed with the interpreter.
         environment: All of a process's environment.
+        cwd: The first action's directory.
+        split: How an action's text becomes a process.
     """
 
-    def __init__(self, sandbox: Sandbox, environment: Mapping[str, str] = ENVIRONMENT) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        environment: Mapping[str, str] = ENVIRONMENT,
+        cwd: str = START,
+        split: Split = split,
+    ) -> None:
         self._sandbox = sandbox
         self._environment = environment
-        self.cwd = START
+        self._split = split
+        self.cwd = cwd
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action in a process of its own."""
-        call = plan(action, self.cwd)
+        call = plan(action, self.cwd, self._split)
         started = time.monotonic()
         output = run(self._sandbox, call.argv, self._environment, call.cwd, timeout or TIMEOUT)
         if call.enters is not None and output.exit_code == 0:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import re
 import time
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from intercode.paper.python_regrade import default_rewards
 from intercode.paper.python_session import (
@@ -22,8 +22,10 @@ from intercode.paper.python_session import (
     defined,
     submitted,
 )
-from intercode.paper.report import Mismatch, Progress, ReplayReport, TaskReplay
-from intercode.paper.results import RecordedEpisode, RecordedRun, RecordedTurn, task_of
+from intercode.paper.regraded import RegradedReport, ReplayedTurn
+from intercode.paper.report import Progress
+from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode.paper.together import together
 from intercode.sandbox.base import Provider
 from intercode.task import Task
 
@@ -32,33 +34,11 @@ _SYNTAX = re.compile(r"\((?:<string>|<unknown>), line \d+\)")
 
 
 @dataclass(slots=True)
-class PythonReplayReport(ReplayReport):
+class PythonReplayReport(RegradedReport):
     """What a replay of a Python run found."""
 
     python: str = ""
     """The version that it was replayed on. It was 3.9 in 2023."""
-    success_default: int = 0
-    """Episodes whose last function passes all tests under the default protocol."""
-    success_lost: list[str] = field(default_factory=list)
-    """Tasks that succeed here, and do not by default."""
-    success_gained: list[str] = field(default_factory=list)
-    """Tasks that do not succeed here, and do by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    recorded: RecordedTurn
-    observation: str
-    reward: float
-
-    @property
-    def same_reward(self) -> bool:
-        kept = self.recorded.reward
-        return kept is not None and math.isclose(self.reward, kept, abs_tol=1e-9)
-
-    @property
-    def same_observation(self) -> bool:
-        return self.recorded.observation in (None, self.observation)
 
 
 def replay_python(
@@ -87,27 +67,17 @@ def replay_python(
     started = time.monotonic()
     jobs = [(episode, _task(tasks, episode)) for episode in recorded.episodes]
 
-    def run(episode: RecordedEpisode, task: Task) -> list[_Turn]:
+    def run(episode: RecordedEpisode, task: Task) -> list[ReplayedTurn]:
         place = provider.start(image or task.image or "host", LIMITS)
         with closing(place), closing(PaperPython(place)) as session:
             return _episode(session, task, episode)
 
-    with ThreadPoolExecutor(max(1, workers), "replay") as pool:
-        by_default = pool.submit(default_rewards, jobs, provider, image)
-        futures = [pool.submit(run, *job) for job in jobs]
-        pending = set(futures)
-        try:
-            while pending:
-                finished, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
-                for future in finished:
-                    future.result()
-                if progress is not None and finished:
-                    progress(len(futures) - len(pending), len(futures))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    replays = [future.result() for future in futures]
-    report = _report(recorded.episodes, replays, by_default.result())
+    with ThreadPoolExecutor(1, "default") as beside:
+        by_default = beside.submit(default_rewards, jobs, provider, image)
+        replays = together([partial(run, *job) for job in jobs], workers, progress)
+    report = PythonReplayReport(python=platform.python_version())
+    for (episode, _), turns, reward in zip(jobs, replays, by_default.result(), strict=True):
+        report.count(episode, turns, reward, _cause)
     report.seconds = time.monotonic() - started
     return report
 
@@ -120,7 +90,7 @@ def _task(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
     return task_of(tasks, episode)
 
 
-def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[_Turn]:
+def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list[ReplayedTurn]:
     """All that one episode's actions give; turns that do not count are taken all the same."""
     turns = []
     answer: Answer = task.query
@@ -142,7 +112,7 @@ def _episode(session: PaperPython, task: Task, episode: RecordedEpisode) -> list
                 reward = trial.reward
                 observation = told(answer, trial, kept)
         if turn.counts:
-            turns.append(_Turn(turn, observation, reward))
+            turns.append(ReplayedTurn(turn, observation, reward))
     return turns
 
 
@@ -169,48 +139,7 @@ def told(answer: Answer, trial: Trial, recorded: str = "") -> str:
     return "Test case did not pass. Please try again."
 
 
-def _report(
-    episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]], rewards: Sequence[float]
-) -> PythonReplayReport:
-    report = PythonReplayReport(episodes=len(episodes), python=platform.python_version())
-    for episode, turns, reward in zip(episodes, replays, rewards, strict=True):
-        default = reward == 1.0
-        success = any(turn.reward == 1.0 for turn in turns)
-        report.success_default += default
-        if success != default:
-            differ = report.success_lost if success else report.success_gained
-            differ.append(episode.task_id)
-        report.success_recorded += episode.success
-        report.success_replayed += success
-        report.success_agree += success == episode.success
-        count = TaskReplay(len(turns), success_agree=success == episode.success)
-        report.by_task[episode.task_id] = count
-        for turn in turns:
-            count.reward_equal += turn.same_reward
-            count.observation_equal += turn.same_observation
-            if not (turn.same_reward and turn.same_observation):
-                report.mismatches.append(_mismatch(episode.task_id, turn))
-        report.turns += count.turns
-        report.reward_equal += count.reward_equal
-        report.observation_equal += count.observation_equal
-    return report
-
-
-def _mismatch(task: str, turn: _Turn) -> Mismatch:
-    recorded = turn.recorded
-    return Mismatch(
-        task=task,
-        turn=recorded.index,
-        action=recorded.action,
-        observation_recorded=recorded.observation,
-        observation_replayed=turn.observation,
-        reward_recorded=recorded.reward or 0.0,
-        reward_replayed=turn.reward,
-        cause=_cause(turn),
-    )
-
-
-def _cause(turn: _Turn) -> str:
+def _cause(turn: ReplayedTurn) -> str:
     """The likely cause of a mismatch, for people."""
     texts = (turn.recorded.observation or "", turn.observation)
     if any(text.endswith((LATE, ENDED)) for text in texts):

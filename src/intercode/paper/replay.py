@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 from intercode.episode import Score
 from intercode.paper.causes import CUT, cause_of
@@ -17,6 +17,7 @@ from intercode.paper.gold import GoldRuns
 from intercode.paper.report import Mismatch, Progress, ReplayReport, TaskReplay
 from intercode.paper.results import RecordedEpisode, RecordedRun, RecordedTurn, task_of
 from intercode.paper.reward import early
+from intercode.paper.together import together
 from intercode.sandbox.base import Provider
 from intercode.task import Task
 
@@ -79,20 +80,13 @@ def replay(
     jobs = [(episode, task_of(tasks, episode)) for episode in recorded.episodes]
     shared = PaperImage(provider, image)
     golds = GoldRuns(shared)
-    with closing(shared), ThreadPoolExecutor(max(1, workers), "replay") as pool:
-        futures = [pool.submit(_episode, shared, golds, task, episode) for episode, task in jobs]
-        pending = set(futures)
-        try:
-            while pending:
-                finished, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
-                for future in finished:
-                    future.result()
-                if progress is not None and finished:
-                    progress(len(futures) - len(pending), len(futures))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        report = _report(recorded.episodes, [future.result() for future in futures])
+    with closing(shared):
+        replays = together(
+            [partial(_episode, shared, golds, task, episode) for episode, task in jobs],
+            workers,
+            progress,
+        )
+    report = _report(recorded.episodes, replays)
     report.seconds = time.monotonic() - started
     return report
 

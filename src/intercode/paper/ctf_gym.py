@@ -1,0 +1,95 @@
+"""The 2023 semantics behind Gymnasium's interface: ``make("ctf", protocol="paper")``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intercode import datasets
+from intercode.envs.ctf import CtfEnv
+from intercode.episode import Episode, Score, Status
+from intercode.errors import UsageError
+from intercode.interpreters.base import Execution, Interpreter
+from intercode.paper.bash import LIMITS
+from intercode.paper.ctf_session import WRONG, check, in_its_folder, is_flag, shell, submitted
+from intercode.rewards.flag import SUBMITTED, submissions
+from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.task import Dataset, Task
+
+
+class PaperCtfEnv(CtfEnv):
+    """The 2023 CTF environment: a new process for each action, and any number of flags.
+
+    ``submit FLAG`` hands in its second word, in capitals or not; a wrong one makes a turn.
+    ``submit`` alone gives up.
+
+    Args:
+        data: A dataset, a file of tasks, or a dataset's name.
+        image: The image of all tasks; None: each task's own, or ``host``.
+        provider: What starts sandboxes, or its name.
+        limits: None or the defaults: the protocol's own are used.
+        network: As in `CtfEnv`.
+        max_turns: As in `InterCodeEnv`.
+        reward_every_turn: As in `InterCodeEnv`.
+        render_mode: As in `InterCodeEnv`.
+        seed: As in `InterCodeEnv`.
+
+    Raises:
+        TaskError: A task has no flag, or has what 2023 knew nothing of.
+        UsageError: An option makes no sense.
+    """
+
+    def __init__(
+        self,
+        data: str | Path | Dataset = "ic-ctf",
+        *,
+        image: str | None = None,
+        provider: str | Provider = "native",
+        limits: Limits | None = None,
+        network: bool = False,
+        max_turns: int = 10,
+        reward_every_turn: bool = False,
+        render_mode: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if limits not in (None, Limits()):
+            raise UsageError("the paper protocol has limits of its own: leave yours away")
+        tasks = datasets.load(data)
+        for task in tasks:
+            check(task)
+        super().__init__(
+            Dataset(map(in_its_folder, tasks), tasks.name, tasks.source),
+            attempts=None,
+            image=image,
+            provider=provider,
+            limits=LIMITS,
+            network=network,
+            max_turns=max_turns,
+            reward_every_turn=reward_every_turn,
+            reward=_reward,
+            render_mode=render_mode,
+            seed=seed,
+        )
+
+    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+        assert self._task is not None  # the episode begins
+        return shell(sandbox, self.image(self._task), self._folders.directory(self._task))
+
+    def _ending(self, action: str) -> Status | None:
+        if action == "skip":
+            return "skipped"
+        if not action.startswith("submit"):
+            return None
+        self.episode.answer = submitted(action)
+        return "submitted"
+
+    def _reply(self, answer: str | None) -> Execution | None:
+        assert self._task is not None  # the episode is running
+        if answer is None or is_flag(self._task, answer):
+            return None
+        self.episode.answer = None  # it is in the turn
+        return Execution(WRONG.encode(), ok=False, info={SUBMITTED: answer, "executed": False})
+
+
+def _reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
+    flag = float(any(is_flag(task, answer) for answer in submissions(episode)))
+    return Score(flag, {"flag": flag})
