@@ -178,7 +178,7 @@ def test_dates_are_dates(tmp_path_factory: pytest.TempPathFactory, days: list[da
     assert [row[0] for row in rows(path, found)] == days
 
 
-@given(st.text(st.characters(exclude_characters="\0")))
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0")))
 def test_text_fits_as_it_is(text: str) -> None:
     assert fit(text, Type("text")) == text
     assert fit(text.encode(), Type("text")) == text
