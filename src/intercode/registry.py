@@ -72,9 +72,11 @@ class Registry:
 DATASETS = Registry(
     "dataset",
     {
+        "apps": "intercode.datasets.apps:load",
         "bash": "intercode.datasets.builtin:load",
         "bird": "intercode.datasets.bird:load",
         "bird-mini-dev": "intercode.datasets.bird:load_mini_dev",
+        "ctf": "intercode.datasets.puzzles:load",
         "ic-ctf": "intercode.datasets.ic_ctf:load",
         "mbpp": "intercode.datasets.mbpp:load",
         "nl2bash": "intercode.datasets.nl2bash:load",

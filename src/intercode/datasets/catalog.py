@@ -38,6 +38,7 @@ class Entry:
 
 _ENTRIES = (
     Entry("bash", "our own Bash tasks", "MIT", ""),
+    Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
     Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
     Entry(
         "spider",
@@ -83,6 +84,14 @@ _ENTRIES = (
         "https://github.com/google-research/google-research/tree/master/mbpp",
         advice="save its file mbpp.jsonl in a folder, and in Python: "
         "intercode.load_dataset('mbpp', root=FOLDER)",
+    ),
+    Entry(
+        "apps",
+        "APPS: programming problems (Hendrycks et al. 2021); test: 5,000 problems",
+        "MIT",
+        "https://github.com/hendrycks/apps",
+        advice="unpack the authors' APPS.tar.gz (or save their test.jsonl in a folder), and: "
+        "intercode datasets fetch apps --from FOLDER",
     ),
     Entry(
         "ic-ctf",
