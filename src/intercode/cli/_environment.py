@@ -63,7 +63,7 @@ def load(args: argparse.Namespace) -> tuple[str, Dataset]:
         raise UsageError(f"name an environment: {', '.join(names())}")
     if name not in names():
         raise UsageError(f"there is no environment {name!r}; known: {', '.join(names())}")
-    dataset = datasets.load(args.data or name)
+    dataset = datasets.load_seeded(args.data or name, getattr(args, "seed", 0))
     if name == "sql":
         dataset = _for_engine(dataset, args.engine or "sqlite")
     elif name == "ctf" and not args.network:

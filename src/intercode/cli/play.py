@@ -34,6 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     _environment.add_name(parser)
     _options.add_selection(parser)
+    parser.add_argument(
+        "--seed", type=_options.natural, default=0, metavar="N", help="of the bundled puzzles"
+    )
     _options.add_environment(parser)
     parser.add_argument(
         "--json", action="store_true", help="print the episodes as a JSON list at the end"

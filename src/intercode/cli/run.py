@@ -60,7 +60,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--workers", type=_options.positive, default=1, metavar="N", help="episodes at a time"
     )
-    how.add_argument("--seed", type=_options.natural, default=0, metavar="N", help="default: 0")
+    how.add_argument(
+        "--seed",
+        type=_options.natural,
+        default=0,
+        metavar="N",
+        help="of the run, and of the bundled puzzles (default: 0)",
+    )
     how.add_argument(
         "--retries",
         type=_options.natural,

@@ -14,7 +14,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
 
-__all__ = ["load"]
+__all__ = ["load", "load_seeded"]
 
 
 def load(data: str | Path | Dataset, **options: Any) -> Dataset:
@@ -44,3 +44,18 @@ def load(data: str | Path | Dataset, **options: Any) -> Dataset:
         known = ", ".join(DATASETS.names())
         raise TaskError(f"{data!r} is neither a file nor a dataset's name; known: {known}")
     return load_file(data)
+
+
+def load_seeded(data: str | Path | Dataset, seed: int) -> Dataset:
+    """As `load`; a dataset whose tasks are made from a seed is made from this one.
+
+    Args:
+        data: As for `load`.
+        seed: Of no effect where the tasks are the same for all seeds.
+
+    Raises:
+        TaskError, UsageError: As for `load`.
+    """
+    named = isinstance(data, str) and data in DATASETS
+    seeded = named and "seed" in inspect.signature(DATASETS.get(str(data))).parameters
+    return load(data, seed=seed) if seeded else load(data)

@@ -40,7 +40,8 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         cache_gold: Of no effect, gold is not run; taken as by other environments.
         reward: Instead of `FlagReward`.
         render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none.
+        seed: Of the first `reset` that is given none, and of the bundled puzzles, whose flags it
+            makes; None: for these 0.
 
     Raises:
         TaskError: The data is malformed, a task has no flag, or all need the network.
@@ -69,7 +70,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
     ) -> None:
         if attempts is not None and attempts < 0:
             raise UsageError(f"attempts must be 0 or more, not {attempts}")
-        tasks = datasets.load(data)
+        tasks = datasets.load_seeded(data, seed or 0)
         ctf_tasks.check(tasks)
         if isinstance(provider, str):
             provider = get_provider(provider)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from intercode.envs.stage import SandboxStage
 from intercode.episode import decode
@@ -28,10 +30,12 @@ _BACKGROUND = 'exec 3<&0; exec setsid --fork "$@" <&3 3<&- >/dev/null 2>&1'
 
 
 class CtfStage(SandboxStage):
-    """Adds to a sandbox what a task's `metadata` asks for, each of it a text.
+    """Adds to a sandbox what a task's `metadata` asks for, a text if not said otherwise.
 
     - ``assets``: a folder of this machine, whose files, binary ones too, the task has. They are a
       layer of its image, so that a reset copies nothing.
+    - ``binary_files``: an object of path → content in base64, for `files` that are no text. They
+      are written at each reset: for the small ones, of tasks that are made and thrown away.
     - ``directory``: the absolute path of the task's folder, made if need be: there assets and
       relative `files` lie, and setup, service and shell begin. Default: ``/ctf``.
     - ``service``: a command that is started after the setup, in the background, and ends with the
@@ -63,6 +67,7 @@ class CtfStage(SandboxStage):
             raise TaskError(f"task {task.task_id!r}: 'metadata.directory' must be absolute")
         for name in ("service", "service_input", "health"):
             _text(task, name)
+        _binary_files(task)
         super().check(task)
 
     def image(self, task: Task) -> str:
@@ -86,6 +91,13 @@ class CtfStage(SandboxStage):
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
         if _text(task, "assets") is None:  # else it is in the image
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
+        for path, data in _binary_files(task).items():
+            try:
+                sandbox.write_file(PurePosixPath(self.directory(task), path), data)
+            except OSError as error:
+                raise TaskError(
+                    f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
+                ) from error
         super()._prepare(sandbox, task)
         if (service := _text(task, "service")) is not None:
             self._serve(sandbox, task, service)
@@ -133,3 +145,14 @@ def _text(task: Task, name: str) -> str | None:
     if value is not None and (not isinstance(value, str) or "\0" in value):
         raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be text")
     return value or None
+
+
+def _binary_files(task: Task) -> dict[str, bytes]:
+    rows = task.metadata.get("binary_files") or {}
+    try:
+        return {path: base64.b64decode(text, validate=True) for path, text in rows.items()}
+    except (AttributeError, TypeError, binascii.Error) as error:
+        raise TaskError(
+            f"task {task.task_id!r}: 'metadata.binary_files' must be an object of path → content "
+            f"in base64: {error}"
+        ) from error

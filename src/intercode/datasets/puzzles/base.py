@@ -1,0 +1,116 @@
+"""What puzzles are made of: a seeded draw of names and flags, and a puzzle as a task."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from intercode.task import Task
+
+_WORDS = """
+amber anchor apron badger barrel basil beacon birch bishop blanket bramble brass bridge bucket
+butter cabin canal candle canvas carbon castle cedar cellar chalk cherry cinder clover cobalt comet
+copper coral cradle crystal dagger daisy delta ember falcon fennel ferry fiddle flint forest
+fountain gable garnet ginger glacier granite hammer harbour hazel helmet heron hollow indigo island
+ivory jasmine jigsaw juniper kernel kestrel kettle ladder lagoon lantern lemon lichen lobster maple
+marble meadow mirror mustard needle nickel nutmeg oyster paddle parcel pebble pepper pewter pigeon
+pillow plover pocket quartz quiver raven ribbon saddle saffron sandal sparrow spindle tunnel velvet
+"""
+_PEOPLE = """
+ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa sven
+"""
+
+
+class Draw(random.Random):
+    """Everything that differs from seed to seed. The same seed and name give the same draws.
+
+    Args:
+        seed: Of the whole set.
+        name: The puzzle's: so none depends on how much another draws.
+    """
+
+    def __init__(self, seed: int, name: str) -> None:
+        super().__init__(f"{seed}/{name}")  # of a text all versions of Python make the same
+
+    def flag(self) -> str:
+        """A flag that nobody has seen: ``intercode{amber_heron_1f09ac}``."""
+        return f"intercode{{{self.word()}_{self.word()}_{self.getrandbits(24):06x}}}"
+
+    def word(self) -> str:
+        """A plain word."""
+        return self.choice(_WORDS.split())
+
+    def words(self, count: int) -> list[str]:
+        """Different words."""
+        return self.sample(_WORDS.split(), count)
+
+    def people(self, count: int) -> list[str]:
+        """Different first names, in lower case."""
+        return self.sample(_PEOPLE.split(), count)
+
+    def sentence(self) -> str:
+        """Some words that look like a sentence."""
+        return " ".join(self.words(self.randint(5, 9))).capitalize() + "."
+
+    def address(self) -> str:
+        """An IPv4 address of those that are set apart for examples."""
+        return f"198.{self.choice((18, 19))}.{self.randrange(256)}.{self.randrange(1, 255)}"
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """What a puzzle's function returns; the rest of its task is the same for all."""
+
+    query: str
+    flag: str
+    solution: tuple[str, ...]
+    """Commands; the last one prints the flag."""
+    level: str
+    """``easy``, ``medium`` or ``hard``."""
+    category: str
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+    """Other accepted forms of the flag."""
+    wrong: tuple[str, ...] = ()
+    """What one could well take for the flag."""
+    requires: tuple[str, ...] = ("python3",)
+    """What the solution needs beyond Bash and coreutils, as packages of Debian."""
+    flag_in: tuple[str, ...] = ()
+    """Files that hold the whole flag as it is, or in base64, in hexadecimal or reversed."""
+    setup: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """More `metadata`: subtasks, a service."""
+
+    def task(self, name: str) -> Task:
+        """The puzzle as a task; what is no text goes into `metadata.binary_files`."""
+        text = {path: data for path, data in self.files.items() if isinstance(data, str)}
+        binary = {
+            path: base64.b64encode(data).decode()
+            for path, data in self.files.items()
+            if isinstance(data, bytes)
+        }
+        metadata: dict[str, Any] = {
+            "solution": list(self.solution),
+            "wrong": list(self.wrong),
+            "requires": list(self.requires),
+            "flag_in": list(self.flag_in),
+            **({"binary_files": binary} if binary else {}),
+            **self.facts,
+        }
+        return Task(
+            name,
+            self.query,
+            (self.flag, *self.also),
+            setup=self.setup,
+            files=text,
+            tags=(self.level, self.category),
+            metadata=metadata,
+        )
+
+
+def python(program: str) -> str:
+    """A command that runs a program."""
+    return f"python3 - <<'END'\n{program.strip()}\nEND"

@@ -1,0 +1,192 @@
+"""Cryptography that is too weak for what it protects."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import cycle
+
+from intercode.datasets.puzzles.base import Draw, Puzzle, python
+
+_VAULT = """\
+\"""Opens vault.hex: python3 vault.py PASSWORD\"""
+import hashlib
+import sys
+
+password = sys.argv[1].encode()
+data = bytes.fromhex(open("vault.hex").read())
+key = b"".join(hashlib.sha256(password + bytes([n])).digest() for n in range(len(data) // 32 + 1))
+print(bytes(a ^ b for a, b in zip(data, key)).decode(errors="replace"))
+"""
+
+
+def passwords(draw: Draw) -> Puzzle:
+    """Salted hashes of passwords that follow a rule, and a list of words."""
+    flag = draw.flag()
+    words, users = draw.words(60), draw.people(5)
+    chosen = {user: f"{draw.choice(words)}{draw.randrange(100):02}" for user in users}
+    owner = draw.choice(users)
+    rows = []
+    for user, password in chosen.items():
+        salt = f"{draw.getrandbits(32):08x}"
+        rows.append(f"{user}:{salt}:{hashlib.sha256((salt + password).encode()).hexdigest()}\n")
+    secret = chosen[owner].encode()
+    key = b"".join(hashlib.sha256(secret + bytes([n])).digest() for n in range(len(flag) // 32 + 1))
+    vault = bytes(a ^ b for a, b in zip(flag.encode(), key, strict=False))
+    search = f"""
+import hashlib
+users = dict(line.strip().split(":", 1) for line in open("users.txt"))
+salt, wanted = users["{owner}"].split(":")
+for word in open("words.txt").read().split():
+    for number in range(100):
+        password = f"{{word}}{{number:02}}"
+        if hashlib.sha256((salt + password).encode()).hexdigest() == wanted:
+            print(password)
+"""
+    return Puzzle(
+        f"vault.hex is {owner.capitalize()}'s; vault.py opens it with the right password. "
+        "users.txt has user:salt:sha256(salt + password), and it is known that every password is a "
+        "word of words.txt and two digits. Find the flag, intercode{…}.",
+        flag,
+        (
+            f"password=$({python(search)}\n)",
+            'echo "$password"',
+            'python3 vault.py "$password"',
+        ),
+        "medium",
+        "cryptography",
+        {
+            "users.txt": "".join(rows),
+            "words.txt": "\n".join(words) + "\n",
+            "vault.py": _VAULT,
+            "vault.hex": vault.hex() + "\n",
+        },
+        wrong=tuple(f"intercode{{{password}}}" for password in chosen.values()),
+        facts={"subtasks": [{"name": f"{owner}'s password", "answer": chosen[owner]}]},
+    )
+
+
+def letter(draw: Draw) -> Puzzle:
+    """A repeating key, and a beginning that is known."""
+    flag, other = draw.flag(), draw.flag()
+    key = draw.randbytes(draw.randint(6, 12))
+    text = f"Dear colleagues, {draw.sentence()} The old flag was {other}. {draw.sentence()} "
+    text += f"The new flag is {flag}. {draw.sentence()}\n"
+    return Puzzle(
+        "letter.enc was made by XOR with a short key that is repeated. All their letters begin "
+        "with 'Dear colleagues,'. Find the new flag, intercode{…}.",
+        flag,
+        (
+            python("""
+from itertools import cycle
+data = open("letter.enc", "rb").read()
+start = bytes(a ^ b for a, b in zip(data, b"Dear colleagues,"))
+for length in range(2, 15):
+    text = bytes(a ^ b for a, b in zip(data, cycle(start[:length])))
+    if text.isascii() and b"intercode{" in text:
+        print(length, text.decode())
+        break
+"""),
+        ),
+        "easy",
+        "cryptography",
+        {"letter.enc": bytes(a ^ b for a, b in zip(text.encode(), cycle(key), strict=False))},
+        wrong=(other,),
+    )
+
+
+def rsa(draw: Draw) -> Puzzle:
+    """RSA with a modulus of sixty bits."""
+    flag, exponent = draw.flag(), 65537
+    p, q = _prime(draw, exponent), _prime(draw, exponent)
+    data = flag.encode()
+    blocks = [int.from_bytes(data[at : at + 6], "big") for at in range(0, len(data), 6)]
+    lines = [f"n = {p * q}", f"e = {exponent}", "# six bytes of the message in each, big-endian"]
+    lines += [f"c = {pow(block, exponent, p * q)}" for block in blocks]
+    return Puzzle(
+        f"{draw.people(1)[0].capitalize()} was told to use RSA, and chose a key that fits on the "
+        "screen. message.txt has the public key and the blocks. Find the flag, intercode{…}.",
+        flag,
+        (
+            "read -r _ p q <<< $(factor $(sed -n 's/^n = //p' message.txt)); echo $p $q",
+            f"python3 - $p $q <<'END'\n{_DECRYPT.strip()}\nEND",
+        ),
+        "medium",
+        "cryptography",
+        {"message.txt": "\n".join(lines) + "\n"},
+        wrong=(f"intercode{{{p}}}", f"intercode{{{p}_{q}}}"),
+    )
+
+
+_DECRYPT = """
+import sys
+p, q = map(int, sys.argv[1:])
+d = pow(65537, -1, (p - 1) * (q - 1))
+blocks = [int(line[4:]) for line in open("message.txt") if line.startswith("c = ")]
+print("".join(pow(c, d, p * q).to_bytes(6, "big").lstrip(b"\\0").decode() for c in blocks))
+"""
+
+
+def _prime(draw: Draw, exponent: int) -> int:
+    while True:
+        number = draw.randrange(1 << 29, 1 << 30) | 1
+        if number % exponent != 1 and all(number % d for d in range(3, 1 << 15, 2)):
+            return number
+
+
+_LOTTERY = """\
+\"""Draws the numbers of the day, and seals tomorrow's prize with those that come next.\"""
+import sys
+
+A, C, STATE = map(int, sys.stdin.read().split())  # we do not tell
+P = 2**61 - 1
+
+
+def draw():
+    global STATE
+    STATE = (A * STATE + C) % P
+    return STATE
+
+
+print("drawn:", *(draw() for day in range(5)))
+prize = input("prize: ").encode()
+key = b"".join(draw().to_bytes(8, "big") for block in range(0, len(prize), 8))
+print("sealed:", bytes(a ^ b for a, b in zip(prize, key)).hex())
+"""
+
+
+def lottery(draw: Draw) -> Puzzle:
+    """A linear congruential generator: five of its numbers tell the next ones."""
+    flag, prime = draw.flag(), 2**61 - 1
+    a, c, state = (draw.randrange(2, prime) for _ in range(3))
+    numbers = []
+    for _ in range(5 + (len(flag) + 7) // 8):
+        state = (a * state + c) % prime
+        numbers.append(state)
+    key = b"".join(number.to_bytes(8, "big") for number in numbers[5:])
+    sealed = bytes(x ^ y for x, y in zip(flag.encode(), key, strict=False)).hex()
+    return Puzzle(
+        "lottery.py draws numbers, and today.txt is what it printed. Tomorrow's prize is sealed "
+        "there: open it. Find the flag, intercode{…}.",
+        flag,
+        (
+            python("""
+P = 2**61 - 1
+drawn, sealed = (line.split()[1:] for line in open("today.txt"))
+x = [int(number) for number in drawn]
+a = (x[2] - x[1]) * pow(x[1] - x[0], -1, P) % P
+c = (x[1] - a * x[0]) % P
+data, state, key = bytes.fromhex(sealed[0]), x[-1], b""
+while len(key) < len(data):
+    state = (a * state + c) % P
+    key += state.to_bytes(8, "big")
+print(bytes(p ^ q for p, q in zip(data, key)).decode())
+"""),
+        ),
+        "hard",
+        "cryptography",
+        {
+            "lottery.py": _LOTTERY,
+            "today.txt": f"drawn: {' '.join(map(str, numbers[:5]))}\nsealed: {sealed}\n",
+        },
+        wrong=(f"intercode{{{numbers[5]}}}", f"intercode{{{sealed}}}"),
+    )

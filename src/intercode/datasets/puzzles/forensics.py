@@ -1,0 +1,201 @@
+"""Forensics: files that hold more than they show."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+import zlib
+from contextlib import closing
+from pathlib import Path
+
+from intercode.datasets.puzzles.base import Draw, Puzzle, python
+from intercode.datasets.puzzles.formats import archive, bmp, disk, gz, png
+
+
+def holiday(draw: Draw) -> Puzzle:
+    """A picture with the wrong extension, and an archive behind its end."""
+    flag, decoy = draw.flag(), draw.flag()
+    place = draw.word()
+    files = {f"{place}/readme.txt": b"Nothing in here.\n", f"{place}/key.txt": f"{flag}\n".encode()}
+    picture = png(32, draw.randbytes(32 * 24), [(b"tEXt", f"Title\0{decoy} (old)".encode())])
+    return Puzzle(
+        "holiday.txt is a text that no editor wants to open. Somebody has put something behind "
+        "it. Find the flag, intercode{…}; the one in the title is an old one.",
+        flag,
+        (
+            python("""
+import zipfile
+files = zipfile.ZipFile("holiday.txt")
+for name in files.namelist():
+    print(name, files.read(name).decode())
+"""),
+        ),
+        "easy",
+        "forensics",
+        {"holiday.txt": picture + archive(files)},
+        wrong=(decoy,),
+    )
+
+
+def camera(draw: Draw) -> Puzzle:
+    """What a camera writes about its pictures, one note of it compressed."""
+    flag, decoys = draw.flag(), [draw.flag() for _ in range(3)]
+    author = draw.people(1)[0]
+    hidden = f"Seen by {author}: {flag}".encode()
+    notes = [(b"tEXt", b"Software\0intercam 2.1"), (b"tEXt", f"Author\0{author}".encode())]
+    notes += [
+        (b"zTXt", b"Comment\0\0" + zlib.compress(f"Draft {text}".encode())) for text in decoys
+    ]
+    notes.insert(draw.randint(2, 5), (b"zTXt", b"Comment\0\0" + zlib.compress(hidden)))
+    return Puzzle(
+        f"{author.capitalize()} has commented on camera.png in its metadata. Drafts do not count. "
+        "Find the flag, intercode{…}.",
+        flag,
+        (
+            python("""
+import struct, zlib
+data, at = open("camera.png", "rb").read(), 8
+while at < len(data):
+    size, kind = struct.unpack_from(">I4s", data, at)
+    if kind == b"zTXt":
+        name, text = data[at + 8 : at + 8 + size].split(b"\\0", 1)
+        print(name.decode(), zlib.decompress(text[1:]).decode())
+    at += 12 + size
+"""),
+        ),
+        "medium",
+        "forensics",
+        {"camera.png": png(40, draw.randbytes(40 * 30), notes)},
+        wrong=tuple(decoys),
+    )
+
+
+def deleted(draw: Draw) -> Puzzle:
+    """A disk on which a file was deleted, but not overwritten."""
+    flag, decoy = draw.flag(), draw.flag()
+    others = [
+        (f"{word[:8]}.txt", " ".join(draw.sentence() for _ in range(30)).encode())
+        for word in draw.words(5)
+    ]
+    secret = " ".join([*(draw.sentence() for _ in range(9)), flag, draw.sentence()])
+    files = [*others, ("plans.gz", gz(secret.encode())), ("backup.gz", gz(decoy.encode()))]
+    draw.shuffle(files)
+    return Puzzle(
+        "disk.img is a small disk with a FAT file system. The flag, intercode{…}, was in plans.gz, "
+        "which was deleted; that of backup.gz is an old one.",
+        flag,
+        (
+            python("""
+import gzip, struct
+data = open("disk.img", "rb").read()
+sector, cluster, reserved, fats, entries, _, _, size = struct.unpack_from("<HBHBHHBH", data, 11)
+root = (reserved + fats * size) * sector
+for at in range(root, root + 32 * entries, 32):
+    name = data[at : at + 11]
+    first, length = struct.unpack_from("<HI", data, at + 26)
+    if name[:1] == b"\\xe5" and name.endswith(b"GZ "):
+        start = root + 32 * entries + (first - 2) * cluster * sector
+        print(gzip.decompress(data[start : start + length]).decode())
+"""),
+        ),
+        "medium",
+        "forensics",
+        {"disk.img": disk(files, deleted=["plans.gz"])},
+        wrong=(decoy,),
+    )
+
+
+def torn(draw: Draw) -> Puzzle:
+    """A gzip file whose first ten bytes were overwritten."""
+    flag, decoy = draw.flag(), draw.flag()
+    lines = [draw.sentence() for _ in range(200)]
+    lines[draw.randrange(100)] = f"was: {decoy}"
+    lines[draw.randrange(100, 200)] = f"is: {flag}"
+    whole = gz("\n".join(lines).encode())
+    return Puzzle(
+        "The first ten bytes of notes.gz were overwritten. What they were is no secret. Find the "
+        "flag that is valid, intercode{…}.",
+        flag,
+        (
+            r"{ printf '\037\213\010\0\0\0\0\0\0\003'; tail -c +11 notes.gz; } > mended.gz",
+            "zcat mended.gz | grep ^is:",
+        ),
+        "easy",
+        "forensics",
+        {"notes.gz": draw.randbytes(10) + whole[10:]},
+        wrong=(decoy,),
+        requires=("gzip", "grep"),
+    )
+
+
+def pixels(draw: Draw) -> Puzzle:
+    """A picture whose least significant bits are a text."""
+    flag, width = draw.flag(), 32
+    text = f"{draw.sentence()} {flag} {draw.sentence()}".encode() + b"\0"
+    bits = [byte >> bit & 1 for byte in text for bit in range(7, -1, -1)]
+    count = -(-len(bits) // width) * width
+    data = bytearray(draw.randbytes(3 * count))
+    channel = draw.randrange(3)
+    for number, bit in enumerate(bits):
+        at = 3 * number + channel
+        data[at] = data[at] & 0xFE | bit
+    return Puzzle(
+        "noise.bmp is not only noise: one of its three colours says something, a bit in each of "
+        "its pixels, in the order of the file. Find the flag, intercode{…}.",
+        flag,
+        (
+            python("""
+data = open("noise.bmp", "rb").read()[54:]
+for channel in range(3):
+    bits = "".join(str(byte & 1) for byte in data[channel::3])
+    text = bytes(int(bits[at : at + 8], 2) for at in range(0, len(bits) - 7, 8))
+    print(text.partition(b"\\0")[0].decode("ascii", "replace"))
+"""),
+        ),
+        "hard",
+        "steganography",
+        {"noise.bmp": bmp(width, bytes(data))},
+    )
+
+
+def ledger(draw: Draw) -> Puzzle:
+    """A database from which a row was deleted, but not its bytes."""
+    flag, decoy = draw.flag(), draw.flag()
+    people = draw.people(12)
+    thief = draw.choice(people[:6])
+    rows = [(who, draw.randrange(10, 900), draw.sentence()) for who in people for _ in range(3)]
+    rows.insert(draw.randrange(9, 30), (thief, 9000, f"key {flag.encode().hex()}"))
+    rows.append((people[7], 12, f"key {decoy.encode().hex()}"))
+    return Puzzle(
+        "Somebody has deleted the payment of 9000 from ledger.db, an SQLite database, and with it "
+        "its purpose: a key, in hexadecimal. It is the flag, intercode{…}. Who it was paid to can "
+        "be submitted, too.",
+        flag,
+        (
+            python("""
+import re
+data = open("ledger.db", "rb").read()
+for key in re.findall(rb"([a-z]*)..key ((?:[0-9a-f]{2})*?7d)", data, re.S):
+    print(key[0].decode(), bytes.fromhex(key[1].decode()).decode())
+"""),
+        ),
+        "hard",
+        "forensics",
+        {"ledger.db": _database(rows)},
+        wrong=(decoy,),
+        flag_in=("ledger.db",),
+        facts={"subtasks": [{"name": "who was paid", "answer": thief}]},
+    )
+
+
+def _database(rows: list[tuple[str, int, str]]) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="intercode-") as folder:
+        path = Path(folder, "ledger.db")
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA secure_delete = OFF")  # Debian's default is to overwrite
+            database.execute("CREATE TABLE payment (person TEXT, amount INTEGER, purpose TEXT)")
+            database.executemany("INSERT INTO payment VALUES (?, ?, ?)", rows)
+            database.commit()
+            database.execute("DELETE FROM payment WHERE amount = 9000")
+            database.commit()
+        return path.read_bytes()

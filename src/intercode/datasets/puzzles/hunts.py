@@ -1,0 +1,176 @@
+"""Hunts: a little that matters, in much that does not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+
+from intercode.datasets.puzzles.base import Draw, Puzzle, python
+
+_PAGES = ("/", "/shop", "/cart", "/login", "/img/logo.png", "/style.css", "/admin", "/wp-login.php")
+
+
+def log(draw: Draw) -> Puzzle:
+    """A server's log: one of many visitors carried something out, piece by piece."""
+    flag = draw.flag()
+    thief, *others = (draw.address() for _ in range(12))
+    requests = [
+        (draw.choice(others), draw.choice(_PAGES), draw.choice((200, 404))) for _ in range(900)
+    ]
+    for visitor, secret, code in (
+        (thief, flag, 200),
+        (others[0], draw.flag(), 404),
+        (others[1], draw.flag(), 403),
+    ):
+        pieces = [secret[at : at + 3] for at in range(0, len(secret), 3)]
+        requests += [
+            (visitor, f"/pixel.gif?n={number}&d={piece.encode().hex()}", code)
+            for number, piece in enumerate(pieces)
+        ]
+    draw.shuffle(requests)
+    lines, second = [], 0
+    for visitor, page, code in requests:
+        second += draw.randint(0, 9)
+        clock = f"{second // 3600 + 3:02}:{second // 60 % 60:02}:{second % 60:02}"
+        lines.append(f'{visitor} - - [12/Mar/2024:{clock} +0000] "GET {page} HTTP/1.1" {code} 43\n')
+    return Puzzle(
+        "Somebody has carried something out of our server in requests for a picture, and some were "
+        "turned away. access.log has it all. Find the flag, intercode{…}. The address of the one "
+        "who succeeded can be submitted, too.",
+        flag,
+        (
+            "grep pixel.gif access.log | grep '\" 200 ' | cut -d ' ' -f 1 | sort -u",
+            r"""grep pixel.gif access.log | grep '" 200 ' | """
+            r"sed 's/.*n=\([^&]*\)&d=\([^ ]*\).*/\1 \2/'"
+            " | sort -n | cut -d ' ' -f 2 | tr -d '\\n' | tr a-f A-F | basenc --base16 -d",
+        ),
+        "medium",
+        "hunt",
+        {"access.log": "".join(lines)},
+        wrong=(f"intercode{{{thief}}}",),
+        requires=("grep", "sed"),
+        facts={"subtasks": [{"name": "the address", "answer": thief}]},
+    )
+
+
+def capture(draw: Draw) -> Puzzle:
+    """Captured packets as text, some out of order: which password was accepted?"""
+    flag = draw.flag()
+    server, users = draw.address(), draw.people(4)
+    right = draw.choice(users)
+    packets: list[list[str]] = []
+    decoys = []
+    for user in users:
+        secret = flag if user == right else draw.flag()
+        if user != right:
+            decoys.append(secret)
+        token = base64.b64encode(f"{user}:{secret}".encode()).decode()
+        request = f"GET /vault HTTP/1.1\r\nHost: {draw.word()}.example\r\n"
+        request += f"Authorization: Basic {token}\r\n\r\n"
+        answer = "HTTP/1.1 " + ("200 OK" if user == right else "401 Unauthorized") + "\r\n\r\n"
+        here, there = f"{draw.address()}.{draw.randrange(30000, 60000)}", f"{server}.80"
+        cut = draw.randrange(70, len(request) - 20)
+        packets.append(
+            [
+                _packet(here, there, 1, request[:cut]),
+                _packet(here, there, 1 + cut, request[cut:]),
+                _packet(there, here, 1, answer),
+            ]
+        )
+        if draw.random() < 0.5:
+            packets[-1][0], packets[-1][1] = packets[-1][1], packets[-1][0]
+    lines = []
+    while any(packets):
+        lines.append(draw.choice([flow for flow in packets if flow]).pop(0))
+    return Puzzle(
+        "capture.txt is what tcpdump -X printed, without the packets' headers. Several people "
+        "tried to log in to a web server; the flag, intercode{…}, is the password that it "
+        "accepted.",
+        flag,
+        (
+            python("""
+import base64, re
+requests, right = {}, None
+for packet in open("capture.txt").read().split("IP ")[1:]:
+    head, *rows = packet.splitlines()
+    here, there, seq = re.match(r"(\\S+) > (\\S+): .* seq (\\d+)", head).groups()
+    text = bytes.fromhex("".join(row[10:49] for row in rows)).decode()
+    if there.endswith(".80"):
+        requests.setdefault(here, {})[int(seq)] = text
+    elif " 200 " in text:
+        right = there
+request = "".join(text for _, text in sorted(requests[right].items()))
+print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
+"""),
+        ),
+        "hard",
+        "forensics",
+        {"capture.txt": "".join(lines)},
+        wrong=tuple(decoys),
+    )
+
+
+def _packet(source: str, target: str, sequence: int, text: str) -> str:
+    data = text.encode()
+    rows = [f"IP {source} > {target}: Flags [P.], seq {sequence}, length {len(data)}\n"]
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        pairs = " ".join(row[n : n + 2].hex() for n in range(0, len(row), 2))
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"\t0x{at:04x}:  {pairs:39}  {shown}\n")
+    return "".join(rows)
+
+
+def history(draw: Draw) -> Puzzle:
+    """A repository whose owner took a secret back, but not out of its objects."""
+    flag, decoy = draw.flag(), draw.flag()
+    owner = draw.people(1)[0]
+    objects: dict[str, bytes] = {}
+    readme = f"# {draw.word()}\n\n{draw.sentence()}\n"
+
+    def commit(message: str, files: dict[str, str], hour: int, *parents: str) -> str:
+        entries = b""
+        for name, text in sorted(files.items()):
+            blob = _store(objects, "blob", text.encode())
+            entries += f"100644 {name}\0".encode() + bytes.fromhex(blob)
+        when = f"{owner} <{owner}@example.com> {1_700_000_000 + 3600 * hour} +0000"
+        lines = [f"tree {_store(objects, 'tree', entries)}", *(f"parent {p}" for p in parents)]
+        lines += [f"author {when}", f"committer {when}", "", message, ""]
+        return _store(objects, "commit", "\n".join(lines).encode())
+
+    first = commit("Begin", {"README.md": readme}, 0)
+    settings = f"HOST={draw.word()}.example\nTOKEN="
+    commit("Deploy", {"README.md": readme, "deploy.env": f"{settings}{flag}\n"}, 1, first)
+    second = commit("Deploy", {"README.md": readme, "deploy.env": f"{settings}{decoy}\n"}, 2, first)
+    last = commit("Tokens belong elsewhere", {"README.md": readme}, 3, second)
+    files: dict[str, str | bytes] = {
+        "shop.git/HEAD": "ref: refs/heads/main\n",
+        "shop.git/config": "[core]\n\trepositoryformatversion = 0\n\tbare = true\n",
+        "shop.git/refs/heads/main": f"{last}\n",
+        **{f"shop.git/objects/{key[:2]}/{key[2:]}": data for key, data in objects.items()},
+    }
+    return Puzzle(
+        f"shop.git is a bare repository. {owner.capitalize()} committed a token, amended the "
+        "commit so that it has a token for tests, and then took that out, too. The flag, "
+        "intercode{…}, is the first token.",
+        flag,
+        (
+            "git -C shop.git log -p --all | grep TOKEN",
+            "git -C shop.git fsck --no-progress | tee lost.txt",
+            'git -C shop.git show "$(sed -n "s/dangling commit //p" lost.txt):deploy.env"',
+        ),
+        "medium",
+        "hunt",
+        files,
+        wrong=(decoy,),
+        requires=("git", "grep", "sed"),
+    )
+
+
+def _store(objects: dict[str, bytes], kind: str, data: bytes) -> str:
+    """Add a loose object, as Git keeps it; its name."""
+    whole = f"{kind} {len(data)}\0".encode() + data
+    name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+    objects[name] = zlib.compress(whole)
+    return name
