@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 
-import intercode
 from intercode.envs.ctf import CtfEnv
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode.evaluate import evaluate
@@ -284,14 +281,3 @@ def test_the_oracle_submits_the_flag_and_doing_nothing_is_worth_nothing() -> Non
     assert [outcome.reward for outcome in result.outcomes] == [1.0, 1.0, 1.0]
     result = evaluate(tasks, "noop", lambda: CtfEnv(tasks))
     assert [outcome.reward for outcome in result.outcomes] == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.filterwarnings("error")
-def test_gymnasium() -> None:
-    env = gymnasium.make("intercode-ctf-v0", data=TASKS)
-    check_env(env)
-    env.close()
-    envs = intercode.make_vec("ctf", num_envs=2, data=TASKS)
-    envs.reset(seed=1)
-    assert list(envs.step((f"submit {FLAG}",) * 2)[1]) == [1.0, 1.0]
-    envs.close()

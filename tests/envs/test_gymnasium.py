@@ -11,7 +11,6 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import intercode
-from intercode.envs.bash import BashEnv
 from intercode.errors import UsageError
 from intercode.task import Dataset, Task
 
@@ -20,23 +19,9 @@ from .conftest import TASKS
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def test_check_env() -> None:
-    env = gymnasium.make("intercode-bash-v0", data=TASKS)
-    check_env(env)
-    env.close()
-
-
 def test_check_env_with_the_bundled_tasks() -> None:
     env = gymnasium.make("intercode-bash-v0")
     check_env(env)
-    env.close()
-
-
-def test_no_wrapper_stands_before_it() -> None:
-    env = gymnasium.make("intercode-bash-v0", data=TASKS)
-    assert isinstance(env, BashEnv)
-    assert env.spec is not None
-    assert env.spec.id == "intercode-bash-v0"
     env.close()
 
 

@@ -10,18 +10,14 @@ import pytest
 from intercode.envs.bash import BashEnv
 from intercode.episode import Episode, Score
 from intercode.errors import (
-    ActionError,
-    EnvironmentStateError,
     RewardError,
-    SandboxError,
     TaskError,
-    TaskNotFoundError,
     UsageError,
 )
 from intercode.sandbox import Limits, Sandbox
 from intercode.task import Dataset, Task
 
-from .conftest import TASKS, MakeEnv, kill_sandbox
+from .conftest import TASKS, MakeEnv
 
 
 def play(env: BashEnv, task_id: str, *actions: str) -> float:
@@ -122,27 +118,6 @@ def test_submit_with_an_answer_where_the_environment_takes_one(make_env: MakeEnv
     env.close()
 
 
-def test_skip_gives_up(make_env: MakeEnv) -> None:
-    env = make_env()
-    env.reset(options={"task_id": "count"})
-    env.step("ls w | wc -l")
-    assert env.step("skip")[1:4] == (0.0, True, False)
-    assert (env.episode.status, env.episode.reward) == ("skipped", 0.0)
-
-
-def test_max_turns_truncates_and_scores(make_env: MakeEnv) -> None:
-    env = make_env(max_turns=2)
-    env.reset(options={"task_id": "count"})
-    env.step("true")
-    observation, reward, terminated, truncated, info = env.step("ls w | wc -l")
-    assert (observation, reward, terminated, truncated) == ("3\n", 1.0, False, True)
-    assert info["success"] is True
-    assert env.episode.status == "truncated"
-    assert env.episode.turns[-1].reward == 1.0
-    with pytest.raises(EnvironmentStateError, match="has ended"):
-        env.step("submit")
-
-
 def test_a_reward_in_every_turn(make_env: MakeEnv) -> None:
     env = make_env(reward_every_turn=True)
     for task_id, wrong, right in (
@@ -199,56 +174,6 @@ def test_what_stands_against_the_start(make_env: MakeEnv, tmp_path: Path) -> Non
         make_env(provider="no such")
 
 
-def test_the_order_of_calls(make_env: MakeEnv) -> None:
-    env = make_env()
-    for call in (lambda: env.step("ls"), lambda: env.episode, lambda: env.sandbox):
-        with pytest.raises(EnvironmentStateError, match=r"call reset\(\) first"):
-            call()
-    with pytest.raises(TaskNotFoundError):
-        env.reset(options={"task_id": "none"})
-    with pytest.raises(UsageError, match="no option 'task'"):
-        env.reset(options={"task": "count"})
-    env.reset()
-    env.step("submit")
-    with pytest.raises(EnvironmentStateError, match="has ended"):
-        env.step("ls")
-    env.reset()
-    env.step("ls")
-    env.close()
-    env.close()
-    for call in (lambda: env.step("ls"), lambda: env.step("submit"), lambda: env.sandbox):
-        with pytest.raises(EnvironmentStateError):
-            call()
-
-
-def test_an_action_that_cannot_be_executed(make_env: MakeEnv) -> None:
-    env = make_env()
-    env.reset(options={"task_id": "count"})
-    env.step("echo 3")
-    for action in ("echo \0", "echo \ud800"):
-        observation, reward, terminated, truncated, info = env.step(action)
-        assert observation.startswith("[not executed: ")
-        assert (reward, terminated, truncated, info["ok"]) == (0.0, False, False, False)
-    assert env.step("submit")[1] == 1.0  # the last executed action counts
-    env.reset()
-    with pytest.raises(ActionError, match="must be a text, not int"):
-        env.step(3)  # type: ignore[arg-type]
-
-
-def test_a_sandbox_that_dies_is_an_error_and_never_a_reward(make_env: MakeEnv) -> None:
-    env = make_env()
-    for action in ("ls", "submit"):
-        env.reset(options={"task_id": "sort"})
-        kill_sandbox(env)
-        with pytest.raises(SandboxError):
-            env.step(action)
-        assert env.episode.status == "error"
-        assert env.episode.score is None
-        assert env.episode.error is not None
-        assert env.episode.error.startswith("Sandbox")
-    assert play(env, "sort", "sort in.txt > out.txt") == 1.0
-
-
 def test_gold_that_fails_is_an_error_and_never_a_reward(make_env: MakeEnv) -> None:
     env = make_env(Dataset([Task("t", "q", ("sleep 9",))]), limits=Limits(timeout=0.3))
     env.reset()
@@ -292,14 +217,3 @@ def test_nothing_runs_any_more_when_an_episode_is_scored(make_env: MakeEnv, end:
     env.step(end)
     assert len(running) == 1
     assert b"sleep" not in running[0]
-
-
-def test_render(make_env: MakeEnv) -> None:
-    env = make_env(render_mode="ansi")
-    env.reset(options={"task_id": "count"})
-    env.step("ls w | wc -l")
-    env.step("true")
-    assert env.render() == "# How many files are in w?\n$ ls w | wc -l\n3\n$ true\n"
-    env.step("submit")
-    assert str(env.render()).endswith("# submitted, reward 0.0\n")
-    assert make_env().render() is None

@@ -6,7 +6,7 @@ from typing import Any
 
 from intercode.task import Dataset, Task
 
-from .conftest import TASKS, MakeEnv
+from .conftest import MakeEnv
 
 MANY = Dataset([Task(str(number), f"q{number}", ("true",)) for number in range(12)])
 
@@ -43,24 +43,3 @@ def test_a_chosen_task_leaves_the_order_alone(make_env: MakeEnv) -> None:
     found = ids(other, 1, seed=1)
     assert other.reset(options={"task_id": "7"})[1]["task_id"] == "7"
     assert found + [other.reset()[1]["task_id"] for _ in range(2)] == order
-
-
-ACTIONS = [
-    "ls -la --time-style=+ ; false",
-    "cat in.txt w/a; echo $$ > /dev/null",
-    "exit 3",
-    "sleep 9",
-    "submit",
-]
-
-
-def test_two_runs_differ_in_nothing(make_env: MakeEnv) -> None:
-    def run() -> list[Any]:
-        env = make_env(Dataset([Task(**{**task.to_dict(), "timeout": 0.3}) for task in TASKS]))
-        seen: list[Any] = [env.reset(seed=11)]
-        for _ in range(3):
-            seen += [env.step(action) for action in ACTIONS]
-            seen.append(env.reset())
-        return seen
-
-    assert run() == run()

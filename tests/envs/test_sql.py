@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 import intercode
 from intercode.envs.sql import SqlEnv
@@ -17,13 +16,6 @@ from intercode.task import Dataset, Task
 
 from .conftest import MakeSql
 from .sql_tasks import TASKS, attempt
-
-
-@pytest.mark.filterwarnings("error")
-def test_check_env(sql_tasks: Dataset) -> None:
-    env = gymnasium.make("intercode-sql-v0", data=sql_tasks)
-    check_env(env)
-    env.close()
 
 
 def test_an_observation_is_a_table(make_sql: MakeSql) -> None:

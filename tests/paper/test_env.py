@@ -65,6 +65,7 @@ def test_quotes_and_malformed(env):
     assert env.step('echo "')[0] == "Malformed command"
     assert env.step(r"printf '\377'")[0] == "Malformed command"
     assert not env.info["action_executed"]
+    assert "argument list too long" in env.step("echo " + "x" * 130_000)[0]
 
 
 def test_both_streams_in_order_and_no_terminal(env):

@@ -22,6 +22,10 @@ recorded observation or reward shows."""
 TIMED_OUT = "Command timed out"
 MALFORMED = "Malformed command"
 """The observation where the text cannot be split, or the output is not UTF-8."""
+LONGEST = 120 * 1024
+"""Bytes of an action: the kernel takes arguments of 128 KiB, and some words go before it."""
+_NOT_STARTED = "OCI runtime exec failed: exec failed: unable to start container process: "
+TOO_LONG = f"{_NOT_STARTED}argument list too long: unknown\r\n"
 OUTPUT_LIMIT = 64 * 1024 * 1024
 """In 2023 there was none; this one only protects the machine."""
 
@@ -126,9 +130,8 @@ def _no_directory(cwd: str, error: OSError) -> str:
     """What the container engine printed when it could not enter a directory."""
     reason = os.strerror(error.errno or errno.ENOENT).lower()
     return (
-        "OCI runtime exec failed: exec failed: unable to start container process: "
-        f"chdir to cwd ({json.dumps(cwd, ensure_ascii=False)}) set in config.json failed: "
-        f"{reason}: unknown\r\n"
+        f"{_NOT_STARTED}chdir to cwd ({json.dumps(cwd, ensure_ascii=False)}) "
+        f"set in config.json failed: {reason}: unknown\r\n"
     )
 
 
@@ -156,8 +159,10 @@ class PaperBash:
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action in a process of its own."""
-        call = plan(action, self.cwd, self._split)
         started = time.monotonic()
+        if len(action.encode("utf-8", "surrogatepass")) > LONGEST:  # nor is it split, for minutes
+            return Execution(TOO_LONG.encode(), ok=False, exit_code=126, info={"cwd": self.cwd})
+        call = plan(action, self.cwd, self._split)
         output = run(self._sandbox, call.argv, self._environment, call.cwd, timeout or TIMEOUT)
         if call.enters is not None and output.exit_code == 0:
             # Literally: after `cd X && ls` no directory of that name can be entered any more.

@@ -1,0 +1,111 @@
+"""What the conformance suite knows of each environment: tasks, actions, and where it runs."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from intercode.sandbox import Sandbox
+from intercode.task import Dataset, Task
+
+from . import python_tasks, sql_tasks
+from .conftest import TASKS as BASH_TASKS
+
+FLAG = "flag{c0nf0rm}"
+CTF_TASKS = Dataset(
+    [
+        Task("find", "Find it.", (FLAG, "flag{other}"), files={"note.txt": "nothing\n"}),
+        Task("think", "Think of it.", (FLAG,), metadata={"solution": ["ls", "cat /etc/passwd"]}),
+    ],
+    "puzzles",
+)
+SHELL_ACTIONS = ("ls -la --time-style=+ /etc/passwd; false", "exit 3", "sleep 9")
+
+
+@dataclass(frozen=True)
+class Case:
+    """An environment."""
+
+    env: str
+    data: Callable[[Path], Dataset]
+    """Its tasks, given a folder to put things in."""
+    shows: tuple[str, str]
+    """An action, and its observation or a part of it."""
+    actions: tuple[str, ...]
+    """Actions of all kinds, the last of which meets the time limit."""
+    protocol: str = "default"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    by_state: bool = True
+    """Whether the state is worth something without an answer."""
+    slow: float = 0.3
+    """Seconds of a time limit that all but the last of the actions keep."""
+    task: str | None = None
+    """A task that is graded by what is in the place; None: the first."""
+    place: Callable[[Any], Sandbox] = lambda env: env.place
+    """The sandbox of a running episode."""
+    exit_fd: Callable[[Any], int] | None = None
+    """What becomes readable when the process that runs actions is gone."""
+
+    @property
+    def name(self) -> str:
+        return self.env if self.protocol == "default" else f"{self.env}-{self.protocol}"
+
+    def kill(self, env: Any) -> None:
+        """Have the sandbox die under the episode, and wait until its process has."""
+        waits = [] if self.exit_fd is None else [self.exit_fd(env)]
+        self.place(env).close()
+        if waits:
+            assert select.select(waits, [], [], 10)[0]
+
+
+def shell_of(env: Any) -> int:
+    return int(env._interpreter._shell._process.exit_fd)
+
+
+CASES = (
+    Case(
+        "bash",
+        lambda folder: BASH_TASKS,
+        ("echo on", "on\n"),
+        SHELL_ACTIONS,
+        exit_fd=shell_of,
+    ),
+    Case(
+        "sql",
+        sql_tasks.dataset,
+        ("SELECT 'on' AS word", "on"),
+        (
+            "SELECT * FROM customer",
+            "SELECT nothing",
+            "DROP TABLE purchase",
+            "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT MAX(n) FROM r",
+        ),
+        task="move",
+        place=lambda env: env.place._worker.sandbox,
+    ),
+    Case(
+        "python",
+        lambda folder: python_tasks.TASKS,
+        ("print('on')", "on\n"),
+        ("import sys\nsys.version", "1 / 0", "def (", "exit(3)", "while True: pass"),
+    ),
+    Case(
+        "ctf",
+        lambda folder: CTF_TASKS,
+        ("echo on", "on\n"),
+        ("submit x", *SHELL_ACTIONS),
+        by_state=False,
+        exit_fd=shell_of,
+    ),
+    Case(
+        "ctf",
+        lambda folder: CTF_TASKS,
+        ("echo on", "on\n"),
+        ("submit x", *SHELL_ACTIONS),
+        protocol="paper",
+        by_state=False,
+    ),
+)
