@@ -31,6 +31,7 @@ test: $(VENV)/.test  ## Install what the tests need, and run them all
 	@scripts/need-system debootstrap git perl
 	@scripts/need-system --packages debian-archive-keyring || true
 	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true
+	@/usr/bin/python3 -c 'import pytest' 2>/dev/null || scripts/need-system --packages python3-pytest || true
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || scripts/need-system --packages postgresql || true
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)

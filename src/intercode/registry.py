@@ -83,6 +83,10 @@ DATASETS = Registry(
         "python": "intercode.datasets.builtin:load_python",
         "spider": "intercode.datasets.spider:load",
         "sql": "intercode.datasets.builtin:load_sql",
+        "swe": "intercode.datasets.builtin:load_swe",
+        "swe-bench": "intercode.datasets.swe_bench:load",
+        "swe-bench-lite": "intercode.datasets.swe_bench:load_lite",
+        "swe-bench-verified": "intercode.datasets.swe_bench:load_verified",
         "wikisql": "intercode.datasets.wikisql:load",
     },
 )
@@ -99,6 +103,7 @@ ENVS = Registry(
         "python:paper": "intercode.paper.python_gym:PaperPythonEnv",
         "sql": "intercode.envs.sql:SqlEnv",
         "sql:paper": "intercode.paper.sql_gym:PaperSqlEnv",
+        "swe": "intercode.envs.swe:SweEnv",
     },
 )
 """Name, or ``name:protocol``, → an environment's class."""

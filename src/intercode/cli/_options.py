@@ -12,6 +12,7 @@ ENVIRONMENT = (
     "image",
     "network",
     "attempts",
+    "repositories",
     "engine",
     "databases",
     "max_rows",
@@ -97,6 +98,11 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
         "--reward",
         metavar="NAME",
         help="for SQL: default, bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
+    )
+    group.add_argument(
+        "--repositories",
+        metavar="DIR|URL",
+        help="for SWE: where the repositories are that tasks name and do not have",
     )
     group.add_argument(
         "--protocol",

@@ -36,10 +36,16 @@ class Entry:
         return not self.home
 
 
+_SWE_BENCH = (
+    "save its rows as JSON or JSONL, and in Python: intercode.load_dataset({!r}, root=FILE); the "
+    "repositories are cloned by you (--repositories)"
+)
 _ENTRIES = (
     Entry("bash", "our own Bash tasks", "MIT", ""),
     Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
+    Entry("ctf", "our own CTF puzzles, made anew for each seed", "MIT", ""),
     Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
+    Entry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
     Entry(
         "spider",
         "Spider 1.0: questions over many databases (Yu et al. 2018); dev: 1,034 tasks",
@@ -92,6 +98,27 @@ _ENTRIES = (
         "https://github.com/hendrycks/apps",
         advice="unpack the authors' APPS.tar.gz (or save their test.jsonl in a folder), and: "
         "intercode datasets fetch apps --from FOLDER",
+    ),
+    Entry(
+        "swe-bench",
+        "SWE-bench: issues of 12 Python projects (Jimenez et al. 2024); test: 2,294 tasks",
+        "MIT",
+        "https://huggingface.co/datasets/princeton-nlp/SWE-bench",
+        advice=_SWE_BENCH.format("swe-bench"),
+    ),
+    Entry(
+        "swe-bench-lite",
+        "SWE-bench Lite: 300 of its tasks",
+        "MIT",
+        "https://huggingface.co/datasets/princeton-nlp/SWE-bench_Lite",
+        advice=_SWE_BENCH.format("swe-bench-lite"),
+    ),
+    Entry(
+        "swe-bench-verified",
+        "SWE-bench Verified: 500 of its tasks, looked through by people",
+        "MIT",
+        "https://huggingface.co/datasets/princeton-nlp/SWE-bench_Verified",
+        advice=_SWE_BENCH.format("swe-bench-verified"),
     ),
     Entry(
         "ic-ctf",

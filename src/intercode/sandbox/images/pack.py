@@ -33,9 +33,7 @@ def pack(folder: Path, at: str) -> Path:
         with tempfile.NamedTemporaryFile(dir=home, prefix=".", delete=False) as file:
             temporary = Path(file.name)
             try:
-                with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-                    _add_parents(archive, PurePosixPath(at))
-                    archive.add(folder, at.strip("/"), filter=_same_everywhere)
+                write(file, folder, at)
                 file.seek(0)
                 place = home / f"{_digest(file)}.tar"
                 if not place.exists():  # a new file would have images looked at anew
@@ -47,6 +45,25 @@ def pack(folder: Path, at: str) -> Path:
     return place
 
 
+def write(file: IO[bytes], folder: Path, at: str, *, keep_times: bool = False) -> None:
+    """The folder's content as a tarball, in a file that is open for writing.
+
+    Args:
+        file: Where it goes.
+        folder: What is packed.
+        at: The absolute path in the image that it will have.
+        keep_times: Whether files keep their times, to the second; else they have none.
+    """
+
+    def prepared(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        mtime = int(member.mtime) if keep_times else 0
+        return _same_everywhere(member, mtime)
+
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        _add_parents(archive, PurePosixPath(at))
+        archive.add(folder, at.strip("/"), filter=prepared)
+
+
 def _add_parents(archive: tarfile.TarFile, at: PurePosixPath) -> None:
     for parent in reversed(at.relative_to("/").parents):
         if parent.parts:
@@ -55,11 +72,11 @@ def _add_parents(archive: tarfile.TarFile, at: PurePosixPath) -> None:
             archive.addfile(member)
 
 
-def _same_everywhere(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _same_everywhere(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
     """Without what differs between two copies of the same files."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""
-    member.mtime = 0
+    member.mtime = mtime
     member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
     return member
 

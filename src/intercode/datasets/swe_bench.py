@@ -1,0 +1,72 @@
+"""SWE-bench (Jimenez et al. 2024): issues of Python projects, from the user's copy of its rows.
+
+The authors' rows are read from one file, JSON or JSONL, or from a folder that has one. What they
+have under ``hints_text`` was said after the issue, and is no part of what the agent is told.
+
+The rows say which repository and which commit, not where: see ``--repositories``. Nor do they say
+how a project's tests are run: the image must have pytest and what the project needs, and projects
+with a runner of their own (Django, SymPy) need tasks that name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from intercode.datasets.layout import home, read_tasks
+from intercode.errors import TaskError
+from intercode.task import Dataset
+
+_SUFFIXES = (".json", ".jsonl")
+_NEEDED = ("repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
+_KEPT = ("version", "environment_setup_commit", "created_at")
+
+
+def load(root: str | Path | None = None, name: str = "swe-bench") -> Dataset:
+    """All rows; a task's id is the authors' ``instance_id``.
+
+    Args:
+        root: The file, or a folder with one file of rows; None: ``datasets/NAME`` in InterCode's
+            cache.
+        name: The dataset's name.
+
+    Raises:
+        TaskError: It is not there, or malformed.
+    """
+    file = _file(home(name) if root is None else Path(root), name)
+    return Dataset(read_tasks(file, _task), name, str(file))
+
+
+def load_lite(root: str | Path | None = None) -> Dataset:
+    """SWE-bench Lite: see `load`."""
+    return load(root, "swe-bench-lite")
+
+
+def load_verified(root: str | Path | None = None) -> Dataset:
+    """SWE-bench Verified: see `load`."""
+    return load(root, "swe-bench-verified")
+
+
+def _file(place: Path, name: str) -> Path:
+    if place.is_file():
+        return place
+    files = sorted(place.glob("*")) if place.is_dir() else []
+    found = [file for file in files if file.suffix in _SUFFIXES]
+    if len(found) != 1:
+        raise TaskError(
+            f"{place}: dataset {name!r} must be one file of rows, {' or '.join(_SUFFIXES)}, or a "
+            f"folder with one; there are {len(found)}"
+        )
+    return found[0]
+
+
+def _task(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+    return {
+        "task_id": row["instance_id"],
+        "query": row["problem_statement"],
+        "gold": row["patch"],
+        "tags": [row["repo"]],
+        **{field: row[field] for field in _NEEDED},
+        **{field: row.get(field) for field in _KEPT},
+    }

@@ -1,0 +1,187 @@
+"""What a SWE task says of its tests, checked; and which files an agent's work cannot include."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any
+
+from intercode.errors import TaskError
+from intercode.rewards.swe_patch import touched
+from intercode.task import Task
+
+DIRECTORY = "/repo"
+"""Where the repository lies, unless a task says otherwise."""
+
+RUNNERS = ("pytest", "unittest", "command")
+
+TEST_FILES = (
+    "test", "tests", "test_*", "*_test", "*_test.*", "conftest", "conftest.*",
+    "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
+    "pyproject.toml",
+)  # fmt: skip
+"""Files and folders, at any depth, that decide how tests run: they stay as they were, unless gold
+itself changes them."""
+
+IGNORED = (
+    ".git", "__pycache__", "*.pyc", "*.pth", "*.egg-info", "*.dist-info", "sitecustomize.*",
+    "usercustomize.*",
+)  # fmt: skip
+"""What is never part of a fix: git's own files, and what Python would run or believe unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a task is graded."""
+
+    directory: str
+    """The absolute path of the repository."""
+    runner: str
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    test_patch: str
+    timeout: float | None
+    """Seconds for one run of the tests; None is the sandbox's limit."""
+    python: str
+    """The program that runs them."""
+    fixed: frozenset[str]
+    """Paths, relative to the repository, that only the test patch may change."""
+    stems: frozenset[tuple[str, str]]
+    """(folder, name up to its first dot) of the modules that the named tests are in."""
+    free: frozenset[str]
+    """Paths that gold changes, so that an agent may."""
+    globs: tuple[str, ...]
+    """The task's own ``test_files``."""
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """All named tests, once each."""
+        return tuple(dict.fromkeys((*self.fail_to_pass, *self.pass_to_pass)))
+
+    def takes(self, path: str) -> bool:
+        """Whether an agent's change of this path, relative to the repository, counts."""
+        parts = PurePosixPath(path).parts
+        if any(_matches(part, IGNORED) for part in parts) or path in self.fixed:
+            return False
+        above = ["/".join(parts[:depth]) for depth in range(len(parts))]
+        stems = [name.partition(".")[0] for name in parts]
+        if not self.stems.isdisjoint(zip(above, stems, strict=True)):
+            return False
+        if any(fnmatchcase(path, glob) for glob in self.globs):
+            return False
+        return path in self.free or not any(_matches(part, TEST_FILES) for part in parts)
+
+
+def make_plan(task: Task) -> Plan:
+    """The plan of a task.
+
+    Raises:
+        TaskError: A field is missing or malformed; it names the task and the field.
+    """
+    directory = _text(task, "directory") or DIRECTORY
+    pure = PurePosixPath(directory)
+    if str(pure) != directory or len(pure.parts) < 2 or pure.root != "/" or ".." in pure.parts:
+        raise _wrong(task, "directory", f"must be an absolute path, not {directory!r}")
+    runner = _text(task, "runner") or "pytest"
+    if runner not in RUNNERS:
+        raise _wrong(task, "runner", f"must be one of {', '.join(RUNNERS)}, not {runner!r}")
+    fail_to_pass = _names(task, "FAIL_TO_PASS", runner)
+    pass_to_pass = _names(task, "PASS_TO_PASS", runner)
+    if not fail_to_pass:
+        raise _wrong(task, "FAIL_TO_PASS", "names no test: nothing says when the task is solved")
+    test_patch = _text(task, "test_patch") or ""
+    fixed = _touched(task, "metadata.test_patch", test_patch)
+    if test_patch.strip() and not fixed:
+        raise _wrong(task, "test_patch", "must be a unified diff")
+    free = frozenset[str]().union(*(_touched(task, "gold", gold) for gold in task.gold))
+    if task.gold and not free:
+        raise TaskError(f"task {task.task_id!r}: 'gold' must be a unified diff")
+    modules = (_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
+    return Plan(
+        directory,
+        runner,
+        fail_to_pass,
+        pass_to_pass,
+        test_patch,
+        _seconds(task),
+        _text(task, "python") or "python3",
+        fixed,
+        frozenset(module for module in modules if module is not None),
+        free - fixed,
+        tuple(_list(task, "test_files")),
+    )
+
+
+def _touched(task: Task, field: str, patch: str) -> frozenset[str]:
+    try:
+        return touched(patch)
+    except ValueError as error:
+        raise TaskError(f"task {task.task_id!r}: '{field}': {error}") from None
+
+
+def _module(name: str, runner: str) -> tuple[str, str] | None:
+    """The folder and the stem of the module that a test is in."""
+    if runner == "command":
+        return None
+    if runner == "pytest":
+        path = PurePosixPath(name.partition("::")[0])
+    else:  # package.module.Class.method
+        path = PurePosixPath(*name.split(".")[:-2])
+    parent = str(path.parent)
+    return ("" if parent == "." else parent, path.name.partition(".")[0])
+
+
+def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:
+    names = tuple(_list(task, field))
+    for name in names:
+        if runner == "pytest" and not re.match(r"[^:/][^:]*\.[A-Za-z]+::.", name):
+            raise _wrong(
+                task, field, f"{name!r} is no test of pytest's, as tests/test_x.py::test_y"
+            )
+        if runner == "unittest" and not re.fullmatch(r"\w+(\.\w+){2,}", name):
+            raise _wrong(task, field, f"{name!r} is no test of unittest's, as test_x.Class.test_y")
+    return names
+
+
+def _list(task: Task, field: str) -> list[str]:
+    """A list of texts, or JSON text of one, as the authors' files have it."""
+    value: Any = task.metadata.get(field) or []
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise _wrong(task, field, "is text, but not JSON") from None
+    if not isinstance(value, list) or not all(_is_text(item) for item in value):
+        raise _wrong(task, field, "must be a list of texts")
+    return value
+
+
+def _text(task: Task, field: str) -> str | None:
+    value = task.metadata.get(field)
+    if value is not None and not (isinstance(value, str) and "\0" not in value):
+        raise _wrong(task, field, "must be text")
+    return value or None
+
+
+def _seconds(task: Task) -> float | None:
+    value = task.metadata.get("test_timeout", task.timeout)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise _wrong(task, "test_timeout", "must be a number of seconds")
+    if value is not None and not 0 < value < float("inf"):
+        raise _wrong(task, "test_timeout", "must be above 0")
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and "\0" not in value
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _wrong(task: Task, field: str, why: str) -> TaskError:
+    return TaskError(f"task {task.task_id!r}: 'metadata.{field}' {why}")

@@ -1,0 +1,117 @@
+"""Running named tests in a sandbox, and believing as little as possible of what comes back."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from intercode.episode import decode
+from intercode.errors import TaskError
+from intercode.rewards import swe_junit, swe_runner
+from intercode.rewards.swe_plan import Plan
+from intercode.sandbox.base import Sandbox
+from intercode.task import Task
+
+_FAILING = b"def test_first():\n    assert 1 == 2\n\n\ndef test_last():\n    assert [] == [1]\n"
+_GRACE = 5.0
+_OUTPUT = 4000
+_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of the tests."""
+
+    passed: frozenset[str]
+    why: str = ""
+    """Why none has passed, if there is no report that can be believed."""
+    output: str = ""
+    """The end of what was printed, for people."""
+
+
+def run(sandbox: Sandbox, plan: Plan) -> Run:
+    """Run the plan's tests in a sandbox that has the agent's work, and the tests."""
+    seconds = sandbox.limits.timeout if plan.timeout is None else plan.timeout
+    if plan.runner == "command":
+        return _run_commands(sandbox, plan, seconds)
+    secret = secrets.token_hex(16)
+    first, last = _ours(sandbox, plan)
+    message = {
+        "runner": plan.runner,
+        "tests": [first, *plan.tests, last],
+        "secret": secret,
+        "seconds": seconds,
+    }
+    done = sandbox.exec(
+        [plan.python, _install(sandbox)],
+        stdin=json.dumps(message).encode(),
+        cwd=plan.directory,
+        timeout=seconds + _GRACE,
+        output_limit=swe_junit.LIMIT,
+    )
+    sandbox.kill()
+    output = decode(done.stderr[-_OUTPUT:])
+    start = secret.encode()
+    if done.timed_out:
+        return Run(frozenset(), f"the tests were not done within {seconds:g} s", output)
+    if not done.ok or done.truncated or not done.stdout.startswith(start):
+        return Run(frozenset(), f"the tests ended without a report ({done.exit_code})", output)
+    whole = done.stdout[len(start) :][:1] == swe_runner.WHOLE
+    try:
+        found = swe_junit.read(done.stdout[len(start) + 1 :])
+    except swe_junit.ReportError as error:
+        return Run(frozenset(), str(error), output)
+    if found.get(first, True) or found.get(last, whole):
+        return Run(frozenset(), "tests that cannot pass have passed, or were not run", output)
+    return Run(frozenset(name for name, passed in found.items() if passed), "", output)
+
+
+def check_runner(sandbox: Sandbox, task: Task, plan: Plan) -> None:
+    """See to it that tests can be run in a sandbox that no agent's work has been in.
+
+    Raises:
+        TaskError: They cannot: the image lacks something.
+    """
+    if plan.runner == "command":
+        return
+    code = f"import unittest, xml.etree, {plan.runner}"
+    done = sandbox.exec([plan.python, "-c", code], cwd="/", timeout=60.0)
+    if not done.ok:
+        raise TaskError(
+            f"task {task.task_id!r}: its image cannot run {plan.runner} with {plan.python!r}: "
+            f"{decode(done.stderr).strip()[-300:] or f'exit code {done.exit_code}'}; install it "
+            f"in the image, or name another in 'metadata.python'"
+        )
+
+
+def _ours(sandbox: Sandbox, plan: Plan) -> tuple[str, str]:
+    """The names of two tests that fail; pytest's lie beside the first of the task's."""
+    name = f"test_{secrets.token_hex(8)}"
+    if plan.runner == "unittest":
+        return f"{name}.first", f"{name}.last"
+    folder = PurePosixPath(plan.tests[0].partition("::")[0]).parent
+    file = folder / f"{name}.py"
+    sandbox.write_file(PurePosixPath(plan.directory, file), _FAILING)
+    return f"{file}::test_first", f"{file}::test_last"
+
+
+def _install(sandbox: Sandbox) -> str:
+    path = f"/tmp/{secrets.token_hex(8)}/run.py"
+    sandbox.write_file(path, Path(swe_runner.__file__).read_bytes())
+    return path
+
+
+def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
+    """Each test is a command: the kernel says whether it has passed."""
+    passed, output = set(), ""
+    for command in plan.tests:
+        argv = [*_SHELL, command]
+        done = sandbox.exec(argv, cwd=plan.directory, timeout=seconds, merge_stderr=True)
+        sandbox.kill()
+        if done.ok:
+            passed.add(command)
+        else:
+            output += f"$ {command}\n{decode(done.stdout[-_OUTPUT:])}"
+    return Run(frozenset(passed), "", output[-_OUTPUT:])

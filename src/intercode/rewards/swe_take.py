@@ -1,0 +1,107 @@
+"""Taking an agent's work over into a sandbox where it has never been.
+
+Only what lies in the repository, and counts there (`Plan.takes`), is carried: files, links, their
+modes. It is read and written through the sandboxes' own interfaces; nothing that the agent left is
+run for it but ``readlink``, which can but lie about the agent's own links.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from intercode.errors import OutputLimitError, SandboxError
+from intercode.rewards.swe_plan import Plan
+from intercode.sandbox.base import MIB, Change, Sandbox
+
+MOST_FILES = 20_000
+LARGEST = 64 * MIB
+MOST_BYTES = 256 * MIB
+_SHOWN = 20
+
+
+@dataclass(slots=True)
+class Taken:
+    """What was carried over, and what was not."""
+
+    left_out: list[str] = field(default_factory=list)
+    """Of the paths that do not count, or could not be carried, the first few."""
+    too_much: bool = False
+    """More was changed than is carried: nothing was."""
+
+    def leave(self, path: str) -> None:
+        """Remember a path that was not carried."""
+        if len(self.left_out) < _SHOWN:
+            self.left_out.append(path)
+
+
+def take_over(agent: Sandbox, fresh: Sandbox, plan: Plan) -> Taken:
+    """Make the changes of one sandbox's repository in another's.
+
+    Raises:
+        SandboxError: One of them failed.
+    """
+    taken = Taken()
+    changes = list(_counted(agent.changes(), plan, taken))
+    size = sum(change.size for change in changes if change.size <= LARGEST)
+    if len(changes) > MOST_FILES or size > MOST_BYTES:
+        taken.too_much = True
+        return taken
+    folders = [change for change in changes if change.type == "dir" and change.kind != "deleted"]
+    others = [change for change in changes if change not in set(folders)]
+    # What has another type now must go first. A folder goes only if nothing is left in it: what
+    # does not count stays, and so do the folders that it is in.
+    _each(fresh, ["rm", "-f", "--"], [c.path for c in changes if c.content_changed])
+    _each(fresh, ["rmdir", "--"], [c.path for c in reversed(others) if c.content_changed])
+    _each(fresh, ["mkdir", "-p", "--"], [c.path for c in folders])
+    for change in others:
+        if change.kind != "deleted" and change.type == "file" and change.content_changed:
+            _carry(agent, fresh, change, taken)
+    modes = [change for change in others if not change.content_changed]
+    for mode in sorted({change.mode for change in modes if change.type == "file"}):
+        paths = [change.path for change in modes if change.mode == mode]
+        _each(fresh, ["chmod", f"{mode & 0o777:o}", "--"], paths)
+    # Links last: no file is written through one.
+    links = [c for c in others if c.type == "symlink" and c.kind != "deleted" and c.content_changed]
+    for change in links:
+        _link(agent, fresh, change, taken)
+    return taken
+
+
+def _counted(changes: Iterable[Change], plan: Plan, taken: Taken) -> Iterable[Change]:
+    prefix = f"{plan.directory}/"
+    for change in changes:
+        if change.path.startswith(prefix):
+            if plan.takes(change.path[len(prefix) :]):
+                yield change
+            elif change.type != "dir" and "/.git/" not in change.path:
+                taken.leave(change.path)
+
+
+def _carry(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None:
+    try:
+        data = agent.read_file(change.path, LARGEST)
+        fresh.write_file(change.path, data, change.mode & 0o777)
+    except OSError as error:  # unreadable, or where there is a folder that stays
+        if isinstance(error, SandboxError) and not isinstance(error, OutputLimitError):
+            raise
+        taken.leave(change.path)
+
+
+def _link(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None:
+    done = agent.exec(["readlink", "-n", "--", os.fsencode(change.path)])
+    known = done.ok and done.stdout and b"\0" not in done.stdout
+    argv: list[str | bytes] = ["ln", "-sT", "--", done.stdout, os.fsencode(change.path)]
+    if not (known and fresh.exec(argv).ok):
+        taken.leave(change.path)
+
+
+def _each(sandbox: Sandbox, command: Sequence[str], paths: Sequence[str]) -> None:
+    """Run a command on paths; where it does not apply to one, it does nothing."""
+    if paths:
+        listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
+        sandbox.exec(["xargs", "-0", *command], stdin=listed, cwd="/", timeout=_SECONDS)
+
+
+_SECONDS = 120.0

@@ -1,0 +1,231 @@
+"""A repository at one commit, as a tarball that can be laid over an image.
+
+It has that commit, its history, and nothing else: objects are fetched into a new repository, so
+that no later commit, tag, remote, reflog, stash, note, hook or setting of the source can be in it.
+Preparing it executes nothing of it (see `git`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from intercode.errors import ImageError
+from intercode.folders import cache_root
+from intercode.sandbox.images.archive import unpack
+from intercode.sandbox.images.base import Image
+from intercode.sandbox.images.files import locked
+from intercode.sandbox.images.git import Git
+from intercode.sandbox.images.pack import write
+from intercode.sandbox.images.spec import ARCHIVES
+
+VERSION = "1"
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
+_FULL = re.compile(r"[0-9a-f]{40}")
+_NAME = re.compile(r"\w[\w./-]*")
+_FILES = (*ARCHIVES, ".bundle", ".fi")
+_CONFIG = """\
+[core]
+\trepositoryformatversion = 0
+\tfilemode = true
+\tbare = false
+\tlogallrefupdates = true
+\tcheckStat = minimal
+\ttrustctime = false
+[user]
+\tname = Agent
+\temail = agent@example.invalid
+"""
+# Checked out files have the commit's time, and their inodes change from sandbox to sandbox: with
+# these settings git knows that they are unchanged without reading all of them.
+
+
+def is_url(source: str) -> bool:
+    """Whether git is to fetch it from elsewhere."""
+    return _URL.match(source) is not None
+
+
+def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
+    """What identifies the prepared repository, wherever it came from, and its tarball in the cache.
+
+    Args:
+        source: A folder (work tree or bare), a ``.bundle``, a ``.fi`` (``git fast-export``'s text),
+            a tarball of a folder with or without ``.git``, or a URL.
+        commit: The commit or tag that it is to be at; None for a tarball without ``.git``.
+        at: The absolute path in the image that it will have.
+
+    Raises:
+        ImageError: There is no git, no such repository, or no such commit in it.
+    """
+    if commit is not None and not _NAME.fullmatch(commit):
+        raise ImageError(f"{commit!r} is no commit")
+    home = cache_root() / "repositories"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix=".") as folder:
+            return _prepare(home, Path(folder), source, commit, at)
+    except OSError as error:
+        raise ImageError(f"cannot prepare the repository {source}: {error}") from error
+
+
+def _prepare(
+    home: Path, scratch: Path, source: str, commit: str | None, at: str
+) -> tuple[str, Path]:
+    git = Git(scratch)
+    path = Path(source)
+    if is_url(source):
+        known = commit if commit and _FULL.fullmatch(commit) else None
+    elif path.is_dir():
+        source = str(_git_folder(path))
+        known = commit = _resolve(git, source, commit, path)
+    elif path.is_file() and path.name.endswith(_FILES):
+        known = f"{_checksum(path)}:{commit}"
+    else:
+        known_files = ", ".join(_FILES)
+        raise ImageError(
+            f"there is no repository {path}: neither a folder nor one of {known_files}"
+        )
+    if known is None:  # a branch or tag of another machine's may have moved since
+        known = commit = _fetch_all(git, scratch, source, commit)
+        source = str(scratch / "source")
+    key = hashlib.blake2b("\0".join([VERSION, at, known]).encode(), digest_size=16).hexdigest()
+    place = home / f"{key}.tar"
+    with locked(home / f"{key}.lock"):
+        if not place.exists():
+            _build(git, scratch, source, commit, at, place)
+    return key, place
+
+
+def _build(git: Git, scratch: Path, source: str, commit: str | None, at: str, place: Path) -> None:
+    new = scratch / "new"
+    git("init", "--quiet", "--template=", new)
+    with _repository(git, scratch, source, commit) as (folder, found):
+        if found is None:
+            _commit_files(git, folder, new)
+        else:
+            git("-C", new, "fetch", "--quiet", "--no-tags", "--update-shallow", "--update-head-ok",
+                folder, f"+{found}:refs/heads/main")  # fmt: skip
+            git("-C", new, "read-tree", "--reset", "-u", "refs/heads/main")
+    seconds = int(git("-C", new, "show", "--no-patch", "--format=%ct", "HEAD"))
+    _finish(git, new, seconds)
+    with (scratch / "tar").open("wb") as file:
+        write(file, new, at, keep_times=True)
+    (scratch / "tar").replace(place)
+
+
+@contextmanager
+def _repository(
+    git: Git, scratch: Path, source: str, commit: str | None
+) -> Iterator[tuple[Path, str | None]]:
+    """A repository on this machine and the commit, or a folder of files and None."""
+    if is_url(source):
+        found = _fetch_all(git, scratch, source, commit)
+        yield scratch / "source", found
+        return
+    path = Path(source)
+    if path.is_dir() or path.name == ".git":  # which is a file, in a work tree of another's
+        yield path, commit
+        return
+    folder = scratch / "source"
+    if path.suffix == ".fi":
+        git("init", "--quiet", "--bare", "--template=", folder)
+        with path.open("rb") as text:
+            git("--git-dir", folder, "fast-import", "--quiet", stdin=text)
+    elif path.suffix == ".bundle":
+        git("init", "--quiet", "--bare", "--template=", folder)
+        git("--git-dir", folder, "fetch", "--quiet", path, "+refs/*:refs/*")
+    else:
+        folder = _unpacked(path, folder)
+        if not (folder / ".git").exists() and not (folder / "HEAD").exists():
+            if commit is not None:
+                raise ImageError(f"{path} has no .git, and so no commit {commit!r}")
+            yield folder, None
+            return
+        folder = _git_folder(folder)
+    yield folder, _resolve(git, str(folder), commit, path)
+
+
+def _fetch_all(git: Git, scratch: Path, url: str, commit: str | None) -> str:
+    """Fetch a commit from elsewhere into ``scratch/source``; its full name."""
+    if commit is None:
+        raise ImageError(f"which commit of {url}?")
+    folder = scratch / "source"
+    if not folder.exists():
+        git("init", "--quiet", "--bare", "--template=", folder)
+        git("--git-dir", folder, "fetch", "--quiet", "--no-tags", "--", url, f"+{commit}:refs/it")
+    return git("--git-dir", folder, "rev-parse", "--verify", "refs/it^{commit}")
+
+
+def _git_folder(folder: Path) -> Path:
+    inner = folder / ".git"
+    if inner.exists():
+        return inner
+    if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
+        return folder
+    raise ImageError(f"the folder {folder} is no git repository")
+
+
+def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
+    if commit is None:
+        raise ImageError(f"which commit of {path}?")
+    try:
+        return git("--git-dir", folder, "rev-parse", "--verify", "--end-of-options",
+                   f"{commit}^{{commit}}")  # fmt: skip
+    except ImageError as error:
+        raise ImageError(f"{path} has no commit {commit!r}: {error}") from None
+
+
+def _unpacked(path: Path, folder: Path) -> Path:
+    """A tarball's content; of the one folder in it, if it has only that."""
+    folder.mkdir()
+    with path.open("rb") as file:
+        unpack(file, path, folder, Image(name=path.name, digest="", layers=()))
+    entries = list(folder.iterdir())
+    only = entries[0] if len(entries) == 1 else folder
+    return only if only.is_dir() and not only.is_symlink() and only.name != ".git" else folder
+
+
+def _commit_files(git: Git, folder: Path, new: Path) -> None:
+    for entry in folder.iterdir():
+        shutil.move(entry, new)
+    git("-C", new, "add", "--all", "--force")
+    git("-C", new, "commit", "--quiet", "--allow-empty", "--no-gpg-sign", "--message=Begin")
+
+
+def _finish(git: Git, new: Path, seconds: int) -> None:
+    """Nothing but objects, one branch and the index; all files of the commit's time."""
+    inner = new / ".git"
+    for name in ("FETCH_HEAD", "ORIG_HEAD", "COMMIT_EDITMSG", "logs", "description"):
+        path = inner / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    (inner / "config").write_text(_CONFIG, encoding="ascii")
+    _set_times(new, seconds)
+    git("-C", new, "update-index", "-q", "--refresh")
+    # As old as the files, the index would tell git to trust none of its times.
+    _set_times(inner, seconds)
+    os.utime(inner / "index", (seconds + 1, seconds + 1))
+
+
+def _set_times(folder: Path, seconds: int) -> None:
+    for parent, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            os.utime(Path(parent, name), (seconds, seconds), follow_symlinks=False)
+        os.utime(parent, (seconds, seconds))
+
+
+def _checksum(path: Path) -> str:
+    hasher = hashlib.blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
