@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import time
 from pathlib import Path, PurePosixPath
 
@@ -91,13 +90,13 @@ class CtfStage(SandboxStage):
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
         if _text(task, "assets") is None:  # else it is in the image
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
-        for path, data in _binary_files(task).items():
-            try:
+        try:
+            for path, data in _binary_files(task).items():
                 sandbox.write_file(PurePosixPath(self.directory(task), path), data)
-            except OSError as error:
-                raise TaskError(
-                    f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
-                ) from error
+        except OSError as error:
+            raise TaskError(
+                f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
+            ) from error
         super()._prepare(sandbox, task)
         if (service := _text(task, "service")) is not None:
             self._serve(sandbox, task, service)
@@ -150,8 +149,10 @@ def _text(task: Task, name: str) -> str | None:
 def _binary_files(task: Task) -> dict[str, bytes]:
     rows = task.metadata.get("binary_files") or {}
     try:
+        if not isinstance(rows, dict) or not all(isinstance(path, str) for path in rows):
+            raise TypeError("not an object")
         return {path: base64.b64decode(text, validate=True) for path, text in rows.items()}
-    except (AttributeError, TypeError, binascii.Error) as error:
+    except (TypeError, ValueError) as error:
         raise TaskError(
             f"task {task.task_id!r}: 'metadata.binary_files' must be an object of path → content "
             f"in base64: {error}"
