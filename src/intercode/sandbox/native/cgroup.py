@@ -66,6 +66,15 @@ def _write(path: str, value: str) -> None:
         file.write(value)
 
 
+def join(folder: str) -> None:
+    """Put this process into a cgroup. It may take 15 ms: the kernel waits for all processors.
+
+    Raises:
+        OSError: The kernel refused; the sandbox must not start.
+    """
+    _write(folder + "/cgroup.procs", "0")
+
+
 class Cgroups:
     """The cgroups of one spawner's sandboxes. `available` is False where none can be made."""
 
@@ -90,14 +99,23 @@ class Cgroups:
         """Whether limits hold for a sandbox as a whole."""
         return self.version != 0
 
-    def add(self, name: str, pid: int, memory: int, processes: int) -> None:
-        """Make a sandbox's cgroup and put its first process there.
+    def make(self, name: str) -> str:
+        """Make a sandbox's cgroup, without limits so far: its folder, for `join`.
 
         Raises:
             OSError: The kernel refused; the sandbox must not start.
         """
         folder = f"{self.folder}/{name}"
         os.mkdir(folder)
+        return folder
+
+    def limit(self, name: str, memory: int, processes: int) -> None:
+        """Set the limits of a sandbox's cgroup.
+
+        Raises:
+            OSError: The kernel refused; the sandbox must not start.
+        """
+        folder = f"{self.folder}/{name}"
         if self.version == 1:
             _write(folder + "/memory.limit_in_bytes", str(memory))
             with contextlib.suppress(OSError):  # absent where the kernel does not count swap
@@ -107,7 +125,6 @@ class Cgroups:
             with contextlib.suppress(OSError):  # absent where the kernel does not count swap
                 _write(folder + "/memory.swap.max", "0")
             _write(folder + "/pids.max", str(processes))
-        _write(folder + "/cgroup.procs", str(pid))
 
     def remove(self, name: str) -> bool:
         """Remove a sandbox's cgroup; False while a process is still leaving it."""

@@ -196,7 +196,7 @@ def _enter_user_namespace(link: socket.socket) -> None:
     if link.recv(1) != b"k":
         raise OSError("the spawner did not write the id maps")
     link.close()
-    # After the spawner has put this process into its cgroup, which becomes the namespace's root.
+    # After this process has entered its cgroup, which becomes the namespace's root.
     sc.unshare(sc.CLONE_NEWCGROUP)
     os.setresgid(0, 0, 0)
     with suppress(PermissionError):  # an ordinary user's map forbids it, and has no groups

@@ -25,14 +25,15 @@ from intercode.sandbox.native.syscalls import hide_arguments
 class Child:
     """A forked process that is, or waits to become, a sandbox's process 1."""
 
-    def __init__(self, machine: launch.Machine, network: bool, layers_mounted: int) -> None:
-        self.network = network
+    def __init__(
+        self, machine: launch.Machine, network: bool, layers_mounted: int, folder: str
+    ) -> None:
         self.layers_mounted = layers_mounted
         """How many layers it sees: its copy of the mounts is as old as itself."""
         self.link, theirs = wire.pair()
         self.pid = launch.clone(network)
         if self.pid == 0:
-            become_sandbox(theirs, machine, network)
+            become_sandbox(theirs, machine, network, folder)
         theirs.close()
 
 
@@ -40,7 +41,7 @@ class Spawner:
     """The event loop of the spawner.
 
     One child is forked ahead, so that the next start need not wait for the fork and for the
-    kernel to make namespaces; it has nothing of any sandbox's yet.
+    kernel to make namespaces and to move it into a cgroup; it has nothing of any sandbox's yet.
     """
 
     def __init__(self, caller: socket.socket, name: str) -> None:
@@ -109,15 +110,12 @@ class Spawner:
         """Start one sandbox. It announces itself on its socket when it is ready."""
         spec = self.layers.prepare(spec)
         child = self.take_child(spec["network"])
-        self.count += 1
-        name = str(self.count)
-        self.live[child.pid] = name
         try:
             if self.cgroups.available:
                 limits = spec["limits"]
                 # Files in memory count as memory: they have a limit of their own to fill.
                 total = limits["memory"] + limits["disk"]
-                self.cgroups.add(name, child.pid, total, limits["processes"] + 1)
+                self.cgroups.limit(self.live[child.pid], total, limits["processes"] + 1)
             wire.send(child.link, spec, [control.fileno()])
         except OSError:
             child.link.close()
@@ -134,7 +132,20 @@ class Spawner:
             if spare.layers_mounted == self.layers.mounted:
                 return spare
             spare.link.close()  # which ends it
-        return Child(self.machine, network, self.layers.mounted)
+        return self.fork(network)
+
+    def fork(self, network: bool) -> Child:
+        """A new child, which enters a cgroup of its own."""
+        self.count += 1
+        name = str(self.count)
+        folder = self.cgroups.make(name) if self.cgroups.available else ""
+        try:
+            child = Child(self.machine, network, self.layers.mounted, folder)
+        except OSError:
+            self.cgroups.remove(name)
+            raise
+        self.live[child.pid] = name
+        return child
 
     def write_id_maps(self, link: int) -> None:
         """A sandbox has entered its user namespace: say who is who in it."""
@@ -149,7 +160,8 @@ class Spawner:
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
         if self.spare is None:
-            self.spare = Child(self.machine, False, self.layers.mounted)
+            with suppress(OSError):  # the next start meets it again, and says so
+                self.spare = self.fork(network=False)
 
     def reap(self) -> None:
         """Collect ended sandboxes and remove their cgroups."""
@@ -164,8 +176,6 @@ class Spawner:
 
     def close(self) -> None:
         """End every sandbox and leave nothing."""
-        if self.spare is not None:
-            self.live[self.spare.pid] = ""
         for pid in self.live:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -173,18 +183,22 @@ class Spawner:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             self.leaving.append(name)
-        for name in filter(None, self.leaving):
+        for name in self.leaving:
             self.cgroups.remove(name)
         self.cgroups.close()
 
 
-def become_sandbox(link: socket.socket, machine: launch.Machine, network: bool) -> None:
+def become_sandbox(
+    link: socket.socket, machine: launch.Machine, network: bool, folder: str
+) -> None:
     """In the child: never returns into the spawner's loop."""
     failure: BaseException | None = None
     try:
         link = launch.keep_only(link)
         try:
             launch.prepare(network, machine.root)
+            if folder:
+                cgroup.join(folder)
         except OSError as error:
             failure = error
         spec, fds = wire.receive(link)
