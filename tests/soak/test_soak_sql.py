@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -13,27 +11,10 @@ from intercode.databases import get_engine
 from intercode.envs.sql import SqlEnv
 from intercode.sandbox.base import Limits
 
+from .held import held
+
 EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "150"))
 ENDLESS = "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
-
-
-def descendants(pid: int) -> int:
-    """How many processes are below one."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:  # it has just ended
-        return 0
-    return sum(1 + descendants(int(child)) for child in children)
-
-
-def held() -> dict[str, int]:
-    """What this process holds of the machine."""
-    return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
-        "files": len(os.listdir(tempfile.gettempdir())),
-    }
 
 
 def episode(env: SqlEnv, number: int) -> None:

@@ -1,0 +1,67 @@
+"""What this process, and the spawners of its sandboxes, hold of the machine."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from intercode.sandbox.images import cache_root
+from intercode.sandbox.native import cgroup
+
+
+def held(provider: Any = None) -> dict[str, int]:
+    """All that could grow; with a provider, what its sandboxes hold, too, and memory in KiB."""
+    found = {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "temporary files": len(os.listdir(tempfile.gettempdir())),
+    }
+    if provider is None:
+        return found
+    spawner = provider._spawner.process.pid
+    deadline = time.monotonic() + 10
+    # The last sandboxes are on their way out; one child is forked ahead, and stays.
+    while len(list(children(spawner))) > 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # What lives is measured, not what the allocator keeps for the next time.
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    pattern = f"{cgroup.PREFIX}{os.getpid()}-*/*/"
+    return {
+        **found,
+        "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
+        "spawner descriptors": len(os.listdir(f"/proc/{spawner}/fd")),
+        "spawner mounts": len(Path(f"/proc/{spawner}/mountinfo").read_text().splitlines()),
+        "sandboxes": len(list(children(spawner))),
+        "cgroups": sum(len(list(Path(p).glob(pattern))) for _, p in cgroup.parents()),
+        "snapshots": len(list((cache_root() / "snapshots").glob(f"{os.getpid()}-*"))),
+        "memory": kilobytes(os.getpid()),
+        "spawner memory": kilobytes(spawner),
+    }
+
+
+def kilobytes(pid: int) -> int:
+    """Private and shared memory of a process, by its share."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+
+
+def children(pid: int) -> Iterator[int]:
+    """The processes that one has started; none if it has just ended."""
+    try:
+        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return
+    yield from map(int, listed)
+
+
+def descendants(pid: int) -> int:
+    """How many processes are below one."""
+    return sum(1 + descendants(child) for child in children(pid))
