@@ -2,7 +2,7 @@
 
 from intercode.folders import cache_root
 from intercode.sandbox.images.base import BuildScript, Image, Progress
-from intercode.sandbox.images.host import host_mounts
+from intercode.sandbox.images.host import host_mounts, private_folders
 from intercode.sandbox.images.prune import ImageInfo, list_images, prune, sweep
 from intercode.sandbox.images.resolve import resolve
 
@@ -14,6 +14,7 @@ __all__ = [
     "cache_root",
     "host_mounts",
     "list_images",
+    "private_folders",
     "prune",
     "resolve",
     "sweep",

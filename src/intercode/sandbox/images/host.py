@@ -6,12 +6,15 @@ address, key or setting of its owner.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from intercode.errors import ImageError
+from intercode.folders import cache_root
 from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image, digest_of
 
 VERSION = "1"
@@ -93,6 +96,34 @@ def host_mounts() -> tuple[str, ...]:
     """
     own = [f"/{name}" for name in _SYSTEM_FOLDERS if _is_folder(Path("/", name))]
     return ("/usr", *own)
+
+
+def private_folders() -> list[str]:
+    """Folders that no sandbox may see, should they be under the programs' folders.
+
+    Where we work, the user's home, our cache, and InterCode itself: it holds the bundled golds, and
+    makes the puzzles' flags. None of them is below another.
+    """
+    places = [cache_root(), Path(os.environ.get("HOME", "/root"))]
+    with contextlib.suppress(OSError):
+        places.append(Path.cwd())
+    return list(_outermost(*places))
+
+
+@lru_cache(maxsize=8)
+def _outermost(*places: Path) -> tuple[str, ...]:
+    """These and our own, as they are called without links. Remembered: every start asks."""
+    found = {place.resolve() for place in places if place.is_absolute()} | _own_folders()
+    return tuple(sorted(str(path) for path in found if found.isdisjoint(path.parents)))
+
+
+def _own_folders() -> set[Path]:
+    """InterCode as installed; or the checkout that it runs from, with its tests and history."""
+    package = Path(__file__).resolve().parents[2]
+    site = package.parent
+    if site.name == "src" and (site.parent / "pyproject.toml").is_file():
+        return {site.parent}
+    return {package, *site.glob("intercode_gym-*.dist-info")}
 
 
 def make(argument: str, context: Context) -> Image:

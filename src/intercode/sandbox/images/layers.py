@@ -40,7 +40,7 @@ def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
     folders = list(reversed(layers))
     found = Found(folders[0], folders[0].lstat()) if folders else None
     for name in parts:
-        entries = _visible(folders, name)
+        entries = visible(folders, name)
         if not entries:
             return None
         found = entries[0]
@@ -48,7 +48,7 @@ def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
     return found
 
 
-def _visible(folders: Sequence[Path], name: str) -> list[Found]:
+def visible(folders: Sequence[Path], name: str) -> list[Found]:
     """An entry of a merged directory: one that is seen, or the directories that merge into one."""
     entries: list[Found] = []
     for folder in folders:

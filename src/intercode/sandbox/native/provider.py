@@ -10,19 +10,19 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.sandbox.base import Limits, Snapshot
-from intercode.sandbox.images import Image, Progress, resolve
+from intercode.sandbox.images import Image, Progress, private_folders, resolve
+from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.client import Spawner
 from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.native.snapshot import NativeSnapshot, fill
+from intercode.sandbox.native.snapshot import NativeSnapshot
 from intercode.sandbox.native.sweep import sweep
 
-_SCRIPT_SECONDS = 600.0
 _FEWEST_FILES = 512
 _CAPABILITIES = {"chown", "dac_override", "fowner", "fsetid"}
 
@@ -60,14 +60,14 @@ class NativeProvider:
     ) -> NativeSandbox:
         """A fresh sandbox."""
         limits = limits or Limits()
-        _check(limits)
+        check_limits(limits)
         resolved = self.image(image)
         spawner = self._running()
         control = spawner.launch(
             {
                 "layers": [str(layer) for layer in resolved.layers],
                 "host": resolved.host,
-                "hide": _private_folders() if resolved.host else [],
+                "hide": private_folders() if resolved.host else [],
                 "network": network,
                 "limits": _as_spec(limits),
             }
@@ -98,23 +98,7 @@ class NativeProvider:
 
     def build_script(self, base: Image, script: bytes, layer: Path) -> None:
         """Run a set-up script in a sandbox of `base` and leave what it changed in `layer`."""
-        limits = replace(Limits(), memory=4 << 30, disk=4 << 30, processes=1024)
-        sandbox = self.start(replace(base, cwd="/"), limits)
-        try:
-            sandbox.write_file("/dev/shm/setup", script, 0o755)
-            done = sandbox.exec(
-                ["/bin/bash", "/dev/shm/setup"],
-                timeout=_SCRIPT_SECONDS,
-                merge_stderr=True,
-            )
-            if not done.ok:
-                tail = done.stdout.decode(errors="replace")[-2000:]
-                why = "did not end in time" if done.timed_out else f"exit code {done.exit_code}"
-                raise ImageError(f"the set-up script over {base.name} failed ({why}):\n{tail}")
-            sandbox.kill()
-            fill(layer, sandbox.archive)
-        finally:
-            sandbox.close()
+        build_script(self.start, base, script, layer)
 
     def close(self) -> None:
         """Close all of its sandboxes and its spawner. Idempotent."""
@@ -151,7 +135,12 @@ def _as_spec(limits: Limits) -> dict[str, Any]:
     return asdict(limits)
 
 
-def _check(limits: Limits) -> None:
+def check_limits(limits: Limits) -> None:
+    """Refuse limits within which no sandbox can run.
+
+    Raises:
+        UsageError: Says which.
+    """
     for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
         if getattr(limits, name) <= 0:
             raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
@@ -160,17 +149,6 @@ def _check(limits: Limits) -> None:
     if unknown := set(limits.capabilities) - _CAPABILITIES:
         allowed = ", ".join(sorted(_CAPABILITIES))
         raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
-
-
-def _private_folders() -> list[str]:
-    """Folders that no sandbox may see, should they be under the programs' folders."""
-    found = []
-    with suppress(OSError):
-        found.append(str(Path.cwd().resolve()))
-    home = Path(os.environ.get("HOME", "/root"))
-    if home.is_absolute():
-        found.append(str(home.resolve()))
-    return found
 
 
 def _close_at_exit(provider: weakref.ref[NativeProvider]) -> None:
