@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import intercode
 import intercode.sandbox.images as images
 from intercode.cli.main import main
 from intercode.errors import ImageError
@@ -206,6 +207,44 @@ def test_host_has_nothing_of_its_owner() -> None:
     theirs = {line.split(":")[0] for line in Path("/etc/passwd").read_text().splitlines()}
     ours = {line.split(":")[0] for line in (layer / "etc/passwd").read_text().splitlines()}
     assert not {user for user in ours & theirs if user.startswith(("systemd", "postgres"))}
+
+
+@as_root
+@pytest.mark.parametrize("layout", ["lib/site-packages", "src"])
+def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
+    """Golds, and the puzzles' generator, wherever below /usr it is installed or checked out."""
+    with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as top:
+        package = Path(top, layout, "intercode")
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(intercode.__file__).parent, package, ignore=ignored)
+        Path(top, "pyproject.toml").touch()
+        info = package.parent / "intercode_gym-0.dist-info"
+        info.mkdir()
+        Path(info, "direct_url.json").write_text("{}")
+        Path(top, "others").mkdir()
+        Path(top, "others", "program").touch()
+        code = """
+            import json, sys
+            import intercode
+            from intercode.sandbox import get_provider
+            sandbox = get_provider().start()
+            seen = sandbox.exec(["find", sys.argv[1], "!", "-type", "d"]).stdout.decode()
+            print(json.dumps([intercode.__file__, sorted(seen.split())]))
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), top],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(package.parent), *sys.path]),
+                "INTERCODE_CACHE": f"{top}/cache",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        others = [f"{top}/others/program", f"{top}/pyproject.toml"] if layout != "src" else []
+        assert json.loads(done.stdout) == [str(package / "__init__.py"), others]
 
 
 def test_host_is_the_same_under_any_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
