@@ -1,4 +1,4 @@
-"""The tasks that come with InterCode, written for it: ``builtin/bash_*.json``, ``sql_*.json``."""
+"""The tasks that come with InterCode, written for it: ``builtin/ENV_*.json``."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ def load(env: str = "bash") -> Dataset:
 def load_sql() -> Dataset:
     """The bundled SQL tasks, with their databases."""
     return load("sql")
+
+
+def load_python() -> Dataset:
+    """The bundled Python tasks."""
+    return load("python")
+
+
+def load_swe() -> Dataset:
+    """The bundled SWE tasks; their repositories lie beside them."""
+    return load("swe")
