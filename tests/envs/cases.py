@@ -11,7 +11,7 @@ from typing import Any
 from intercode.sandbox import Sandbox
 from intercode.task import Dataset, Task
 
-from . import python_tasks, sql_tasks
+from . import python_tasks, sql_tasks, swe_tasks
 from .conftest import TASKS as BASH_TASKS
 
 FLAG = "flag{c0nf0rm}"
@@ -65,6 +65,16 @@ def shell_of(env: Any) -> int:
     return int(env._interpreter._shell._process.exit_fd)
 
 
+def swe_dataset(folder: Path) -> Dataset:
+    """Two tasks over a small repository."""
+    repository = folder / "calc"
+    swe_tasks.make_repository(repository)
+    names = ("add", "again")
+    return Dataset(
+        [swe_tasks.task(name, "unittest", repository=str(repository)) for name in names], "calc"
+    )
+
+
 CASES = (
     Case(
         "bash",
@@ -108,4 +118,5 @@ CASES = (
         protocol="paper",
         by_state=False,
     ),
+    Case("swe", swe_dataset, ("echo on", "on\n"), SHELL_ACTIONS, exit_fd=shell_of),
 )
