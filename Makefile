@@ -4,6 +4,13 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_FLAGS ?= --quiet --disable-pip-version-check
+PYTEST_FLAGS ?=
+# Where reports in JUnit's format go, if anywhere.
+REPORTS ?=
+# These look at the whole machine (mounts, control groups, temporary files): one at a time. Not
+# more than four of the others: each process of theirs starts database servers of its own.
+ALONE := tests/sandbox tests/mutation tests/soak
+JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n : 4 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench clean
@@ -34,7 +41,9 @@ test: $(VENV)/.test  ## Install what the tests need, and run them all
 	@/usr/bin/python3 -c 'import pytest' 2>/dev/null || scripts/need-system --packages python3-pytest || true
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || scripts/need-system --packages postgresql || true
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ALONE:%=--ignore=%) \
+	    $(if $(REPORTS),--junitxml=$(REPORTS)/together.xml) $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest $(ALONE) $(if $(REPORTS),--junitxml=$(REPORTS)/alone.xml) $(PYTEST_FLAGS)
 
 lint: $(VENV)/.test  ## Format, lint, types, layers
 	@$(BIN)/ruff format --check .

@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ET
 ALLOWED = re.compile(r"no recorded runs in|needs cgroup v|got empty parameter set|not for \w+: ")
 
 
-def main(path: str) -> int:
-    """Print the skips; 1 if one of them is not allowed."""
+def main(*paths: str) -> int:
+    """Print the skips of these reports; 1 if one of them is not allowed."""
     bad = 0
-    for case in ET.parse(path).getroot().iter("testcase"):
+    for case in (case for path in paths for case in ET.parse(path).getroot().iter("testcase")):
         for skip in case.iter("skipped"):
             reason = skip.get("message", "")
             allowed = bool(ALLOWED.search(reason))
@@ -24,4 +24,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))
