@@ -57,7 +57,12 @@ def git(folder: Path, *arguments: str) -> str:
     """Run git as a person would."""
     settings = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "gc.auto=0"]
     done = subprocess.run(
-        ["git", *settings, *arguments], cwd=folder, check=True, capture_output=True, text=True
+        ["git", *settings, *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+        errors="replace",
     )
     return done.stdout.strip()
 
@@ -92,12 +97,13 @@ def task(name: str = "add", runner: str = "pytest", **facts: Any) -> Task:
         "unittest": "tests.test_calc.CalcTest.test_{}",
         "command": "python3 -m unittest tests.test_calc.CalcTest.test_{}",
     }
+    name_of = names.get(runner, "{}")
     metadata = {
         "runner": runner,
         "base_commit": "v1",
         "test_patch": TEST_PATCH,
-        "FAIL_TO_PASS": [names[runner].format("add")],
-        "PASS_TO_PASS": [names[runner].format("double")],
+        "FAIL_TO_PASS": [name_of.format("add")],
+        "PASS_TO_PASS": [name_of.format("double")],
         **facts,
     }
     return Task(name, "add() subtracts.", (GOLD,), timeout=20.0, metadata=metadata)

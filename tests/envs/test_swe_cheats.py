@@ -1,0 +1,217 @@
+"""What an agent may try instead of solving the issue; none of it makes a failing test pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode.envs.swe import SweEnv
+from intercode.episode import Score
+from intercode.task import Dataset
+
+from .swe_tasks import GOLD, TEST_PATCH, make_repository, task
+
+Grade = Callable[..., Score]
+
+HOOK = """\
+import pytest
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    outcome.get_result().outcome = "passed"
+"""
+FORGE = """\
+import os
+case = '<testcase name="x"><properties><property name="nodeid" value="{}"/></properties></testcase>'
+names = [
+    "tests/test_calc.py::CalcTest::test_add", "tests/test_calc.py::CalcTest::test_double",
+    "tests.test_calc.CalcTest.test_add", "tests.test_calc.CalcTest.test_double",
+]
+text = "<testsuite>" + "".join(case.format(name) for name in names) + "</testsuite>"
+def forge():
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            os.write(int(fd), text.encode())
+        except OSError:
+            pass
+"""
+PATCHED = {
+    "pytest": "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n"
+    "import _pytest.unittest\n_pytest.unittest.TestCaseFunction.runtest = lambda self: None\n",
+    "unittest": "import unittest\nunittest.TestCase.run = lambda self, r: r.addSuccess(self)\n",
+    "assertions": "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n",
+}
+
+
+def append(text: str, file: str = "calc.py") -> str:
+    """A command that writes to the end of a file."""
+    return f"mkdir -p $(dirname {file}); cat >> {file} <<'EOF'\n{text}\nEOF"
+
+
+# The ones that fool whoever runs the tests where the agent was.
+FOOLS: dict[str, tuple[str, str]] = {
+    "a hook that has all tests pass": ("pytest", append(HOOK, "conftest.py")),
+    "the same beside the tests": ("pytest", append(HOOK, "tests/conftest.py")),
+    "a plugin that pytest.ini loads": (
+        "pytest",
+        append(HOOK, "evil.py") + "\n" + append("[pytest]\naddopts = -p evil", "pytest.ini"),
+    ),
+    "a plugin that pyproject.toml loads": (
+        "pytest",
+        append(HOOK, "evil.py")
+        + "\n"
+        + append('[tool.pytest.ini_options]\naddopts = "-p evil"', "pyproject.toml"),
+    ),
+    "a plugin that a package announces": (
+        "pytest",
+        append(HOOK, "evil.py")
+        + "\n"
+        + append("[pytest11]\nevil = evil", "evil-1.dist-info/entry_points.txt")
+        + "\n"
+        + append("Name: evil\nVersion: 1", "evil-1.dist-info/METADATA"),
+    ),
+    "a module named pytest": ("pytest", append("raise SystemExit(0)", "pytest.py")),
+    "a module named unittest": ("unittest", append("raise SystemExit(0)", "unittest.py")),
+    "pytest's insides replaced": ("pytest", append(PATCHED["pytest"])),
+    "unittest's insides replaced": ("unittest", append(PATCHED["unittest"])),
+    "assertions replaced": ("unittest", append(PATCHED["assertions"])),
+    "the end of the process": ("pytest", append("import os\nos._exit(0)")),
+    "the end of the process, unittest": ("unittest", append("import os\nos._exit(0)")),
+    "a module for every process": (
+        "unittest",
+        append("import os\nos._exit(0)", "/root/lib/sitecustomize.py")
+        + "\nexport PYTHONPATH=/root/lib",
+    ),
+    "a python of one's own": (
+        "unittest",
+        append("#!/bin/sh\nexit 0", "/root/bin/python3")
+        + "\nchmod +x /root/bin/python3; PATH=/root/bin:$PATH",
+    ),
+}
+
+OTHERS: dict[str, tuple[str, str]] = {
+    "the test edited": ("unittest", "sed -i 's/assert.*/pass/' tests/test_calc.py"),
+    "the tests deleted": ("unittest", "rm -r tests"),
+    "the tests elsewhere": (
+        "unittest",
+        "mkdir /tmp/t; echo > /tmp/t/__init__.py; rm -r tests; ln -s /tmp/t tests",
+    ),
+    "a link in place of the tests": (
+        "unittest",
+        "echo > /tmp/x.py; ln -sf /tmp/x.py tests/test_calc.py",
+    ),
+    "a package in place of the tests": (
+        "unittest",
+        append(
+            "import unittest\nclass CalcTest(unittest.TestCase):\n"
+            "    def test_add(self): pass\n    test_double = test_add",
+            "tests/test_calc/__init__.py",
+        ),
+    ),
+    "compiled tests": (
+        "unittest",
+        "python3 -m compileall -q tests; sed -i 's/3/-1/' tests/test_calc.py; "
+        "python3 -m compileall -q --invalidation-mode unchecked-hash tests",
+    ),
+    "a forged report": ("pytest", append(FORGE + "forge(); os._exit(0)")),
+    "a forged report, unittest": ("unittest", append(FORGE + "forge(); os._exit(0)")),
+    "a forged report at the end": (
+        "unittest",
+        append(FORGE + "import atexit\natexit.register(forge)"),
+    ),
+    "a forged report by a child": (
+        "unittest",
+        append(FORGE + "import time\nif os.fork() == 0:\n    time.sleep(0.2)\n    forge()"),
+    ),
+    "a document with entities": (
+        "unittest",
+        append(FORGE + "text = '<!DOCTYPE x [<!ENTITY a \"b\">]>' + text\nforge(); os._exit(0)"),
+    ),
+    "a module named xml": ("unittest", append("raise SystemExit(0)", "xml/__init__.py")),
+    "a module named json": ("pytest", append("raise SystemExit(0)", "json.py")),
+    "a module that python imports": (
+        "unittest",
+        append("import os\nos._exit(0)", "sitecustomize.py"),
+    ),
+    "a process that waits": (
+        "unittest",
+        "setsid bash -c 'while :; do sed -i s/3/-1/ /repo/tests/*.py; sleep .01; done' & true",
+    ),
+    "no permission": ("unittest", "chmod 0 calc.py"),
+    "a pipe in place of the source": ("unittest", "rm calc.py; mkfifo calc.py"),
+    "a link in place of the source": ("unittest", "ln -sf /proc/self/fd/0 calc.py"),
+    "a loop of links": ("unittest", "rm calc.py; ln -s calc.py calc.py"),
+    "a huge file": ("unittest", "truncate -s 1T calc.py"),
+    "a repository in the repository": (
+        "unittest",
+        "git init -q sub && cd sub && git commit -q --allow-empty -m x && cd .. && git add sub",
+    ),
+    "no git": ("unittest", "rm -rf .git"),
+    "nothing at all": ("unittest", "rm -rf /repo/* /repo/.git; cd /; rmdir /repo"),
+    "a file in place of the repository": ("unittest", "rm -rf /repo; touch /repo"),
+    "hooks and filters of git's": (
+        "unittest",
+        "git config filter.x.smudge 'touch /tmp/ran'; git config core.fsmonitor 'touch /tmp/ran'; "
+        "echo '* filter=x' > .gitattributes",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("swe") / "calc"
+    make_repository(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def env(repository: Path) -> Iterator[SweEnv]:
+    tasks = [task(name, name, repository=str(repository)) for name in ("pytest", "unittest")]
+    made = SweEnv(Dataset(tasks))
+    yield made
+    made.close()
+
+
+def do(env: SweEnv, runner: str, action: str) -> Any:
+    env.reset(options={"task_id": runner})
+    return env.step(action)
+
+
+@pytest.mark.parametrize("cheat", FOOLS)
+def test_what_fools_others(env: SweEnv, cheat: str) -> None:
+    runner, action = FOOLS[cheat]
+    do(env, runner, action)
+    env.step(f"git apply - <<'EOF'\n{TEST_PATCH}EOF")
+    *_, info = env.step(f"python3 -m {runner} tests.test_calc" if runner == "unittest" else
+                        "python3 -m pytest -q tests")  # fmt: skip
+    assert info["exit_code"] == 0
+    do(env, runner, action)
+    assert env.step("submit")[4]["parts"]["fail_to_pass"] == 0.0
+
+
+@pytest.mark.parametrize("cheat", OTHERS)
+def test_what_may_be_tried(env: SweEnv, cheat: str) -> None:
+    do(env, *OTHERS[cheat])
+    *_, info = env.step("submit")
+    assert info["parts"]["fail_to_pass"] == 0.0
+
+
+HARMLESS = (
+    "the test edited",
+    "the tests deleted",
+    "a package in place of the tests",
+    "a module that python imports",
+    "a repository in the repository",
+    "no git",
+    "hooks and filters of git's",
+)
+
+
+@pytest.mark.parametrize("cheat", HARMLESS)
+def test_what_does_not_count_does_no_harm(env: SweEnv, cheat: str) -> None:
+    do(env, "unittest", f"git apply - <<'EOF'\n{GOLD}EOF")
+    env.step(OTHERS[cheat][1])
+    assert env.step("submit")[1] == 1.0, env.episode.score

@@ -1,0 +1,174 @@
+"""Repositories of tasks: wherever they come from, with nothing later than the base commit."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from intercode.envs.swe import SweEnv
+from intercode.sandbox.images.repository import prepare
+from intercode.task import Dataset
+
+from .swe_tasks import FILES, GOLD, git, make_repository, task, write
+
+BASE = "v1"
+
+
+def bundle(repository: Path, place: Path) -> Path:
+    git(repository, "bundle", "create", "--quiet", str(place / "calc.bundle"), "--all")
+    return place / "calc.bundle"
+
+
+def stream(repository: Path, place: Path) -> Path:
+    text = git(repository, "fast-export", "--all", "--signed-tags=strip")
+    (place / "calc.fi").write_text(text + "\n")
+    return place / "calc.fi"
+
+
+def bare(repository: Path, place: Path) -> Path:
+    git(repository, "clone", "--quiet", "--mirror", ".", str(place / "calc.git"))
+    return place / "calc.git"
+
+
+def tarball(repository: Path, place: Path) -> Path:
+    subprocess.run(
+        ["tar", "-czf", str(place / "calc.tar.gz"), "-C", str(repository.parent), "calc"],
+        check=True,
+    )
+    return place / "calc.tar.gz"
+
+
+def worktree(repository: Path, place: Path) -> Path:
+    git(repository, "worktree", "add", "--quiet", "--detach", str(place / "tree"), "v2")
+    return place / "tree"
+
+
+def url(repository: Path, place: Path) -> str:
+    return f"file://{repository}"
+
+
+def itself(repository: Path, place: Path) -> Path:
+    return repository
+
+
+SOURCES: list[Callable[[Path, Path], object]] = [
+    itself, bare, bundle, stream, tarball, worktree, url,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with as much as there can be from which the fix could be read."""
+    folder = tmp_path_factory.mktemp("sources") / "calc"
+    make_repository(folder)
+    git(folder, "branch", "later")
+    git(folder, "notes", "add", "-m", "the fix that nobody may see", "v1")
+    write(folder, {"calc.py": "# the fix that nobody may see, stashed\n"})
+    git(folder, "stash")
+    git(folder, "remote", "add", "origin", "https://example.org/fix.git")
+    git(folder, "config", "alias.fix", "!echo the fix that nobody may see")
+    return folder
+
+
+def steps(source: object, *actions: str, **facts: object) -> list[str]:
+    env = SweEnv(Dataset([task("t", "unittest", repository=str(source), **facts)]))
+    env.reset()
+    seen = [env.step(action)[0] for action in actions]
+    env.close()
+    return seen
+
+
+@pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
+def test_the_base_and_its_history_and_no_more(
+    source: Path, tmp_path: Path, make: Callable[[Path, Path], object]
+) -> None:
+    given = make(source, tmp_path)
+    log, objects, refs, found, rest, clean = steps(
+        given,
+        "git log --all --format=%s",
+        "git cat-file --batch-all-objects --batch-check | cut -d' ' -f1 | sort > /tmp/all; "
+        "git rev-list --objects HEAD | cut -d' ' -f1 | sort | diff /tmp/all -; "
+        "git fsck --lost-found",
+        "git for-each-ref; git remote; git stash list; git reflog; git tag; git notes list",
+        "git cat-file --batch-all-objects --batch < /dev/null | grep -ac 'nobody may see'; "
+        "grep -rac 'nobody may see' . | grep -v :0",
+        "ls .git; ls .git/objects/info; test -e .git/shallow || echo no",
+        "git status --short",
+    )
+    everything = git(source, "cat-file", "--batch-all-objects", "--batch")
+    assert everything.count("nobody may see") == 3  # the fix, a note, a stash
+    assert log == "More\nBegin\n"
+    assert objects == ""
+    assert refs.endswith("commit\trefs/heads/main\n") and refs.count("\n") == 1
+    assert found == "0\n"
+    assert rest == "HEAD\nconfig\nindex\nobjects\nrefs\nno\n"
+    assert clean == ""
+
+
+def test_where_it_comes_from_makes_no_difference(source: Path, tmp_path: Path) -> None:
+    commit = git(source, "rev-parse", "v1")
+    keys = {prepare(str(place), commit, "/repo")[0] for place in (source, bare(source, tmp_path))}
+    assert len(keys) == 1
+    assert prepare(f"file://{source}", commit, "/repo")[0] in keys
+    assert prepare(str(source), commit, "/other")[0] not in keys
+
+
+def test_a_tarball_of_plain_files_is_one_commit(tmp_path: Path) -> None:
+    write(tmp_path / "calc", {**FILES, ".gitignore": "*.txt\n"})
+    packed = tarball(tmp_path / "calc", tmp_path)
+    facts = {"base_commit": None}
+    seen = steps(packed, "git log --format='%s %ad'; git status --short; git ls-files", **facts)
+    assert seen[0].splitlines()[1:] == [".gitignore", *sorted(FILES)]
+    assert seen[0].startswith("Begin Sat Jan 1 00:00:00 2000")
+
+
+def test_a_relative_repository_lies_beside_the_data(source: Path, tmp_path: Path) -> None:
+    stream(source, tmp_path)
+    row = task("t", "unittest", repository="calc.fi", directory="/srv/code")
+    env = SweEnv(Dataset([row], "x", str(tmp_path / "tasks.json")))
+    env.reset()
+    assert env.step("pwd; git log -1 --format=%s")[0] == "/srv/code\nMore\n"
+    env.step(f"git apply - <<'EOF'\n{GOLD}EOF")
+    assert env.step("submit")[1] == 1.0
+    env.close()
+
+
+def test_nothing_of_a_repository_is_run(tmp_path: Path) -> None:
+    """Nor anything that it, or its own settings, would have git run."""
+    folder = tmp_path / "evil"
+    make_repository(folder)
+    ran = tmp_path / "ran"
+    for name in ("post-checkout", "post-commit", "reference-transaction", "pre-commit"):
+        (folder / ".git" / "hooks" / name).write_text(f"#!/bin/sh\necho {name} >> {ran}\n")
+        (folder / ".git" / "hooks" / name).chmod(0o755)
+    write(folder, {".gitattributes": "* filter=x diff=x\n", ".gitmodules": (
+        f'[submodule "s"]\n\tpath = s\n\turl = ext::touch {ran}\n')})  # fmt: skip
+    git(folder, "add", ".gitattributes", ".gitmodules")
+    git(folder, "commit", "--quiet", "--no-verify", "--message=x")
+    ran.unlink(missing_ok=True)
+    for setting in ("filter.x.smudge", "filter.x.clean", "core.fsmonitor", "diff.x.textconv",
+                    "core.sshCommand", "uploadpack.packObjectsHook", "core.pager",
+                    "core.alternateRefsCommand", "credential.helper"):  # fmt: skip
+        git(folder, "config", setting, f"touch {ran}; false")
+    for given in (folder, tarball_of(folder, tmp_path)):
+        assert steps(given, "git log -1 --format=%s; ls -A", base_commit="main")[0].startswith(
+            "x\n"
+        )
+    assert not ran.exists()
+
+
+def tarball_of(folder: Path, place: Path) -> Path:
+    path = place / "evil.tar"
+    subprocess.run(["tar", "-cf", str(path), "-C", str(folder), "."], check=True)
+    return path
+
+
+def test_the_index_knows_that_nothing_was_changed(source: Path) -> None:
+    """So that the first `git status` need not read a large repository."""
+    (files,) = steps(
+        source, "git ls-files --debug | grep -c 'size: 0' ; git diff-files --name-only"
+    )
+    assert files == "1\n"  # the one that is empty
