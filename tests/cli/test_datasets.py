@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from datasets import layouts
 from datasets.place import Place, serve
 
-from .conftest import TASKS, Run, keys, parsed, write
+from .conftest import TASKS, Run, command, keys, parsed, write
 
 ENTRY = "name title licence home url sha256 size bundled present folder advice"
 
@@ -28,14 +30,14 @@ def archive(tmp_path: Path) -> bytes:
 
 
 def test_list(cli: Run, env: dict[str, str]) -> None:
-    shown = cli("datasets", "list", env=env).stdout
-    assert "spider         to fetch  CC BY-SA 4.0" in shown
-    assert "sql            bundled   MIT" in shown
+    shown = [line.split() for line in cli("datasets", "list", env=env).stdout.splitlines()]
+    assert ["spider", "to", "fetch", "CC", "BY-SA", "4.0"] in [line[:6] for line in shown]
+    assert ["sql", "bundled", "MIT"] in [line[:3] for line in shown]
     listed = parsed(cli("datasets", "list", "--json", env=env))["datasets"]
     for entry in listed:
         keys(entry, ENTRY)
-    present = {entry["name"] for entry in listed if entry["present"]}
-    assert present == {"bash", "sql"}
+    assert all(entry["present"] == entry["bundled"] for entry in listed)
+    assert {"bash", "sql"} <= {entry["name"] for entry in listed if entry["present"]}
 
 
 def test_fetch_info_validate(cli: Run, env: dict[str, str], archive: bytes) -> None:
@@ -55,7 +57,7 @@ def test_fetch_info_validate(cli: Run, env: dict[str, str], archive: bytes) -> N
     keys(
         report,
         "dataset digest env tasks complete valid oracle_successes noop_successes "
-        "noop_mean_reward seconds problems",
+        "noop_mean_reward garbage_successes garbage_mean_reward seconds problems slow",
     )
     assert (report["env"], report["tasks"], report["valid"]) == ("sql", 3, True)
 
@@ -77,19 +79,68 @@ def test_what_is_not_fetched(cli: Run, env: dict[str, str]) -> None:
     assert "here      to fetch" in cli("datasets", "info", "spider", env=env).stdout
 
 
+BAD = [
+    {"task_id": "free", "query": "do nothing", "verification": "true", "gold": "true"},
+    {"task_id": "fails", "query": "solve", "verification": "test -e /none", "gold": "true"},
+    {"task_id": "broken", "query": "set up", "gold": "true", "setup": "exit 3"},
+]
+
+
 def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
-    bad = [
-        {"task_id": "free", "query": "do nothing", "verification": "true", "gold": "true"},
-        {"task_id": "fails", "query": "solve", "verification": "test -e /none", "gold": "true"},
-        {"task_id": "broken", "query": "set up", "gold": "true", "setup": "exit 3"},
-    ]
-    data = write(tmp_path / "bad.json", [*TASKS[:2], *bad])
-    done = cli("datasets", "validate", data, "--env", "bash", code=1)
+    data = write(tmp_path / "bad.json", [*TASKS[:2], *BAD])
+    listed = ["--write-exclude", "broken.json"]
+    done = cli("datasets", "validate", data, "--env", "bash", "--workers", 2, *listed, code=1)
     assert "free: doing nothing scores 1.00" in done.stdout
+    assert "free: a wrong answer scores 1.00" in done.stdout
     assert "fails: gold scores 0.00" in done.stdout
     assert "broken: gold cannot be scored:" in done.stdout
     assert "2 of 5 tasks are as they should be" in done.stdout
-    report = parsed(cli("datasets", "validate", data, "--json", "-q", code=1))
-    assert {problem["task_id"] for problem in report["problems"]} == {"free", "fails", "broken"}
+    assert "gold failed 4  solved for free 2" in done.stderr, "and it says how it goes"
+    assert "broken.json: 3 tasks to leave out" in done.stderr
+    few = [*(argument for name in ("hello", "fails") for argument in ("--task", name))]
+    report = parsed(cli("datasets", "validate", data, "--json", "-q", *few, code=1))
+    assert [problem["task_id"] for problem in report["problems"]] == ["fails"]
+    keys(report["problems"][0], "task_id kind problem reward error_type")
     assert not report["valid"] and report["complete"]
-    assert parsed(cli("datasets", "validate", data, "--json", "-q", "--limit", 2))["valid"]
+
+    ran = cli("run", "bash", "--data", data, "--exclude", "broken.json", "--out", "r", "--quiet")
+    assert "3 tasks excluded" in ran.stdout
+    manifest = parsed(cli("report", "r", "--json"))["manifest"]
+    assert sorted(manifest["excluded"]) == ["broken", "fails", "free"]
+    assert manifest["excluded"]["fails"].startswith("gold scores 0.00")
+    assert "3 tasks excluded" in cli("report", "r").stdout
+    again = ["run", "bash", "--data", data, "--out", "r"]
+    assert "excluded.fails was" in cli(*again, code=1).stderr, "it is another run now"
+
+
+def test_exclusion_lists_that_do_not_fit(cli: Run, tmp_path: Path) -> None:
+    data = write(tmp_path / "tasks.json", TASKS)
+    run = ["run", "bash", "--data", data, "--quiet", "--task", "hello", "--exclude"]
+    other = {"tasks": {"touch": "why"}, "dataset": "other", "digest": "0" * 64}
+    done = cli(*run, write(tmp_path / "other.json", other))
+    assert "was made for other (00000000), and this is tasks (" in done.stderr
+    (tmp_path / "unknown.txt").write_text("nope  a reason\n")
+    assert "that tasks does not have: nope" in cli(*run, "unknown.txt", code=2).stderr
+    (tmp_path / "all.txt").write_text("hello\n")
+    assert "are excluded" in cli(*run, "all.txt", code=2).stderr
+    assert "cannot be read" in cli(*run, "missing.txt", code=2).stderr
+
+
+def test_validate_is_interrupted(cli: Run, tmp_path: Path) -> None:
+    slow = [{"task_id": str(n), "query": "wait", "gold": "echo begun; sleep 1"} for n in range(40)]
+    data = write(tmp_path / "slow.json", slow)
+    arguments = ["datasets", "validate", data, "--write-exclude", "list.json", "--workers", 2]
+    with subprocess.Popen(
+        command(*arguments),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None and process.stdout is not None
+        process.stderr.readline()  # after some seconds it says how it goes
+        process.send_signal(signal.SIGINT)
+        shown, said = process.stdout.read(), process.stderr.read()
+    assert process.returncode == 130
+    assert "but not all were tried" in shown
+    assert "list.json is not written" in said and not (tmp_path / "list.json").exists()

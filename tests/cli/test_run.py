@@ -26,7 +26,7 @@ def test_json(cli: Run, data: Path) -> None:
     told = parsed(cli("run", "bash", "--data", data, "--agent", "noop", "--json", "--out", "run"))
     keys(
         told,
-        "run env agent dataset planned finished ran seconds episodes_per_second "
+        "run env agent dataset excluded planned finished ran seconds episodes_per_second "
         "interrupted statistics tags errors",
     )
     keys(told["dataset"], "name source digest tasks")

@@ -50,25 +50,48 @@ def names() -> list[str]:
 
 
 def load(args: argparse.Namespace) -> tuple[str, Dataset]:
-    """The environment's name and its tasks. Starts nothing.
+    """The environment's name and its tasks, those that can be tried. Starts nothing.
 
     Raises:
         UsageError: The name is missing, unknown, or given twice and differently.
         TaskError: The data is malformed.
     """
+    name = chosen(args)
+    return name, narrowed(args, name, load_all(args, args.data or name))
+
+
+def chosen(args: argparse.Namespace) -> str:
+    """The environment's name.
+
+    Raises:
+        UsageError: It is missing, unknown, or given twice and differently.
+    """
     if args.env and args.env_option and args.env != args.env_option:
         raise UsageError(f"which environment: {args.env!r} or {args.env_option!r}?")
-    name = args.env or args.env_option
+    name: str = args.env or args.env_option
     if not name:
         raise UsageError(f"name an environment: {', '.join(names())}")
     if name not in names():
         raise UsageError(f"there is no environment {name!r}; known: {', '.join(names())}")
-    dataset = datasets.load_seeded(args.data or name, getattr(args, "seed", 0))
+    return name
+
+
+def load_all(args: argparse.Namespace, data: str) -> Dataset:
+    """A dataset by its name or file, also the tasks that cannot be tried with these options.
+
+    Raises:
+        TaskError: The data is malformed.
+    """
+    return datasets.load_seeded(data, getattr(args, "seed", 0))
+
+
+def narrowed(args: argparse.Namespace, name: str, dataset: Dataset) -> Dataset:
+    """Without the tasks that cannot be tried with these options; says how many."""
     if name == "sql":
-        dataset = _for_engine(dataset, args.engine or "sqlite")
-    elif name == "ctf" and not args.network:
-        dataset = _offline(dataset)
-    return name, dataset
+        return _for_engine(dataset, args.engine or "sqlite")
+    if name == "ctf" and not args.network:
+        return _offline(dataset)
+    return dataset
 
 
 def _for_engine(dataset: Dataset, engine: str) -> Dataset:

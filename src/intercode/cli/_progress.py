@@ -85,12 +85,11 @@ class Watcher(Progress):
 
     def status(self) -> str:
         """The counts, the rate and the time left."""
-        scored = self._done - self._errors
         ran = self._done - self._earlier
         elapsed = time.monotonic() - self._start
         rate = ran / elapsed if elapsed > 0 else 0.0
         parts = [f"{self._done}/{self._total}"]
-        parts.append(f"success {percent(self._successes / scored if scored else None)}")
+        parts.append(self.result())
         parts.append(f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s")
         if self._errors:
             parts.append(f"errors {self._errors}")
@@ -100,6 +99,11 @@ class Watcher(Progress):
         if self._note:
             parts.append(self._note)
         return "  ".join(parts)
+
+    def result(self) -> str:
+        """What has come of it so far."""
+        scored = self._done - self._errors
+        return f"success {percent(self._successes / scored if scored else None)}"
 
     def _refresh(self, force: bool = False) -> None:
         now = time.monotonic()

@@ -23,6 +23,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
         _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",
         f"seed {manifest.get('seed')}",
+        _excluded(manifest),
     ]
     return safe(" · ".join(part for part in parts if part))
 
@@ -68,6 +69,12 @@ def as_text(outcomes: Sequence[Outcome], tags: int | None = None) -> str:
         if len(failed) > SHOWN_ERRORS:
             text += f"\n  … and {len(failed) - SHOWN_ERRORS} more"
     return text
+
+
+def _excluded(manifest: Mapping[str, Any]) -> str:
+    """How many tasks the run has left out; empty if none."""
+    count = len(manifest.get("excluded", {}))
+    return f"{count} task{'s' * (count != 1)} excluded" if count else ""
 
 
 def _images(names: Sequence[str]) -> str:

@@ -1,115 +1,137 @@
-"""``intercode datasets validate``: gold solves every task, and doing nothing solves none."""
+"""``intercode datasets validate``: the checks of `evaluate.validate`, shown."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
-from intercode.cli import _environment
+from intercode.cli import _environment, _options
 from intercode.cli._progress import Watcher
-from intercode.cli._text import one_line, print_json, safe
-from intercode.datasets import load
-from intercode.evaluate import Outcome, RunResult, evaluate
+from intercode.cli._text import number, one_line, print_json, safe
+from intercode.datasets.kind import environment_of
+from intercode.episode import Episode
+from intercode.evaluate.checks import AGAIN, GOLD, NOTHING, WRONG
+from intercode.evaluate.exclusion import Exclusion
 from intercode.evaluate.runner import select
+from intercode.evaluate.validate import Validation
+from intercode.evaluate.validate import validate as run
 from intercode.task import Dataset
 
 _SHOWN = 20
+_SAID = {
+    "gold": "gold does not solve {}",
+    "free": "{} solved for free",
+    "varies": "{} not the same from run to run",
+    "error": "{} without a score",
+}
+
+
+class _Counts(Watcher):
+    """Counts what is not as it should be, where a rate of success would mean nothing."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._unsolved = self._free = 0
+
+    def episode(self, episode: Episode) -> None:
+        """Count it."""
+        gold = episode.epoch in (GOLD, AGAIN)
+        self._unsolved += gold and not episode.success
+        self._free += episode.success and not gold
+        super().episode(episode)
+
+    def result(self) -> str:
+        """What has come of it so far."""
+        return f"gold failed {self._unsolved}  solved for free {self._free}"
 
 
 def validate(args: argparse.Namespace) -> int:
     """Run the checks, and print what came of them.
 
     Returns:
-        The exit code: 1 if a task is not as it should be.
+        The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
     """
-    args.env = args.env_option or _guess(load(args.data))
+    everything = _environment.load_all(args, args.data)
+    known = args.data in _environment.names()
+    args.env = args.env_option or (args.data if known else environment_of(everything))
     args.env_option = None
-    name, dataset = _environment.load(args)
-    tasks = select(dataset, args.tasks, args.limit)
-    setting = _environment.prepare(args, name, dataset, tasks)
-    results = {}
-    for agent in ("oracle", "noop"):
-        if not args.quiet:
-            print(f"{agent}: {len(tasks)} tasks", file=sys.stderr, flush=True)
-        results[agent] = evaluate(
-            dataset,
-            agent,
-            setting.make,
-            workers=args.workers,
-            limit=args.limit,
-            tasks=args.tasks,
-            progress=Watcher(quiet=args.quiet),
-            settings=setting.facts,
-        )
-    wrong = _wrong(results)
-    complete = all(len(result.outcomes) == result.planned for result in results.values())
+    name = _environment.chosen(args)
+    dataset = _environment.narrowed(args, name, everything)
+    setting = _environment.prepare(args, name, dataset, select(dataset, args.tasks, args.limit))
+    found = run(
+        dataset,
+        setting.make,
+        timeout=_options.limits(args).timeout,
+        workers=args.workers,
+        limit=args.limit,
+        tasks=args.tasks,
+        progress=_Counts(quiet=args.quiet),
+        settings=setting.facts,
+    )
     if args.json:
-        print_json(_report(name, dataset, results, wrong, complete))
+        print_json(_report(name, dataset, found))
     else:
-        _print(len(tasks), wrong, complete)
-    return 0 if complete and not wrong else 1
+        _print(found)
+    if args.write_exclude is not None:
+        _write(args, everything, found)
+    if not found.complete:
+        return 130
+    return 0 if found.valid else 1
 
 
-def _guess(dataset: Dataset) -> str:
-    return "sql" if any(task.db for task in dataset) else "bash"
+def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> None:
+    """The exclusion list, of a validation that was not broken off."""
+    if not found.complete:
+        print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
+        return
+    Exclusion.of(dataset, found.reasons()).write(args.write_exclude)
+    if not args.quiet:
+        count = len(found.reasons())
+        print(f"{args.write_exclude}: {count} tasks to leave out", file=sys.stderr)
 
 
-def _wrong(results: dict[str, RunResult]) -> list[dict[str, Any]]:
-    """The tasks that are not as they should be, each with what is the matter."""
-    unscored = {outcome.task_id for outcome in results["oracle"].outcomes if outcome.failed}
-    found = [_problem(outcome, "gold", outcome.success) for outcome in results["oracle"].outcomes]
-    found += [
-        _problem(outcome, "doing nothing", not outcome.success)
-        for outcome in results["noop"].outcomes
-        if outcome.task_id not in unscored  # then this says the same once more
-    ]
-    return [problem for problem in found if problem]
-
-
-def _problem(outcome: Outcome, what: str, right: bool) -> dict[str, Any]:
-    if outcome.failed:
-        problem = f"{what} cannot be scored: {outcome.error}"
-    elif right:
-        return {}
-    else:
-        problem = f"{what} scores {outcome.reward:.2f}"
-    return {
-        "task_id": outcome.task_id,
-        "problem": problem,
-        "reward": outcome.reward,
-        "error_type": outcome.error_type,
-    }
-
-
-def _report(
-    name: str,
-    dataset: Dataset,
-    results: dict[str, RunResult],
-    wrong: list[dict[str, Any]],
-    complete: bool,
-) -> dict[str, Any]:
-    statistics = {agent: result.statistics for agent, result in results.items()}
+def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
+    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOTHING, WRONG))
     return {
         "dataset": dataset.name,
         "digest": dataset.digest,
         "env": name,
-        "tasks": results["oracle"].planned,
-        "complete": complete,
-        "valid": complete and not wrong,
-        "oracle_successes": statistics["oracle"].successes,
-        "noop_successes": statistics["noop"].successes,
-        "noop_mean_reward": statistics["noop"].mean_reward,
-        "seconds": sum(result.seconds for result in results.values()),
-        "problems": wrong,
+        "tasks": found.tasks,
+        "complete": found.complete,
+        "valid": found.valid,
+        "oracle_successes": gold.successes,
+        "noop_successes": nothing.successes,
+        "noop_mean_reward": nothing.mean_reward,
+        "garbage_successes": wrong.successes,
+        "garbage_mean_reward": wrong.mean_reward,
+        "seconds": found.seconds,
+        "problems": [asdict(problem) for problem in found.problems],
+        "slow": [asdict(slow) for slow in found.slow],
     }
 
 
-def _print(tasks: int, wrong: list[dict[str, Any]], complete: bool) -> None:
-    for problem in wrong[:_SHOWN]:
-        print(f"{safe(problem['task_id'])}: {one_line(problem['problem'], 200)}")
-    if len(wrong) > _SHOWN:
-        print(f"… and {len(wrong) - _SHOWN} more (--json has them all)")
-    bad = len({problem["task_id"] for problem in wrong})
-    state = "" if complete else ", but not all were tried"
-    print(f"{tasks - bad} of {tasks} tasks are as they should be{state}")
+def _print(found: Validation) -> None:
+    for problem in found.problems[:_SHOWN]:
+        print(f"{safe(problem.task_id)}: {one_line(problem.problem, 400)}")
+    if len(found.problems) > _SHOWN:
+        print(f"… and {len(found.problems) - _SHOWN} more (--json has them all)")
+    for slow in found.slow[:_SHOWN]:
+        print(
+            f"{safe(slow.task_id)}: slow: {slow.seconds:.1f} s of {slow.limit:g} s; "
+            f"a timeout of {slow.suggested_timeout:g} would leave room"
+        )
+    tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
+    counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
+    said = [_SAID[kind].format(count) for kind, count in counts.items() if count]
+    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOTHING, WRONG))
+    print(
+        f"mean rewards: gold {number(gold.mean_reward)}, doing nothing "
+        f"{number(nothing.mean_reward)}, a wrong answer {number(wrong.mean_reward)}"
+    )
+    state = "" if found.complete else ", but not all were tried"
+    more = f": {', '.join(said)}" if said else ""
+    good = found.tasks - len(found.reasons())
+    print(f"{good} of {found.tasks} tasks are as they should be{state}{more}")

@@ -8,6 +8,7 @@ Examples:
   intercode datasets fetch spider --from ../shared/upstream     (a folder is linked to)
   intercode datasets validate sql --workers 2
   intercode datasets validate tasks.json --env bash --json
+  intercode datasets validate mbpp --workers 2 --write-exclude broken.json
 
 exit code: 0 if all is well; 1 if a dataset could not be fetched, or a task is not as it should be;
 2 for wrong usage.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.cli import _options
@@ -59,14 +61,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     validate = actions.add_parser(
         "validate",
         parents=[as_json],
-        help="check that gold solves every task, and doing nothing solves none",
+        help="check that gold solves every task, twice alike, and nothing else does",
     )
     validate.add_argument("data", metavar="NAME|FILE")
     validate.add_argument(
-        "--env", dest="env_option", metavar="ENV", help="default: sql for tasks with a database"
+        "--env", dest="env_option", metavar="ENV", help="default: what the tasks look like"
     )
     validate.add_argument(
         "--workers", type=_options.positive, default=1, metavar="N", help="tasks at a time"
+    )
+    validate.add_argument(
+        "--write-exclude",
+        type=Path,
+        metavar="FILE",
+        help="write the tasks that are not as they should be, for 'run --exclude'",
     )
     validate.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     _options.add_selection(validate)

@@ -17,6 +17,7 @@ Examples:
   intercode run bash --data tasks.json --json | jq .statistics
   intercode run sql --agent oracle --engine mysql
   intercode run sql --data tasks.json --databases shop.sqlite --agent my_agent.py:make
+  intercode run python --data mbpp --exclude broken.json     (see 'datasets validate')
 
 exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
 """
@@ -27,6 +28,7 @@ import argparse
 import re
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,13 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, ChecksTasks
 from intercode.cli import _environment, _options, _summary
 from intercode.cli._progress import Watcher
-from intercode.cli._text import duration, print_json
+from intercode.cli._text import duration, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
+from intercode.evaluate.exclusion import read_exclusion
 from intercode.evaluate.log import read_manifest
 from intercode.evaluate.runner import select
-from intercode.task import Task
+from intercode.task import Dataset, Task
 
 TAGS = 8
 """Shown at a run's end; 'intercode report' shows all."""
@@ -52,6 +55,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     who.add_argument("--agent", default="oracle", help="see above (default: oracle)")
     who.add_argument("--recording", type=Path, metavar="PATH", help="for --agent replay")
     _options.add_selection(parser)
+    parser.add_argument(
+        "--exclude",
+        type=Path,
+        metavar="FILE",
+        help="tasks that are not run: a list that 'datasets validate' wrote, or lines "
+        "of an id and a reason",
+    )
     parser.add_argument(
         "--epochs", type=_options.positive, default=1, metavar="N", help="attempts at each task"
     )
@@ -84,8 +94,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
-    name, dataset = _environment.load(args)
-    tasks = select(dataset, args.tasks, args.limit)
+    name = _environment.chosen(args)
+    everything = _environment.load_all(args, args.data or name)
+    exclude = _excluded(args.exclude, everything)
+    dataset = _environment.narrowed(args, name, everything)
+    tasks = select(dataset, args.tasks, args.limit, exclude)
     options: dict[str, Any] = {} if args.recording is None else {"recording": args.recording}
     if args.agent == "replay" and args.recording is None:
         raise UsageError("--agent replay needs --recording PATH")
@@ -105,6 +118,7 @@ def execute(args: argparse.Namespace) -> int:
             out=out,
             limit=args.limit,
             tasks=args.tasks,
+            exclude=exclude,
             epochs=args.epochs,
             seed=args.seed,
             progress=watcher,
@@ -119,6 +133,16 @@ def execute(args: argparse.Namespace) -> int:
     if result.interrupted:
         return 130
     return 0 if result.complete else 1
+
+
+def _excluded(path: Path | None, dataset: Dataset) -> Mapping[str, str]:
+    """The tasks that are not to be run, and why; a list of another dataset's is warned of."""
+    if path is None:
+        return {}
+    exclusion = read_exclusion(path)
+    if warning := exclusion.check(dataset):
+        print(f"intercode: warning: {safe(warning)}", file=sys.stderr)
+    return exclusion.tasks
 
 
 def _check(args: argparse.Namespace, agent: AgentFactory, tasks: list[Task]) -> None:
@@ -153,6 +177,7 @@ def _print(args: argparse.Namespace, out: Path, result: RunResult) -> None:
                 "env": manifest["env"]["env"],
                 "agent": manifest["agent"]["name"],
                 "dataset": manifest["dataset"],
+                "excluded": manifest.get("excluded", {}),
                 "planned": result.planned,
                 "finished": len(result.outcomes),
                 "ran": result.ran,

@@ -13,7 +13,7 @@ from intercode import __version__
 from intercode.errors import RecordError
 
 FORMAT = 1
-_IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed")
+_IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded")
 
 
 def describe(
@@ -22,6 +22,7 @@ def describe(
     env: Mapping[str, Any],
     agent: Mapping[str, Any],
     seed: int,
+    excluded: Mapping[str, str],
 ) -> dict[str, Any]:
     """The first ``run.json`` of a run: what identifies it. Its sessions are appended."""
     return {
@@ -30,6 +31,7 @@ def describe(
         "env": dict(env),
         "agent": dict(agent),
         "seed": seed,
+        "excluded": dict(excluded),
         "sessions": [],
     }
 

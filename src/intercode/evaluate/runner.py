@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +72,7 @@ def evaluate(
     out: str | Path | None = None,
     limit: int | None = None,
     tasks: Sequence[str] | None = None,
+    exclude: Mapping[str, str] | None = None,
     epochs: int = 1,
     seed: int = 0,
     progress: Progress | None = None,
@@ -93,6 +94,7 @@ def evaluate(
         out: The run's folder; None keeps the episodes in memory.
         limit: Only the first so many tasks.
         tasks: Only these, by id.
+        exclude: Task id → why it is not run; kept in the run's record.
         epochs: Attempts at each task.
         seed: From it, the epoch and the task comes each episode's own seed.
         progress: Is told how it goes.
@@ -112,7 +114,7 @@ def evaluate(
     name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     options = dict(agent_options or {})
     factory = registry.get(agent, **options) if isinstance(agent, str) else agent
-    chosen = select(dataset, tasks, limit)
+    chosen = select(dataset, tasks, limit, exclude or {})
     if isinstance(factory, ChecksTasks):
         factory.check(chosen)
     wanted = manifest.describe(
@@ -129,6 +131,7 @@ def evaluate(
             "digest": registry.digest(name),
         },
         seed=seed,
+        excluded=exclude or {},
     )
     session = manifest.session(
         workers=workers, limit=limit, tasks=tasks, epochs=epochs, max_retries=max_retries
@@ -180,8 +183,13 @@ def evaluate(
     return result
 
 
-def select(dataset: Dataset, ids: Sequence[str] | None, limit: int | None) -> list[Task]:
-    """The tasks that were asked for, in the dataset's order.
+def select(
+    dataset: Dataset,
+    ids: Sequence[str] | None,
+    limit: int | None,
+    exclude: Collection[str] = (),
+) -> list[Task]:
+    """The tasks that were asked for and are not excluded, in the dataset's order.
 
     Raises:
         TaskNotFoundError: An id is unknown.
@@ -196,6 +204,9 @@ def select(dataset: Dataset, ids: Sequence[str] | None, limit: int | None) -> li
         chosen = list(dataset)
     if not chosen:
         raise UsageError(f"dataset {dataset.name} has no tasks")
+    chosen = [task for task in chosen if task.task_id not in exclude]
+    if not chosen:
+        raise UsageError("all of the tasks that were asked for are excluded")
     return chosen[:limit]
 
 

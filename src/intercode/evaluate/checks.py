@@ -1,0 +1,168 @@
+"""What is checked of a task: pure functions of it and of what came of its trials, in `CHECKS`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from intercode.episode import Episode
+    from intercode.task import Task
+
+GOLD, AGAIN, NOTHING, WRONG = range(4)
+"""The trials of a task: the epochs of the run that tries them."""
+TRIALS = {GOLD: "gold", AGAIN: "gold", NOTHING: "doing nothing", WRONG: "a wrong answer"}
+SLOW = 0.25
+"""The share of its time limit from which on an action of gold's is called slow."""
+_KEPT = 1000
+_SHOWN = 160
+
+Kind = Literal["gold", "free", "varies", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is the matter with a task."""
+
+    task_id: str
+    kind: Kind
+    """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; or
+    there was an ``error`` instead of a score."""
+    problem: str
+    """The same for people."""
+    reward: float | None = None
+    error_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A task whose gold comes near the time limit."""
+
+    task_id: str
+    seconds: float
+    """Of gold's slowest action."""
+    limit: float
+    suggested_timeout: float
+    """A time limit with room to spare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the checks need to know of an episode."""
+
+    reward: float | None
+    error: str | None
+    error_type: str | None
+    why: str
+    """What the reward says of a value below 1."""
+    observations: tuple[tuple[int, str], ...]
+    """Of each turn: a hash, and how it begins."""
+    slowest: float
+    timed_out: bool
+
+    @classmethod
+    def of(cls, episode: Episode) -> Trial:
+        """What came of an episode."""
+        score = episode.score
+        return cls(
+            reward=episode.reward,
+            error=episode.error,
+            error_type=episode.metadata.get("error_type"),
+            why=_details(score.detail) if score is not None and not episode.success else "",
+            observations=tuple(
+                (hash(turn.observation), turn.observation[:_KEPT]) for turn in episode.turns
+            ),
+            slowest=max((turn.seconds for turn in episode.turns), default=0.0),
+            timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
+        )
+
+
+Trials = Mapping[int, Trial]
+"""The trials of one task that took place."""
+
+
+def _scores(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Every trial has a score; if several have none, the first says why."""
+    for number, trial in sorted(trials.items()):
+        if trial.reward is None:
+            text = f"{TRIALS[number]} cannot be scored: {trial.error}"
+            yield Problem(task.task_id, "error", text, error_type=trial.error_type)
+            return
+
+
+def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Gold scores 1.0."""
+    if not task.gold:
+        yield Problem(task.task_id, "gold", "it has no gold: nothing shows that it can be solved")
+        return
+    for number in (GOLD, AGAIN):
+        trial = trials.get(number)
+        if trial is not None and trial.reward is not None and trial.reward != 1.0:
+            text = f"gold scores {trial.reward:.2f}"
+            if trial.timed_out:
+                text += ", it ran into the time limit"
+            if trial.why:
+                text += f" ({trial.why})"
+            yield Problem(task.task_id, "gold", text, trial.reward)
+            return
+
+
+def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Doing nothing, and a wrong answer, do not score 1.0."""
+    for number in (NOTHING, WRONG):
+        trial = trials.get(number)
+        if trial is not None and trial.reward == 1.0:
+            yield Problem(task.task_id, "free", f"{TRIALS[number]} scores 1.00", 1.0)
+
+
+def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Gold does the same twice: rewards and observations."""
+    one, other = trials.get(GOLD), trials.get(AGAIN)
+    if one is None or other is None or one.reward is None or other.reward is None:
+        return
+    if one.reward != other.reward:
+        text = f"gold scores {one.reward:.2f}, and the second time {other.reward:.2f}"
+        yield Problem(task.task_id, "varies", text, min(one.reward, other.reward))
+        return
+    for turn, (first, second) in enumerate(zip_longest(one.observations, other.observations), 1):
+        if first != second:
+            text = f"what gold shows in turn {turn} differs from run to run"
+            if first and second:
+                text += _difference(first[1], second[1])
+            yield Problem(task.task_id, "varies", text, one.reward)
+            return
+
+
+CHECKS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
+    _scores,
+    _gold_solves,
+    _is_not_free,
+    _does_not_vary,
+)
+
+
+def slow(task: Task, trials: Trials, timeout: float) -> Iterator[Slow]:
+    """Gold's actions leave room below the time limit."""
+    limit = timeout if task.timeout is None else task.timeout
+    golds = [trials[number] for number in (GOLD, AGAIN) if number in trials]
+    seconds = max((trial.slowest for trial in golds), default=0.0)
+    if seconds > SLOW * limit:
+        yield Slow(task.task_id, seconds, limit, float(max(limit, math.ceil(seconds / SLOW))))
+
+
+def _difference(one: str, other: str) -> str:
+    """The first lines that differ, if they are among what was kept."""
+    for mine, theirs in zip_longest(one.split("\n"), other.split("\n"), fillvalue=""):
+        if mine != theirs:
+            return f": {mine[:_SHOWN]!r}, then {theirs[:_SHOWN]!r}"
+    return ""
+
+
+def _details(detail: Mapping[str, Any]) -> str:
+    """What a score's detail says, in a line."""
+    text = ", ".join(f"{name}: {value}" for name, value in detail.items())
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -1,0 +1,120 @@
+"""Tasks that are not to be run, each with its reason: a list by hand, or of a validation.
+
+As JSON it says besides which tasks it was made for, when, and by which version. As plain text it
+has one task a line, its id and the reason; ``#`` begins a comment.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from intercode import __version__
+from intercode.errors import RecordError, UsageError
+from intercode.task import Dataset
+
+FORMAT = 1
+_NO_REASON = "no reason given"
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Which tasks, and why."""
+
+    tasks: Mapping[str, str]
+    """Task id → reason."""
+    dataset: str = ""
+    """The name of what it was made for; empty if the list does not say."""
+    digest: str = ""
+    """Of the same."""
+    intercode: str = ""
+    """The version that made it."""
+    date: str = ""
+    format: int = field(default=FORMAT)
+
+    @classmethod
+    def of(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
+        """A list made now."""
+        date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)
+
+    def check(self, dataset: Dataset) -> str:
+        """See whether it is a list of these tasks.
+
+        Returns:
+            A warning, empty if there is none: it was made for other tasks than these.
+
+        Raises:
+            UsageError: It names tasks that are not among them.
+        """
+        known = {task.task_id for task in dataset}
+        if unknown := [task_id for task_id in self.tasks if task_id not in known]:
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            raise UsageError(
+                f"the exclusion list names tasks that {dataset.name} does not have: "
+                f"{', '.join(unknown[:5])}{more}"
+            )
+        if self.digest and self.digest != dataset.digest:
+            return (
+                f"the exclusion list was made for {self.dataset} ({self.digest[:8]}), "
+                f"and this is {dataset.name} ({dataset.digest[:8]}): validate it again"
+            )
+        return ""
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON.
+
+        Raises:
+            RecordError: It cannot be written.
+        """
+        try:
+            path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="ascii")
+        except OSError as error:
+            raise RecordError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_exclusion(path: Path) -> Exclusion:
+    """A list from a file: JSON if it begins with a brace, else plain text.
+
+    Raises:
+        UsageError: It cannot be read, or is malformed; the message says where.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    return _from_json(path, text) if text.lstrip().startswith("{") else _from_lines(path, text)
+
+
+def _from_json(path: Path, text: str) -> Exclusion:
+    try:
+        data: dict[str, Any] = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON: {error}") from None
+    if data.get("format", FORMAT) != FORMAT:
+        raise UsageError(f"{path}: format {data['format']!r}, which this version does not know")
+    tasks = data.get("tasks")
+    if not isinstance(tasks, dict) or not all(isinstance(why, str) for why in tasks.values()):
+        raise UsageError(f"{path}: field 'tasks' must be an object, task id → reason")
+    facts = {name: data.get(name, "") for name in ("dataset", "digest", "intercode", "date")}
+    if wrong := [name for name, value in facts.items() if not isinstance(value, str)]:
+        raise UsageError(f"{path}: field {wrong[0]!r} must be text")
+    return Exclusion(tasks, **facts)
+
+
+def _from_lines(path: Path, text: str) -> Exclusion:
+    tasks: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        parts = line.strip().split(maxsplit=1)
+        if not parts or parts[0].startswith("#"):
+            continue
+        if parts[0] in tasks:
+            raise UsageError(f"{path}: line {number}: {parts[0]!r} stands there twice")
+        tasks[parts[0]] = parts[1] if len(parts) > 1 else _NO_REASON
+    return Exclusion(tasks)

@@ -1,0 +1,150 @@
+"""Whether the tasks of a dataset are sound: gold solves them, twice alike, and nothing else does.
+
+Every task is tried four times: with gold, with gold again, by doing nothing, and with a wrong
+answer that could be an agent's. What is checked then is in `checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from intercode.agents.scripted import Oracle, ScriptedAgent
+from intercode.evaluate.checks import (
+    AGAIN,
+    CHECKS,
+    GOLD,
+    NOTHING,
+    TRIALS,
+    Problem,
+    Slow,
+    Trial,
+    slow,
+)
+from intercode.evaluate.report import summarize
+from intercode.evaluate.runner import evaluate, select
+
+if TYPE_CHECKING:
+    from intercode.agents.base import Agent
+    from intercode.evaluate.loop import EpisodeEnv
+    from intercode.evaluate.progress import Progress
+    from intercode.evaluate.report import Outcome, Statistics
+    from intercode.task import Dataset, Task
+
+WRONG_ANSWERS: Mapping[str, Sequence[str]] = {
+    "python": ("def answer(*given, **named):\n    print(42)\n    return 42", "submit answer"),
+    "sql": ("SELECT 42",),
+    "ctf": ("submit intercode{42}",),
+    "swe": ("echo 42 > intercode-42.txt",),
+}
+"""By environment; all others are asked to print 42."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What came of it."""
+
+    tasks: int
+    statistics: Mapping[int, Statistics]
+    """Of each trial, over all tasks."""
+    problems: list[Problem]
+    slow: list[Slow]
+    seconds: float
+    complete: bool
+    """Whether all was tried."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether all was tried, and all is as it should be."""
+        return self.complete and not self.problems
+
+    def reasons(self) -> dict[str, str]:
+        """Task id → what is the matter with it."""
+        found: dict[str, list[str]] = {}
+        for problem in self.problems:
+            found.setdefault(problem.task_id, []).append(problem.problem)
+        return {task_id: "; ".join(texts) for task_id, texts in found.items()}
+
+
+class Prober:
+    """Makes the agent of each trial."""
+
+    def __call__(self, task: Task) -> Agent:
+        """Gold's, where no environment is known."""
+        return Oracle()(task)
+
+    def within(self, env: Any, task: Task) -> Agent:
+        """The one of the trial that the environment's episode is."""
+        trial = env.episode.epoch
+        if trial in (GOLD, AGAIN):
+            return Oracle().within(env, task)
+        if trial == NOTHING:
+            return ScriptedAgent()
+        return ScriptedAgent(WRONG_ANSWERS.get(getattr(env, "name", ""), ("echo 42",)))
+
+
+def validate(
+    dataset: Dataset,
+    env_factory: Callable[[], EpisodeEnv],
+    *,
+    timeout: float,
+    workers: int = 1,
+    limit: int | None = None,
+    tasks: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Validation:
+    """Try every task in all four ways, and check what comes of it.
+
+    Args:
+        dataset: The tasks.
+        env_factory: See `evaluate`, as for the other arguments.
+        timeout: The time limit of an action in tasks that have none of their own.
+        workers: Threads.
+        limit: Only the first so many tasks.
+        tasks: Only these.
+        progress: Is told how it goes.
+        settings: Of the environment.
+
+    Raises:
+        UsageError: The arguments make no sense.
+        SandboxUnavailableError: This machine permits no sandbox.
+    """
+    chosen = select(dataset, tasks, limit)
+    # On the disk, because observations may be large, and there may be many.
+    with TemporaryDirectory(prefix="intercode-validate-") as folder:
+        result = evaluate(
+            dataset,
+            Prober(),
+            env_factory,
+            workers=workers,
+            out=folder,
+            limit=limit,
+            tasks=tasks,
+            epochs=len(TRIALS),
+            progress=progress,
+            settings=settings,
+        )
+        trials: dict[str, dict[int, Trial]] = {task.task_id: {} for task in chosen}
+        for episode in result.episodes():
+            trials[episode.task_id][episode.epoch] = Trial.of(episode)
+    problems = [
+        problem
+        for task in chosen
+        for check in CHECKS
+        for problem in check(task, trials[task.task_id])
+    ]
+    return Validation(
+        tasks=len(chosen),
+        statistics={trial: summarize(_only(trial, result.outcomes)) for trial in TRIALS},
+        problems=problems,
+        slow=[found for task in chosen for found in slow(task, trials[task.task_id], timeout)],
+        seconds=result.seconds,
+        complete=len(result.outcomes) == result.planned,
+    )
+
+
+def _only(trial: int, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.epoch == trial]

@@ -1,0 +1,212 @@
+"""The checks of a dataset, on environments that fail in every way; and exclusion lists."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import intercode
+from intercode.datasets.kind import environment_of
+from intercode.errors import RewardError, SandboxError, UsageError
+from intercode.evaluate import evaluate
+from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, NOTHING, WRONG, Trial
+from intercode.evaluate.exclusion import Exclusion, read_exclusion
+from intercode.evaluate.log import read_manifest
+from intercode.evaluate.validate import Validation, validate
+from intercode.sandbox.base import Limits
+from intercode.task import Dataset, Task
+
+from .fakes import Factory, dataset
+
+TASKS = dataset(4)
+BASH = Dataset(
+    [
+        Task("sound", "?", gold=("echo 1",)),
+        Task("loose", "?", gold=("echo 42",)),
+        Task("clock", "?", gold=("date +%N > /root/now; cat /root/now",), verification="true"),
+        Task("late", "?", gold=("sleep 9",), verification="test -e /root/x", timeout=0.5),
+        Task("slow", "?", gold=("sleep 0.6; touch x",), verification="test -e x", timeout=2.0),
+        Task("unsolved", "?", verification="test -e x"),
+        Task("mistake", "?", gold=("nothing-of-that-name",), verification="test -e x"),
+    ],
+    "bash-tasks",
+)
+
+
+def texts(found: Validation) -> dict[str, list[str]]:
+    """Task → ``kind: problem`` of each."""
+    problems: dict[str, list[str]] = {}
+    for problem in found.problems:
+        problems.setdefault(problem.task_id, []).append(f"{problem.kind}: {problem.problem}")
+    return problems
+
+
+def test_sound_tasks() -> None:
+    found = validate(TASKS, Factory(TASKS), timeout=10.0, workers=2)
+    assert found.valid and found.complete and found.reasons() == {}
+    successes = [found.statistics[trial].successes for trial in (GOLD, AGAIN, NOTHING, WRONG)]
+    assert successes == [4, 4, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def of_bash() -> Validation:
+    limits = Limits(timeout=5.0)
+    return validate(
+        BASH, lambda: intercode.make("bash", data=BASH, limits=limits), timeout=5.0, workers=2
+    )
+
+
+def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
+    found = texts(of_bash)
+    assert "sound" not in found and "slow" not in found
+    assert found["loose"] == ["free: a wrong answer scores 1.00"]
+    free, also, varies = found["clock"]
+    assert free == "free: doing nothing scores 1.00" and also.endswith("wrong answer scores 1.00")
+    assert varies.startswith("varies: what gold shows in turn 1 differs from run to run: '")
+    assert found["late"][0].startswith("gold: gold scores 0.00, it ran into the time limit")
+    assert found["unsolved"] == ["gold: it has no gold: nothing shows that it can be solved"]
+    assert found["mistake"][0].startswith("gold: gold scores 0.00")
+    assert not of_bash.valid
+    assert of_bash.reasons()["clock"].count("; ") == 2
+
+
+def test_what_is_slow(of_bash: Validation) -> None:
+    slow = {found.task_id: found for found in of_bash.slow}
+    assert set(slow) == {"late", "slow"}
+    assert slow["slow"].limit == 2.0
+    assert slow["slow"].suggested_timeout >= 3.0
+
+
+def test_episodes_without_a_score() -> None:
+    calls: dict[str, int] = {}
+
+    def fail(task_id: str, action: str) -> Exception | None:
+        calls[task_id] = calls.get(task_id, 0) + (action == "submit")
+        if task_id == "t1" and action == "submit" and calls["t1"] == 2:
+            return RewardError("the second time it breaks")
+        if task_id == "t2" and action == "reset":
+            return SandboxError("it never starts")
+        if task_id == "t3" and action == "echo 42":
+            return RewardError("not that")
+        return None
+
+    found = texts(validate(TASKS, Factory(TASKS, fail=fail), timeout=10.0))
+    assert "t0" not in found
+    assert found["t1"] == ["error: gold cannot be scored: the second time it breaks"]
+    assert found["t2"] == ["error: gold cannot be scored: it never starts"]
+    assert found["t3"] == ["error: a wrong answer cannot be scored: not that"]
+
+
+def test_rewards_that_vary() -> None:
+    trials = {
+        number: Trial(reward, None, None, "", ((1, "x"),), 0.0, timed_out=False)
+        for number, reward in enumerate((1.0, 0.5, 0.0, 0.0))
+    }
+    problems = [problem for check in CHECKS for problem in check(TASKS[0], trials)]
+    assert [(problem.kind, problem.reward) for problem in problems] == [
+        ("gold", 0.5),
+        ("varies", 0.5),
+    ]
+    assert problems[1].problem == "gold scores 1.00, and the second time 0.50"
+
+
+@pytest.mark.parametrize(
+    ("env", "task"),
+    [
+        ("python", Task("add", "?", gold=("def add(a, b):\n    return a + b",),
+                        tests=("assert add(1, 2) == 3",))),
+        ("python", Task("io", "?", gold=("print(input())",),
+                        metadata={"stdio": [{"stdin": "x", "stdout": "x"}]})),
+        ("ctf", Task("flag", "?", gold=("flag{1}",))),
+    ],
+)  # fmt: skip
+def test_each_environment_has_a_wrong_answer_of_its_own(env: str, task: Task) -> None:
+    tasks = Dataset([task])
+    found = validate(tasks, lambda: intercode.make(env, data=tasks), timeout=10.0)
+    assert found.valid, found.problems
+    assert found.statistics[WRONG].mean_turns == 1.0
+
+
+@pytest.mark.parametrize(
+    ("env", "fields"),
+    [
+        ("bash", {"gold": "ls"}),
+        ("bash", {}),
+        ("sql", {"gold": "SELECT 1", "db": "shop"}),
+        ("python", {"gold": "x", "tests": ["assert x"]}),
+        ("python", {"stdio": [{"stdin": "", "stdout": ""}]}),
+        ("ctf", {"gold": "picoCTF{abc_1}"}),
+        ("ctf", {"gold": "1234", "service": {}}),
+        ("swe", {"gold": "diff", "base_commit": "abc", "tests": []}),
+    ],
+)
+def test_which_environment_tasks_are_for(env: str, fields: dict[str, Any]) -> None:
+    assert environment_of([Task.from_dict({"task_id": "a", "query": "?", **fields})]) == env
+
+
+# -- exclusion lists -------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_tasks_out(tmp_path: Path) -> None:
+    exclude = {"t1": "broken", "t3": "free"}
+    factory = Factory(TASKS)
+    result = evaluate(TASKS, "oracle", factory, exclude=exclude, out=tmp_path, limit=1)
+    assert [outcome.task_id for outcome in result.outcomes] == ["t0"]
+    assert evaluate(TASKS, "oracle", factory, exclude=exclude, out=tmp_path).planned == 2
+    assert read_manifest(tmp_path)["excluded"] == exclude
+    with pytest.raises(UsageError, match="are excluded"):
+        evaluate(TASKS, "oracle", factory, tasks=["t1"], exclude=exclude)
+
+
+def test_a_list_is_written_and_read(tmp_path: Path) -> None:
+    made = Exclusion.of(TASKS, {"t1": "why; ünd"})
+    made.write(tmp_path / "list.json")
+    again = read_exclusion(tmp_path / "list.json")
+    assert again == made and again.check(TASKS) == ""
+    assert again.intercode == intercode.__version__ and again.date.endswith("Z")
+    assert "validate it again" in again.check(dataset(5))
+    with pytest.raises(UsageError, match=r"does not have: t1$"):
+        again.check(dataset(1))
+
+
+def test_a_list_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("\n# a comment\nt1   it is broken \r\n  t2\n")
+    found = read_exclusion(tmp_path / "list")
+    assert found.tasks == {"t1": "it is broken", "t2": "no reason given"}
+    assert found.check(TASKS) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ('{"format": 2, "tasks": {}}', "format 2"),
+        ('{"tasks": ["t1"]}', "'tasks' must be an object"),
+        ('{"tasks": {"t1": 1}}', "'tasks' must be an object"),
+        ('{"tasks": {}, "digest": 7}', "'digest' must be text"),
+        ("t1 a\nt1 b", "line 2: 't1' stands there twice"),
+        (b"\xff", "not UTF-8"),
+    ],
+)
+def test_malformed_lists_are_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
+    (tmp_path / "list").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match=message):
+        read_exclusion(tmp_path / "list")
+
+
+@given(st.dictionaries(st.text(min_size=1), st.text()), st.text())
+def test_any_list_survives(tmp_path_factory: Any, tasks: dict[str, str], text: str) -> None:
+    path = tmp_path_factory.mktemp("lists") / "list.json"
+    made = Exclusion.of(TASKS, tasks)
+    made.write(path)
+    assert read_exclusion(path) == made
+    assert json.loads(path.read_text())["tasks"] == tasks
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with contextlib.suppress(UsageError):  # and no other error
+        read_exclusion(path)
