@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--write-exclude",
         type=Path,
         metavar="FILE",
-        help="write the tasks that are not as they should be, for 'run --exclude'",
+        help="write the tasks that are not as they should be, for a run to leave out",
     )
     validate.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     _options.add_selection(validate)
