@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import intercode
+from envs import swe_tasks
 from intercode.agents.base import AgentFactory
+from intercode.envs.swe import apply_patch
 from intercode.episode import Turn
 from intercode.evaluate import evaluate
 from intercode.interpreters import python_start
@@ -25,8 +28,8 @@ from intercode.task import Dataset, Task
 
 from .held import held
 
-EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "200"))
-WARM = max(100, EPISODES // 10)
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "100"))
+WARM = max(60, EPISODES // 10)
 
 Soaked = tuple[Task, tuple[str, ...], Callable[[], Provider]]
 SOAKED: dict[str, Soaked] = {
@@ -70,6 +73,17 @@ SOAKED: dict[str, Soaked] = {
         ),
         get_provider,
     ),
+    "swe": (
+        swe_tasks.task(runner="unittest", repository="calc"),
+        (
+            apply_patch(swe_tasks.GOLD),
+            "git commit -aqm Fix; (sleep 60 &) ; setsid sleep 60 &",
+            "head -c 100000 /dev/urandom > noise; python3 -c 'import calc'",
+            "exit 3",
+            "submit",
+        ),
+        get_provider,
+    ),
 }
 
 
@@ -89,8 +103,9 @@ def test_nothing_grows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     task, actions, provider = SOAKED[name]
-    fields = task.to_dict()
-    dataset = Dataset([Task.from_dict({**fields, "task_id": f"t{n}"}) for n in range(20)], "soak")
+    if name == "swe":
+        swe_tasks.make_repository(tmp_path / "calc")
+    dataset = Dataset([replace(task, task_id=f"t{n}") for n in range(20)], "soak", str(tmp_path))
     busy: AgentFactory = lambda task: Busy(actions)  # noqa: E731
 
     def make() -> Any:
