@@ -51,3 +51,17 @@ def test_attempts(tmp_path: Path, cli: Run) -> None:
         assert json.loads(done.stdout)["statistics"]["successes"] == successes
     done = cli("run", "bash", "--attempts", "1", code=2)
     assert "environment 'bash', protocol 'default', takes no --attempts" in done.stderr
+
+
+def test_the_seed_makes_the_bundled_puzzles(tmp_path: Path, cli: Run) -> None:
+    run = ("run", "ctf", "--quiet", "--json", "--task", "rsa", "--task", "history", "--out", "r")
+    digests = []
+    for seed, ran in (("4", 2), ("4", 0)):  # the second time there is nothing left to do
+        done = json.loads(cli(*run, "--seed", seed).stdout)
+        assert (done["ran"], done["statistics"]["successes"]) == (ran, 2)
+        digests.append(done["dataset"]["digest"])
+    assert digests[0] == digests[1]
+    refused = cli(*run, "--seed", "5", code=None)
+    assert refused.returncode and "holds another run: dataset.digest was" in refused.stderr
+    done = cli("play", "ctf", "--seed", "4", "--task", "rsa", "--json", stdin="submit\n")
+    assert json.loads(done.stdout)[0]["task_id"] == "rsa"

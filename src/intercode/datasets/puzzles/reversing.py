@@ -87,13 +87,13 @@ def door(draw: Draw) -> Puzzle:
         (
             python("""
 data, start = open("door", "rb").read(), b"intercode{"
-for step in range(256):
-    begun = [bytes((b - step * n) % 256 for b in range(256)) for n in range(10)]
-    for at in range(0, len(data) - 40, 4):
-        key = [begun[n][data[at + n]] ^ start[n] for n in range(10)]
+for at in range(0, len(data) - 40, 4):  # (letter ^ key[n % 4]) + step * n
+    turn = (data[at + 4] - (data[at] ^ start[0] ^ start[4])) % 256
+    for step in range(turn // 4, 256, 64) if turn % 4 == 0 else ():
+        codes = [(byte - step * n) % 256 for n, byte in enumerate(data[at : at + 64])]
+        key = [code ^ letter for code, letter in zip(codes, start)]
         if key[:4] == key[4:8] and key[:2] == key[8:]:
-            codes = enumerate(data[at : at + 64])
-            text = bytes((b - step * n) % 256 ^ key[n % 4] for n, b in codes)
+            text = bytes(code ^ key[n % 4] for n, code in enumerate(codes))
             print(text[: text.find(b"}") + 1].decode("ascii", "replace"))
 """),
         ),
