@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _HEADER = re.compile(r"(?:---|\+\+\+|rename from|rename to|copy from|copy to) (.+)")
-_GIT = re.compile(r'diff --git (?:a/(.+) b/(.+)|("a/.+") ("b/.+"))')
+_GIT = re.compile(r'diff --git (a/.+|"a/.+") (b/.+|"b/.+")')
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
@@ -39,9 +39,7 @@ def _paths(patch: str) -> Iterator[str]:
             if path != "/dev/null":
                 yield re.sub(r"^[ab]/", "", path) if prefixed else path
         elif match := _GIT.match(line):
-            for name in match.groups():
-                if name is not None:
-                    yield re.sub(r"^[ab]/", "", _unquoted(name))
+            yield from (_unquoted(name)[2:] for name in match.groups())
 
 
 def _unquoted(name: str) -> str:

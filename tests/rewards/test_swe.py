@@ -1,0 +1,233 @@
+"""The parts of the SWE reward that need no sandbox: diffs, plans, reports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intercode.rewards import swe_junit, swe_runner
+from intercode.rewards.swe_patch import touched
+from intercode.rewards.swe_plan import make_plan
+from intercode.task import Task
+
+NAMES = ["tests/test_a.py::test_x", "src/check_b.py::Case::test_y[a::b c]"]
+
+
+def plan(gold: str = "", **facts: Any) -> Any:
+    metadata = {"FAIL_TO_PASS": NAMES, **facts}
+    return make_plan(Task("t", "q", (gold,) if gold else (), metadata=metadata))
+
+
+def diff(path: str) -> str:
+    return f"--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+@pytest.mark.parametrize(
+    ("patch", "paths"),
+    [
+        (diff("x.py") + diff("d/y z.py"), {"x.py", "d/y z.py"}),
+        ("--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+a\n", {"new"}),
+        ("diff --git a/o b/n\nrename from o\nrename to n\n", {"o", "n"}),
+        ("diff --git a/bin b/bin\nBinary files differ\n", {"bin"}),
+        ('diff --git "a/\\303\\251\\t" "b/\\303\\251\\t"\n', {"é\t"}),
+        ("--- a/x\t2020-01-01\n+++ b/x\t2020-01-01\n@@ -1 +1 @@\n-a\n+b\n", {"x"}),
+        # Lines of a hunk that look like headers.
+        ("--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n--- a/no\n+++ b/no\n \n", {"x"}),
+        ("no diff at all", set()),
+    ],
+)
+def test_what_a_diff_touches(patch: str, paths: set[str]) -> None:
+    assert touched(patch) == paths
+
+
+@pytest.mark.parametrize("path", ["../x", "d/../../x", "/etc/passwd"])
+def test_a_diff_that_leads_out(path: str) -> None:
+    with pytest.raises(ValueError, match="not in the repository"):
+        touched(f"--- a/{path}\n+++ b/{path}\n")
+
+
+@given(st.text())
+def test_any_text_is_a_diff_or_none(text: str) -> None:
+    try:
+        touched(text)
+    except ValueError as error:
+        assert "not in the repository" in str(error)
+
+
+PATHS = st.from_regex(r"[a-z]{1,3}(/[a-z é\"]{1,4}[a-z])?", fullmatch=True)
+LINES = st.text("ab-+ @\n", min_size=1)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.dictionaries(PATHS, LINES, min_size=1, max_size=3))
+def test_what_git_writes_is_understood(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, str]
+) -> None:
+    place = tmp_path_factory.mktemp("diff")
+    old, new = place / "a", place / "b"
+    files = {name: text for name, text in files.items() if not any(
+        other.startswith(f"{name}/") for other in files)}  # fmt: skip
+    for folder, end in ((old, "x\n"), (new, "y\n")):
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text + end)
+    made = subprocess.run(
+        ["git", "diff", "--no-index", "--no-prefix", "a", "b"],
+        cwd=place, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    assert touched(made) == set(files)
+
+
+@pytest.mark.parametrize(
+    ("path", "taken"),
+    [
+        ("src/calc.py", True),
+        ("docs/test.md", True),
+        ("contest.py", True),
+        ("test.py", True),
+        ("tests/helper.py", False),
+        ("src/test_a.py", False),
+        ("src/a_test.py", False),
+        ("src/conftest.py", False),
+        ("pytest.ini", False),
+        ("setup.cfg", False),
+        ("src/check_b.py", False),
+        ("src/check_b/__init__.py", False),
+        ("src/check_b.cpython-311-x86_64-linux-gnu.so", False),
+        ("other/check_b.py", True),
+        ("src/__pycache__/calc.cpython-311.pyc", False),
+        (".git/config", False),
+        ("sub/.git/config", False),
+        ("x.egg-info/entry_points.txt", False),
+        ("sitecustomize.py", False),
+        ("data/case.json", False),
+    ],
+)
+def test_what_counts(path: str, taken: bool) -> None:
+    assert plan(test_files=["data/*.json"]).takes(path) is taken
+
+
+def test_what_gold_changes_counts_unless_the_tests_change_it_too() -> None:
+    with_gold = plan(diff("setup.cfg") + diff("tests/util.py"), test_patch=diff("tests/util.py"))
+    assert with_gold.takes("setup.cfg")
+    assert not with_gold.takes("tests/util.py")
+    assert not with_gold.takes("tox.ini")
+
+
+def test_names_as_the_authors_have_them() -> None:
+    assert plan(PASS_TO_PASS='["a.py::x", "a.py::x"]').tests == (*NAMES, "a.py::x")
+    unittest = plan(runner="unittest", FAIL_TO_PASS=["pkg.checks.Case.test_x"])
+    assert not unittest.takes("pkg/checks.py")
+    assert unittest.takes("pkg/other.py")
+
+
+def report(*cases: str) -> bytes:
+    return f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>".encode()
+
+
+def case(name: str, inner: str = "") -> str:
+    node = f'<properties><property name="nodeid" value="{name}"/></properties>'
+    return f'<testcase classname="c" name="n">{node}{inner}</testcase>'
+
+
+def test_outcomes_in_a_report() -> None:
+    found = swe_junit.read(
+        report(
+            case("good", "<system-out>x</system-out>"),
+            case("xfail", '<skipped type="pytest.xfail"/>'),
+            case("bad", "<failure>x</failure>"),
+            case("broken", "<error/>"),
+            case("skipped", '<skipped type="pytest.skip"/>'),
+            case("twice"),
+            case("twice"),
+            case("again", "<error/>"),
+            case("again"),
+            '<testcase name="unnamed"/>',
+            case("a::b[1 &lt; 2]"),
+        )
+    )
+    good = {name for name, passed in found.items() if passed}
+    assert good == {"good", "xfail", "a::b[1 < 2]"}
+    assert len(found) == 8
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"<a>",
+        b"\0",
+        b"<a/><b/>",
+        b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>',
+        b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><a/>',
+        report(case("x")) + b"trailing",
+    ],
+)
+def test_what_is_no_report(document: bytes) -> None:
+    with pytest.raises(swe_junit.ReportError, match="cannot be read"):
+        swe_junit.read(document)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(), st.text()))
+def test_any_report_of_unittest_s_can_be_read(said: dict[str, str]) -> None:
+    names = {name: text for name, text in said.items() if name.isprintable()}
+    assert swe_junit.read(swe_runner.to_xml(names)) == {name: not names[name] for name in names}
+
+
+CASES = """\
+import unittest
+
+class Case(unittest.TestCase):
+    def test_good(self): pass
+    def test_bad(self): self.fail("\\x00\\ud800")
+    def test_error(self): raise SystemExit
+    def test_skipped(self): self.skipTest("x")
+    @unittest.expectedFailure
+    def test_expected(self): self.fail()
+    @unittest.expectedFailure
+    def test_unexpected(self): pass
+    def test_parts(self):
+        for number in 1, 2:
+            with self.subTest(number=number):
+                self.assertEqual(number, 1)
+
+class Broken(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls): raise OSError
+    def test_x(self): pass
+"""
+
+
+def test_outcomes_of_unittest(tmp_path: Path) -> None:
+    """The runner as it is run in a sandbox."""
+    (tmp_path / "cases.py").write_text(CASES)
+    wanted = ["good", "bad", "error", "skipped", "expected", "unexpected", "parts", "missing"]
+    names = [f"cases.Case.test_{name}" for name in wanted] + ["cases.Broken.test_x", "no.Such.test"]
+    message = {
+        "runner": "unittest",
+        "tests": ["first", *names, "last"],
+        "seconds": 20,
+        "secret": "S",
+    }
+    done = subprocess.run(
+        [sys.executable, swe_runner.__file__], cwd=tmp_path, capture_output=True,
+        input=json.dumps(message).encode(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(b"S.")
+    ET.fromstring(done.stdout[2:])
+    found = swe_junit.read(done.stdout[2:])
+    assert {name for name, passed in found.items() if passed} == {
+        "cases.Case.test_good",
+        "cases.Case.test_expected",
+    }
+    assert found.keys() == {"first", *names, "last"}

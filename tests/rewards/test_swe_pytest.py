@@ -1,0 +1,76 @@
+"""What pytest reports of tests with names of all kinds, as the sandbox's own pytest runs them."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+from intercode.envs.swe import SweEnv
+from intercode.task import Dataset, Task
+
+CASES = """\
+import pytest, unittest
+
+@pytest.mark.parametrize("x", ["a b", "c::d", "[e]", "é", "<&>", "", "f/g.py"])
+def test_names(x): pass
+
+class TestOuter:
+    class TestInner:
+        def test_deep(self): pass
+
+class Case(unittest.TestCase):
+    def test_case(self): pass
+    def test_bad(self): self.fail()
+    @unittest.skip("x")
+    def test_skipped(self): pass
+
+@pytest.fixture
+def late():
+    yield
+    raise OSError
+
+def test_teardown(late): pass
+def test_teardown_twice(late): assert 0
+@pytest.mark.xfail
+def test_xfail(): assert 0
+@pytest.mark.xfail
+def test_xpass(): pass
+@pytest.mark.xfail(strict=True)
+def test_xpass_strict(): pass
+"""
+BROKEN = "import no_such_module\ndef test_x(): pass\n"
+GOOD = [
+    "names[a b]", "names[c::d]", "names[[e]]", "names[\\xe9]", "names[<&>]", "names[]",
+    "names[f/g.py]", "xfail", "xpass",
+]  # fmt: skip
+BAD = ["teardown", "teardown_twice", "xpass_strict", "missing"]
+
+
+def test_outcomes(tmp_path: Path) -> None:
+    folder = tmp_path / "plain"
+    (folder / "t").mkdir(parents=True)
+    (folder / "t" / "test_it.py").write_text(CASES)
+    (folder / "t" / "test_broken.py").write_text(BROKEN)
+    # Settings that would stop it early, or leave something out.
+    (folder / "t" / "pytest.ini").write_text("[pytest]\naddopts = -x -q\npython_files = no_*.py\n")
+    with tarfile.open(tmp_path / "plain.tar", "w") as archive:
+        archive.add(folder, "plain")
+    good = [f"t/test_it.py::test_{name}" for name in GOOD]
+    good += ["t/test_it.py::TestOuter::TestInner::test_deep", "t/test_it.py::Case::test_case"]
+    bad = [f"t/test_it.py::test_{name}" for name in BAD]
+    bad += ["t/test_it.py::Case::test_bad", "t/test_it.py::Case::test_skipped"]
+    bad += ["t/test_broken.py::test_x", "t/test_gone.py::test_x"]
+    metadata = {
+        "repository": str(tmp_path / "plain.tar"),
+        "FAIL_TO_PASS": bad,
+        "PASS_TO_PASS": json.dumps(good),
+    }
+    env = SweEnv(Dataset([Task("t", "q", timeout=20.0, metadata=metadata)]))
+    env.reset()
+    env.step("submit")
+    assert env.episode.score is not None
+    detail = env.episode.score.detail
+    env.close()
+    assert detail["failed"] == bad
+    assert env.episode.score.parts == {"fail_to_pass": 0.0, "pass_to_pass": 1.0}
