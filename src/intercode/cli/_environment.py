@@ -143,8 +143,10 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     if "engine" in known:
         engine = options["engine"] = shared_engine(args.engine or "sqlite", progress=_say)
         facts["engine"] = {"name": engine.name, **engine.facts()}
-    facts |= {option: given[option] for option in ("network", "attempts") if option in given}
-    provider_that_tells()
+    facts |= {
+        option: given[option] for option in ("network", "attempts", "python") if option in given
+    }
+    provider_that_tells(name)
 
     def make() -> InterCodeEnv[Any]:
         return cast("InterCodeEnv[Any]", create(name, protocol=args.protocol, **options))
@@ -178,9 +180,17 @@ def _say(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
 
-def provider_that_tells() -> Provider:
-    """The sandbox provider; what it builds, which may take minutes, it says on standard error."""
-    provider = get_provider()
+def provider_that_tells(env: str = "bash") -> Provider:
+    """An environment's sandbox provider.
+
+    What it builds, which may take minutes, it says on standard error.
+    """
+    if env == "python":
+        from intercode.interpreters.python_start import provider as of_python
+
+        provider = of_python()
+    else:
+        provider = get_provider()
     if hasattr(provider, "progress"):
         provider.progress = _say
     return provider

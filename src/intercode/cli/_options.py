@@ -12,6 +12,7 @@ ENVIRONMENT = (
     "image",
     "network",
     "attempts",
+    "python",
     "repositories",
     "engine",
     "databases",
@@ -77,6 +78,11 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
         type=natural,
         metavar="N",
         help="for CTF: wrong flags that end an episode (default: 3; 0: any number may be tried)",
+    )
+    group.add_argument(
+        "--python",
+        metavar="PROGRAM",
+        help="for Python: the image's own, as python3 (default: InterCode's, without packages)",
     )
     group.add_argument(
         "--engine",

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from intercode import datasets
+from intercode.cli._environment import provider_that_tells
 from intercode.cli._text import safe
 
 if TYPE_CHECKING:
@@ -19,14 +20,15 @@ def replay(
     args: argparse.Namespace, run: RecordedRun, progress: Progress | None
 ) -> PythonReplayReport:
     """Replay a run on the Python that InterCode runs on."""
-    from intercode.interpreters.python_start import provider
     from intercode.paper.python_replay import replay_python
 
     if args.data is not None:
         tasks = datasets.load(args.data)
     else:
         tasks = datasets.load("mbpp", root=args.upstream)
-    return replay_python(tasks, run, provider(), args.image, args.workers, progress)
+    return replay_python(
+        tasks, run, provider_that_tells("python"), args.image, args.workers, progress
+    )
 
 
 def as_text(report: PythonReplayReport) -> str:

@@ -1,8 +1,9 @@
-"""Try tasks yourself: type commands or SQL, see what the agent would see, and submit.
+"""Try tasks yourself: type commands, SQL or Python, see what the agent would see, and submit.
 
 Examples:
   intercode play bash
   intercode play sql --engine postgresql
+  intercode play python
   intercode play bash --task shop-03
   intercode play bash --data tasks.json --image debian:bookworm
 """
@@ -10,7 +11,10 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import codeop
 import sys
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 
 from intercode.agents.human import HumanAgent
@@ -26,7 +30,8 @@ from intercode.task import Task
 _HELP = """\
   submit   end the task and see its reward        :task    show the task again
   skip     give the task up                       :help    this
-  A line that ends in \\ goes on in the next.      :quit    leave (also Ctrl-D)
+  A line that ends in \\ goes on in the next,      :quit    leave (also Ctrl-D)
+  and a block of Python until an empty line.
 """
 
 
@@ -43,19 +48,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def ends_in_backslash(text: str) -> bool:
+    """Whether a command goes on in the next line."""
+    return text.endswith("\\")
+
+
+def is_open_python(text: str) -> bool:
+    """Whether Python's own prompt would ask for more: of a block, until there is an empty line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the person's source: the sandbox shows them
+            return codeop.compile_command(text) is None
+    except (SyntaxError, ValueError, OverflowError):
+        return False
+
+
 class Terminal:
     """The person's side of the conversation."""
 
-    def __init__(self, query: str, aside: bool, prompt: str = "$ ") -> None:
+    def __init__(
+        self,
+        query: str,
+        aside: bool,
+        prompt: str = "$ ",
+        goes_on: Callable[[str], bool] = ends_in_backslash,
+    ) -> None:
         """Talk about one task.
 
         Args:
             query: What is asked.
             aside: Talk on standard error, as the output is for a program.
             prompt: What asks for an action.
+            goes_on: Whether a text is the beginning of an action, which goes on in the next line.
         """
         self._query = query
         self._prompt = prompt
+        self._goes_on = goes_on
         self._out = sys.stderr if aside else sys.stdout
         self.left = False
 
@@ -79,10 +107,13 @@ class Terminal:
             if not lines and line.startswith(":"):
                 if self._command(line):
                     return None
-            elif line.endswith("\\"):
-                lines.append(line)
-            elif lines or line.strip():
-                return "\n".join([*lines, line])
+                continue
+            lines.append(line)
+            action = "\n".join(lines)
+            if not action.strip():
+                lines = []
+            elif not self._goes_on(action):
+                return action
 
     def _read(self, prompt: str) -> str:
         if self._out is sys.stdout:
@@ -106,12 +137,13 @@ def execute(args: argparse.Namespace) -> int:
     setting = _environment.prepare(args, name, dataset, tasks)
     with suppress(ImportError):  # line editing and history, where Python has them
         import readline  # noqa: F401
+    goes_on = is_open_python if name == "python" else ends_in_backslash
     episodes: list[Episode] = []
     env = setting.make()
     try:
         for number, task in enumerate(tasks, 1):
             prompt = getattr(env, "prompt", "$ ")
-            terminal = Terminal(task.query, aside=args.json, prompt=prompt)
+            terminal = Terminal(task.query, args.json, prompt, goes_on)
             terminal.show(f"── {safe(task.task_id)} ({number} of {len(tasks)}) ── :help for help")
             episode = _try(env, task, terminal)
             if terminal.left:

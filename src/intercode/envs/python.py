@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
+from intercode.interpreters.python_start import GRADER, start
 from intercode.interpreters.python_start import provider as provider_of
 from intercode.rewards.base import Reward
 from intercode.rewards.command import CommandReward
@@ -70,6 +72,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         if isinstance(provider, str):
             provider = provider_of(provider)
         stage = SandboxStage(provider, image, limits, network)
+        self._provider = provider
         self._python = python
         self._tests = PythonReward(provider, stage.start, stage.image, network, python)
         self._command = CommandReward(provider, stage.start, network)
@@ -85,6 +88,18 @@ class PythonEnv(InterCodeEnv[Sandbox]):
             render_mode=render_mode,
             seed=seed,
         )
+
+    def digest(self, task: Task) -> str:
+        """What identifies the content of its image, which is built if need be.
+
+        Raises:
+            ImageError: It cannot be built, or the program that is to be its Python is not in it.
+        """
+        digest = super().digest(task)
+        if self._python is not None:
+            with closing(self._provider.start(self.image(task))) as sandbox:
+                start(sandbox, GRADER, self._python).close()
+        return digest
 
     def close(self) -> None:
         """End the episode and free its sandbox, and the tests'. Idempotent."""
