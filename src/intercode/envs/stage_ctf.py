@@ -88,10 +88,12 @@ class CtfStage(SandboxStage):
         return _text(task, "directory") or FOLDER
 
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
-        if _text(task, "assets") is None:  # else it is in the image
+        binary = _binary_files(task)
+        # Assets have it in the image, and files make it: that saves a process.
+        if _text(task, "assets") is None and not any(map(_lies_within, (*binary, *task.files))):
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
         try:
-            for path, data in _binary_files(task).items():
+            for path, data in binary.items():
                 sandbox.write_file(PurePosixPath(self.directory(task), path), data)
         except OSError as error:
             raise TaskError(
@@ -144,6 +146,10 @@ def _text(task: Task, name: str) -> str | None:
     if value is not None and (not isinstance(value, str) or "\0" in value):
         raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be text")
     return value or None
+
+
+def _lies_within(path: str) -> bool:
+    return not path.startswith("/") and ".." not in PurePosixPath(path).parts
 
 
 def _binary_files(task: Task) -> dict[str, bytes]:
