@@ -105,7 +105,7 @@ def test_episodes_without_a_score() -> None:
 
 def test_rewards_that_vary() -> None:
     trials = {
-        number: Trial(reward, None, None, "", ((1, "x"),), 0.0, timed_out=False)
+        number: Trial(reward, None, None, "", ((1, "x"),), 0.0, 0.0, timed_out=False)
         for number, reward in enumerate((1.0, 0.5, 0.0, 0.0))
     }
     problems = [problem for check in CHECKS for problem in check(TASKS[0], trials)]
@@ -114,6 +114,15 @@ def test_rewards_that_vary() -> None:
         ("varies", 0.5),
     ]
     assert problems[1].problem == "gold scores 1.00, and the second time 0.50"
+
+
+def test_tests_that_are_slow() -> None:
+    slow = "import time\nassert one() == 1\ntime.sleep(1)"
+    gold = "def one():\n    return 1"
+    tasks = Dataset([Task("one", "?", gold=(gold,), tests=(slow,), timeout=3.0)])
+    found = validate(tasks, lambda: intercode.make("python", data=tasks), timeout=10.0)
+    assert found.valid, "it is no failure"
+    assert [(slow.task_id, slow.limit) for slow in found.slow] == [("one", 3.0)]
 
 
 @pytest.mark.parametrize(

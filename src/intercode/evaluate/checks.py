@@ -43,7 +43,7 @@ class Slow:
 
     task_id: str
     seconds: float
-    """Of gold's slowest action."""
+    """Of gold's slowest action, or of its tests."""
     limit: float
     suggested_timeout: float
     """A time limit with room to spare."""
@@ -61,6 +61,9 @@ class Trial:
     observations: tuple[tuple[int, str], ...]
     """Of each turn: a hash, and how it begins."""
     slowest: float
+    """Seconds of the action that took longest."""
+    rest: float
+    """Seconds that no action took: to begin and to score."""
     timed_out: bool
 
     @classmethod
@@ -76,6 +79,7 @@ class Trial:
                 (hash(turn.observation), turn.observation[:_KEPT]) for turn in episode.turns
             ),
             slowest=max((turn.seconds for turn in episode.turns), default=0.0),
+            rest=episode.seconds - sum(turn.seconds for turn in episode.turns),
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
         )
 
@@ -145,10 +149,15 @@ CHECKS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
 
 
 def slow(task: Task, trials: Trials, timeout: float) -> Iterator[Slow]:
-    """Gold's actions leave room below the time limit."""
+    """Gold's actions leave room below the time limit, and so do its tests.
+
+    How long the tests of gold take is known by what doing nothing, which fails them, does not take.
+    """
     limit = timeout if task.timeout is None else task.timeout
     golds = [trials[number] for number in (GOLD, AGAIN) if number in trials]
     seconds = max((trial.slowest for trial in golds), default=0.0)
+    if golds and NOTHING in trials:
+        seconds = max(seconds, min(trial.rest for trial in golds) - trials[NOTHING].rest)
     if seconds > SLOW * limit:
         yield Slow(task.task_id, seconds, limit, float(max(limit, math.ceil(seconds / SLOW))))
 
