@@ -28,6 +28,7 @@ from intercode.sandbox.images import (
     cache_root,
     list_images,
     prune,
+    prune_sources,
     resolve,
 )
 from intercode.sandbox.images.recipes import RECIPES
@@ -104,14 +105,30 @@ def _build(args: argparse.Namespace) -> None:
 
 def _prune(args: argparse.Namespace) -> None:
     removed = prune(args.unused_for, everything=args.all, dry_run=args.dry_run)
+    sources = prune_sources(
+        args.unused_for,
+        everything=args.all,
+        dry_run=args.dry_run,
+        without={image.digest for image in removed},
+    )
     total = sum(image.size for image in removed)
+    packed = sum(source.size for source in sources)
     if args.json:
-        listed = [image.to_json() for image in removed]
-        print_json({"dry_run": args.dry_run, "size": total, "removed": listed})
+        print_json(
+            {
+                "dry_run": args.dry_run,
+                "size": total + packed,
+                "removed": [image.to_json() for image in removed],
+                "sources": [source.to_json() for source in sources],
+            }
+        )
         return
     if removed:
         print(_table(removed))
-    print(f"{'would remove' if args.dry_run else 'removed'} {len(removed)} images, {size(total)}")
+    did = "would remove" if args.dry_run else "removed"
+    print(f"{did} {len(removed)} images, {size(total)}")
+    if sources:
+        print(f"{did} {len(sources)} packed folders and repositories, {size(packed)}")
 
 
 def _run_script(image: Image, script: bytes, layer: Path) -> None:

@@ -5,17 +5,20 @@ from intercode.sandbox.images.base import BuildScript, Image, Progress
 from intercode.sandbox.images.host import host_mounts, private_folders
 from intercode.sandbox.images.prune import ImageInfo, list_images, prune, sweep
 from intercode.sandbox.images.resolve import resolve
+from intercode.sandbox.images.sources import SourceInfo, prune_sources
 
 __all__ = [
     "BuildScript",
     "Image",
     "ImageInfo",
     "Progress",
+    "SourceInfo",
     "cache_root",
     "host_mounts",
     "list_images",
     "private_folders",
     "prune",
+    "prune_sources",
     "resolve",
     "sweep",
 ]

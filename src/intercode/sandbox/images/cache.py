@@ -7,7 +7,7 @@
     ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if nobody holds DIGEST's lock
     ROOT/locks/DIGEST                 held by who builds or removes it, and by its children
     ROOT/locks/use                    shared: taking an image into use; alone: removing images
-    ROOT/users/PID-X                  held by a process; names the images that it uses
+    ROOT/users/PID-X                  held by a process; names the images and tarballs it uses
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class ImageCache:
     """The images below one folder. Safe among threads and processes."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.images = root / "images"
         self.locks = root / "locks"
         self.users = root / "users"
@@ -107,7 +108,7 @@ class ImageCache:
             image = self._image(record)
             if not all(layer.is_dir() for layer in image.layers):
                 return None
-            self._mark_used(digest)
+            self.mark_used(digest)
         _touch(str(self.images / digest / RECORD))
         return image
 
@@ -196,9 +197,13 @@ class ImageCache:
 
     # --- who uses what -----------------------------------------------------------------------
 
-    def _mark_used(self, digest: str) -> None:
+    def mark_used(self, name: str) -> None:
+        """Say that this process uses an image, by its digest, or a tarball, by its name.
+
+        To be called with ``locks/use`` held, so that it is not just being removed.
+        """
         with self._mutex:
-            if digest in self._used:
+            if name in self._used:
                 return
             if self._users_file is None:
                 # Held until this process ends, however it ends.
@@ -206,11 +211,11 @@ class ImageCache:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 self._users_file = os.open(path, flags, 0o644)
                 fcntl.flock(self._users_file, fcntl.LOCK_EX)
-            os.write(self._users_file, digest.encode() + b"\n")
-            self._used.add(digest)
+            os.write(self._users_file, name.encode() + b"\n")
+            self._used.add(name)
 
     def in_use(self) -> set[str]:
-        """The digests of images that a living process uses. Forgets processes that have ended.
+        """What living processes have marked as used. Forgets processes that have ended.
 
         To be called with ``locks/use`` held alone: who takes an image into use first makes its
         file and then locks it.

@@ -10,6 +10,7 @@ from typing import IO
 
 from intercode.errors import ImageError
 from intercode.folders import cache_root
+from intercode.sandbox.images.sources import keep
 
 
 def pack(folder: Path, at: str) -> Path:
@@ -36,8 +37,7 @@ def pack(folder: Path, at: str) -> Path:
                 write(file, folder, at)
                 file.seek(0)
                 place = home / f"{_digest(file)}.tar"
-                if not place.exists():  # a new file would have images looked at anew
-                    temporary.replace(place)
+                keep(temporary, place)
             finally:
                 temporary.unlink(missing_ok=True)
     except OSError as error:

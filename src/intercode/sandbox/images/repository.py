@@ -23,6 +23,7 @@ from intercode.sandbox.images.base import Image
 from intercode.sandbox.images.files import locked
 from intercode.sandbox.images.git import Git
 from intercode.sandbox.images.pack import write
+from intercode.sandbox.images.sources import keep, take
 from intercode.sandbox.images.spec import ARCHIVES
 
 VERSION = "1"
@@ -98,7 +99,7 @@ def _prepare(
     key = hashlib.blake2b("\0".join([VERSION, at, known]).encode(), digest_size=16).hexdigest()
     place = home / f"{key}.tar"
     with locked(home / f"{key}.lock"):
-        if not place.exists():
+        if not take(place):
             _build(git, scratch, source, commit, at, place)
     return key, place
 
@@ -117,7 +118,7 @@ def _build(git: Git, scratch: Path, source: str, commit: str | None, at: str, pl
     _finish(git, new, seconds)
     with (scratch / "tar").open("wb") as file:
         write(file, new, at, keep_times=True)
-    (scratch / "tar").replace(place)
+    keep(scratch / "tar", place)
 
 
 @contextmanager
