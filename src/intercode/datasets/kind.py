@@ -9,7 +9,7 @@ from intercode.task import Task
 
 _SWE = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
 _PYTHON = {"cases", "stdio", "entry_point"}
-_CTF = {"service", "subtasks", "solution", "assets", "released_setup"}
+_CTF = {"service", "subtasks", "assets", "released_setup"}
 _FLAG = re.compile(r"\w+\{[^{}\s]+\}")
 
 
