@@ -23,6 +23,7 @@ import floors
 import intercode
 import python
 import sql
+import swe
 from floors import median_ms
 from intercode.evaluate import evaluate
 from intercode.sandbox import get_provider
@@ -182,6 +183,7 @@ def main() -> int:
         "mariadb": sql.mariadb,
         "comparing": sql.comparing,
         "python": python.prompt,
+        "swe": swe.issues,
     }
     if args.upstream:
         parts["mbpp"] = lambda: python.gold(Path(args.upstream))

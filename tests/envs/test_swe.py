@@ -138,8 +138,12 @@ def test_too_much_to_be_taken_over(env: SweEnv, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_malformed_tasks_are_refused_before_any_work(facts: Any, message: str) -> None:
-    with pytest.raises(TaskError, match=f"row 0, task 'add': .*{message}"):
-        SweEnv(Dataset([task(**facts)]))
+    env = SweEnv(Dataset([task(repository="/nowhere", **facts)]))
+    with pytest.raises(TaskError, match=f"^task 'add': .*{message}"):
+        env.check(env.dataset[0])
+    with pytest.raises(TaskError, match=message):
+        env.reset()
+    env.close()
 
 
 @pytest.mark.parametrize(

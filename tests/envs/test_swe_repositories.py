@@ -166,6 +166,21 @@ def tarball_of(folder: Path, place: Path) -> Path:
     return path
 
 
+def test_a_shallow_source_stays_shallow(source: Path, tmp_path: Path) -> None:
+    place = tmp_path / "shallow.git"
+    git(
+        source,
+        "clone",
+        "--quiet",
+        "--bare",
+        "--depth=1",
+        "--branch=v1",
+        url(source, place),
+        str(place),
+    )
+    assert steps(place, "git log --format=%s; git status --short")[0] == "More\n"
+
+
 def test_the_index_knows_that_nothing_was_changed(source: Path) -> None:
     """So that the first `git status` need not read a large repository."""
     (files,) = steps(

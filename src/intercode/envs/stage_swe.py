@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from intercode.envs.stage import SandboxStage
 from intercode.errors import ImageError, TaskError
-from intercode.rewards.swe_plan import make_plan
+from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.sandbox.base import Limits, Provider
 from intercode.sandbox.images.repository import is_url, prepare
 from intercode.sandbox.images.spec import BUILTIN, BUILTIN_FOLDER
@@ -38,11 +40,12 @@ class SweStage(SandboxStage):
         super().__init__(provider, image, limits, network)
         self._repositories = None if repositories is None else str(repositories)
         self._folder = folder or Path.cwd()
+        self._plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
         self._prepared: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
 
     def directory(self, task: Task) -> str:
         """Where the repository lies; the setup runs there."""
-        return make_plan(task).directory
+        return self._plan(task).directory
 
     def check(self, task: Task) -> None:
         """Refuse a task whose repository or image is not there.
@@ -51,7 +54,7 @@ class SweStage(SandboxStage):
             TaskError: A field is malformed, or there is no such repository or commit.
             ImageError: The image's name means nothing, or names a file that is not there.
         """
-        make_plan(task)
+        self._plan(task)
         super().check(task)
 
     def image(self, task: Task) -> str:

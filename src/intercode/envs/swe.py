@@ -9,12 +9,10 @@ from typing import ClassVar
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_swe import SweStage
-from intercode.errors import TaskError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.swe import SweReward
-from intercode.rewards.swe_plan import make_plan
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Dataset, Task
 
@@ -39,7 +37,8 @@ class SweEnv(InterCodeEnv[Sandbox]):
         seed: Of the first `reset` that is given none.
 
     Raises:
-        TaskError: The data is malformed, or a task names no tests.
+        TaskError: The data is malformed. (Tasks are looked at one by one, by `check` and `reset`:
+            a benchmark may hold some that cannot be tried here.)
         UsageError: An option makes no sense.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
@@ -63,8 +62,6 @@ class SweEnv(InterCodeEnv[Sandbox]):
         seed: int | None = None,
     ) -> None:
         tasks = datasets.load(data)
-        if reward is None:
-            _check(tasks)
         if isinstance(provider, str):
             provider = get_provider(provider)
         stage = SweStage(provider, image, limits, network, repositories, _folder(tasks))
@@ -97,15 +94,6 @@ def apply_patch(patch: str) -> str:
     while end in patch.split("\n"):
         end += "_"
     return f"git apply --whitespace=nowarn - <<'{end}'\n{patch.rstrip(chr(10))}\n{end}"
-
-
-def _check(tasks: Dataset) -> None:
-    row = 0
-    try:
-        for row, task in enumerate(tasks):  # noqa: B007 - named by the error
-            make_plan(task)
-    except TaskError as error:
-        raise TaskError(f"{tasks.source or tasks.name}: row {row}, {error}") from None
 
 
 def _folder(tasks: Dataset) -> Path | None:

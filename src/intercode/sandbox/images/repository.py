@@ -85,7 +85,8 @@ def _prepare(
         known = commit if commit and _FULL.fullmatch(commit) else None
     elif path.is_dir():
         source = str(_git_folder(path))
-        known = commit = _resolve(git, source, commit, path)
+        commit = _resolve(git, source, commit, path)
+        known = commit + _shallow(git, source)
     elif path.is_file() and path.name.endswith(_FILES):
         known = f"{_checksum(path)}:{commit}"
     else:
@@ -181,6 +182,13 @@ def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:
                    f"{commit}^{{commit}}")  # fmt: skip
     except ImageError as error:
         raise ImageError(f"{path} has no commit {commit!r}: {error}") from None
+
+
+def _shallow(git: Git, folder: str) -> str:
+    """What tells a repository without its early history from a whole one; most are whole."""
+    if git("--git-dir", folder, "rev-parse", "--is-shallow-repository") == "false":
+        return ""
+    return _checksum(Path(git("--git-dir", folder, "rev-parse", "--git-path", "shallow")))
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
