@@ -65,7 +65,7 @@ def load(seed: int = 0) -> Dataset:
 
 def _task(name: str, make: Callable[[Draw], Puzzle], seed: int) -> Task | None:
     try:
-        return make(Draw(seed, name)).task(name)
+        return make(Draw.of(seed, name)).task(name)
     except TaskError as error:
         log.warning("the puzzle %r is left out: %s", name, error)
         return None

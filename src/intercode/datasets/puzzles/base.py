@@ -25,15 +25,17 @@ ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa
 
 
 class Draw(random.Random):
-    """Everything that differs from seed to seed. The same seed and name give the same draws.
+    """Everything that differs from seed to seed."""
 
-    Args:
-        seed: Of the whole set.
-        name: The puzzle's: so none depends on how much another draws.
-    """
+    @classmethod
+    def of(cls, seed: int, name: str) -> Draw:
+        """The draws of a puzzle: every version of Python makes the same of a text.
 
-    def __init__(self, seed: int, name: str) -> None:
-        super().__init__(f"{seed}/{name}")  # of a text all versions of Python make the same
+        Args:
+            seed: Of the whole set.
+            name: The puzzle's: so none depends on how much another draws.
+        """
+        return cls(f"{seed}/{name}")
 
     def flag(self) -> str:
         """A flag that nobody has seen: ``intercode{amber_heron_1f09ac}``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import struct
 import zipfile
@@ -10,11 +9,14 @@ import zlib
 from collections.abc import Iterable, Mapping
 
 SECTOR = 512
+GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\x03"
 
 
 def gz(data: bytes) -> bytes:
-    """A gzip file."""
-    return gzip.compress(data, mtime=0)
+    """A gzip file. Python's own way has other headers in other versions."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    end = struct.pack("<II", zlib.crc32(data), len(data))
+    return GZIP_HEADER + packer.compress(data) + packer.flush() + end
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
