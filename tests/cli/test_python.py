@@ -31,7 +31,8 @@ def test_building_an_image_is_told_of(tmp_path: Path, cli: Run) -> None:
     script.write_text(f"echo {tmp_path} > /srv/note\n")
     tasks = [{"task_id": "t", "query": "q", "gold": "x = 1", "tests": ["assert x == 1"]}]
     data = str(write(tmp_path / "tasks.json", tasks))
-    done = cli("run", "python", "--data", data, "--image", f"host+{script}", "--quiet")
+    own = {"INTERCODE_CACHE": str(tmp_path / "cache")}
+    done = cli("run", "python", "--data", data, "--image", f"host+{script}", "--quiet", env=own)
     assert "building host+fs.sh" in done.stderr
 
 

@@ -33,7 +33,7 @@ VALUES = st.recursive(
     ATOMS,
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.lists(inner).map(deque)
     | st.dictionaries(ATOMS, inner) | st.dictionaries(ATOMS, inner).map(OrderedDict)
-    | st.sets(ATOMS) | st.frozensets(ATOMS) | st.binary().map(bytearray),
+    | st.sets(ATOMS) | st.frozensets(ATOMS) | st.binary().map(bytearray) | st.slices(9),
     max_leaves=20,
 )  # fmt: skip
 JSON = st.recursive(
@@ -80,7 +80,7 @@ def test_nonsense_is_refused_or_is_data(tree: Any) -> None:
         return
     plain = (
         bool, int, float, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, deque,
-        complex, date, datetime, time, timedelta, Decimal, Fraction, type(None), type(...),
+        complex, date, datetime, time, timedelta, Decimal, Fraction, type(None), type(...), slice,
     )  # fmt: skip
     assert isinstance(value, plain) or tree[0] == "builtin"
 

@@ -40,6 +40,10 @@ def _pairs(encode: Coder, value: Any) -> list[Any]:
     return [[[encode(key), encode(item)] for key, item in dict.items(value)]]
 
 
+def _bounds(encode: Coder, value: Any) -> list[Any]:
+    return [*map(encode, (value.start, value.stop, value.step))]
+
+
 def _hex(encode: Coder, value: Any) -> list[Any]:
     return [value.hex()]
 
@@ -54,7 +58,7 @@ _PARTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
     **dict.fromkeys((bytes, bytearray), _hex),
     **dict.fromkeys((datetime.date, datetime.datetime, datetime.time), _iso),
     complex: lambda _, value: [value.real, value.imag],
-    range: lambda encode, value: [*map(encode, (value.start, value.stop, value.step))],
+    **dict.fromkeys((range, slice), _bounds),
     Decimal: lambda _, value: [str(value)],
     Fraction: lambda encode, value: [encode(value.numerator), encode(value.denominator)],
     datetime.timedelta: lambda _, value: [value.days, value.seconds, value.microseconds],
@@ -86,6 +90,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "timedelta": lambda _, *parts: datetime.timedelta(*parts),
     "complex": lambda _, real, imag: complex(real, imag),
     "range": lambda decode, *parts: range(*map(decode, parts)),
+    "slice": lambda decode, *parts: slice(*map(decode, parts)),
     "Decimal": lambda _, text: Decimal(text),
     "Fraction": lambda decode, *parts: Fraction(*map(decode, parts)),
     "ellipsis": lambda _: ...,

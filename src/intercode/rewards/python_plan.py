@@ -158,8 +158,7 @@ class _Source:
         elif isinstance(node, ast.ClassDef):
             self.classes.append(node.name)
             self.defined.add(node.name)
-            methods = (part for part in node.body if isinstance(part, ast.FunctionDef))
-            names = (part.name for part in methods)
+            names = (name for part in node.body for name in _names(part))
             self.operators += [name for name in names if name.startswith("__")]
         else:
             bound = (part for part in ast.walk(node) if isinstance(part, ast.Name))
@@ -167,6 +166,14 @@ class _Source:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             # Point = namedtuple("Point", "x y")
             self.classes += [part.id for part in node.targets if isinstance(part, ast.Name)]
+
+
+def _names(part: ast.stmt) -> list[str]:
+    """What a method, or an assignment such as ``__rmul__ = __mul__``, defines in its class."""
+    if isinstance(part, ast.FunctionDef):
+        return [part.name]
+    targets = part.targets if isinstance(part, ast.Assign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _is_submitted(name: str, entry: str | None, ours: _Source) -> bool:
