@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode.envs.swe import SweEnv
+from intercode.errors import ImageError
 from intercode.sandbox.images.repository import prepare
 from intercode.task import Dataset
 
@@ -158,6 +159,28 @@ def test_nothing_of_a_repository_is_run(tmp_path: Path) -> None:
             "x\n"
         )
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo $S/.git/objects > .git/objects/info/alternates",
+        "rm -rf .git; echo gitdir: $S/.git > .git",
+        "rm -rf .git; ln -s $S/.git .git",
+        "rm -rf .git/objects; ln -s $S/.git/objects .git/objects",
+        "echo $S/.git > .git/commondir",
+        "rm .git/HEAD; mkfifo .git/HEAD",
+    ],
+)
+def test_an_archive_cannot_name_another_repository(
+    source: Path, tmp_path: Path, command: str
+) -> None:
+    """The rows and archives of others must not bring this machine's repositories into a sandbox."""
+    folder = tmp_path / "other"
+    make_repository(folder)
+    subprocess.run(["bash", "-c", command], cwd=folder, env={"S": str(source)}, check=True)
+    with pytest.raises(ImageError, match="refused the repository"):
+        prepare(str(tarball_of(folder, tmp_path)), "v1", "/repo")
 
 
 def tarball_of(folder: Path, place: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -120,6 +121,8 @@ def test_what_gold_changes_counts_unless_the_tests_change_it_too() -> None:
     assert with_gold.takes("setup.cfg")
     assert not with_gold.takes("tests/util.py")
     assert not with_gold.takes("tox.ini")
+    # A test may be in the source itself.
+    assert plan(diff("src/check_b.py")).takes("src/check_b.py")
 
 
 def test_names_as_the_authors_have_them() -> None:
@@ -207,11 +210,18 @@ class Broken(unittest.TestCase):
 """
 
 
+def test_the_runner_is_for_python_from_3_8() -> None:
+    ast.parse(Path(swe_runner.__file__).read_text(), feature_version=(3, 8))
+
+
 def test_outcomes_of_unittest(tmp_path: Path) -> None:
     """The runner as it is run in a sandbox."""
     (tmp_path / "cases.py").write_text(CASES)
     wanted = ["good", "bad", "error", "skipped", "expected", "unexpected", "parts", "missing"]
     names = [f"cases.Case.test_{name}" for name in wanted] + ["cases.Broken.test_x", "no.Such.test"]
+    names += ["ends.Case.test_x", "wrong.Case.test_x"]
+    (tmp_path / "ends.py").write_text("raise SystemExit(0)")
+    (tmp_path / "wrong.py").write_text("def")
     message = {
         "runner": "unittest",
         "tests": ["first", *names, "last"],

@@ -66,13 +66,15 @@ class Plan:
         parts = PurePosixPath(path).parts
         if any(_matches(part, IGNORED) for part in parts) or path in self.fixed:
             return False
+        if any(fnmatchcase(path, glob) for glob in self.globs):
+            return False
+        if path in self.free:
+            return True
         above = ["/".join(parts[:depth]) for depth in range(len(parts))]
         stems = [name.partition(".")[0] for name in parts]
         if not self.stems.isdisjoint(zip(above, stems, strict=True)):
             return False
-        if any(fnmatchcase(path, glob) for glob in self.globs):
-            return False
-        return path in self.free or not any(_matches(part, TEST_FILES) for part in parts)
+        return not any(_matches(part, TEST_FILES) for part in parts)
 
 
 def make_plan(task: Task) -> Plan:

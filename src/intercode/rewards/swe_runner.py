@@ -141,8 +141,8 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
     alarm(plan["seconds"])
     try:
         for name in names:
-            tests = list(flat(unittest.defaultTestLoader.loadTestsFromName(name)))
-            wanted[name] = [test.id() for test in tests]
+            tests = load(name, outcomes)
+            wanted[name] = [test.id() for test in tests] or [name]
             suite.addTests(tests)
         suite.addTest(ours[last])
         suite.run(outcomes)
@@ -150,6 +150,17 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
         pass
     signal.setitimer(signal.ITIMER_REAL, 0)
     return to_xml({name: verdict(outcomes, wanted[name]) for name in wanted})
+
+
+def load(name: str, outcomes: Outcomes) -> list[Any]:
+    """The tests of that name; none if its module cannot be imported, which is their outcome."""
+    try:
+        return list(flat(unittest.defaultTestLoader.loadTestsFromName(name)))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the module may raise anything
+        outcomes.said[name] = f"{type(error).__name__}: {error}"
+        return []
 
 
 def flat(suite: unittest.TestSuite) -> Iterator[Any]:
@@ -163,10 +174,8 @@ def flat(suite: unittest.TestSuite) -> Iterator[Any]:
 
 def verdict(outcomes: Outcomes, ids: list[str]) -> str:
     """What went wrong with any of these tests; empty if nothing did."""
-    return next(
-        (said for said in (outcomes.said.get(id_, "not run") for id_ in ids) if said),
-        "" if ids else "there is no such test",
-    )
+    said = (outcomes.said.get(id_, "not run") for id_ in ids)
+    return next((text for text in said if text), "")
 
 
 def to_xml(verdicts: dict[str, str]) -> bytes:

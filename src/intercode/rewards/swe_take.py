@@ -19,6 +19,7 @@ MOST_FILES = 20_000
 LARGEST = 64 * MIB
 MOST_BYTES = 256 * MIB
 _SHOWN = 20
+_SECONDS = 120.0
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ def take_over(agent: Sandbox, fresh: Sandbox, plan: Plan) -> Taken:
         taken.too_much = True
         return taken
     folders = [change for change in changes if change.type == "dir" and change.kind != "deleted"]
-    others = [change for change in changes if change not in set(folders)]
+    others = [change for change in changes if change.type != "dir" or change.kind == "deleted"]
     # What has another type now must go first. A folder goes only if nothing is left in it: what
     # does not count stays, and so do the folders that it is in.
     _each(fresh, ["rm", "-f", "--"], [c.path for c in changes if c.content_changed])
@@ -102,6 +103,3 @@ def _each(sandbox: Sandbox, command: Sequence[str], paths: Sequence[str]) -> Non
     if paths:
         listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
         sandbox.exec(["xargs", "-0", *command], stdin=listed, cwd="/", timeout=_SECONDS)
-
-
-_SECONDS = 120.0

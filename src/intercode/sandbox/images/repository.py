@@ -151,6 +151,7 @@ def _repository(
             yield folder, None
             return
         folder = _git_folder(folder)
+        _check_closed(folder, path)
     yield folder, _resolve(git, str(folder), commit, path)
 
 
@@ -199,6 +200,19 @@ def _unpacked(path: Path, folder: Path) -> Path:
     entries = list(folder.iterdir())
     only = entries[0] if len(entries) == 1 else folder
     return only if only.is_dir() and not only.is_symlink() and only.name != ".git" else folder
+
+
+def _check_closed(folder: Path, path: Path) -> None:
+    """Refuse a repository from an archive that would have git read other files of this machine."""
+    for name in ("commondir", "objects/info/alternates"):
+        if os.path.lexists(folder / name):
+            raise ImageError(f"refused the repository in {path}: its {name} leads out of it")
+    if folder.is_symlink() or not folder.is_dir():
+        raise ImageError(f"refused the repository in {path}: its .git is no folder")
+    for entry in folder.rglob("*"):
+        if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+            inner = entry.relative_to(folder)
+            raise ImageError(f"refused the repository in {path}: {inner} in .git is no file")
 
 
 def _commit_files(git: Git, folder: Path, new: Path) -> None:
