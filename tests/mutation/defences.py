@@ -89,7 +89,7 @@ DEFENCES = [
             ),
             Edit(
                 SPAWNER,
-                "                    layers.write_id_maps(child.pid, self.machine.root)\n", "",
+                "                layers.write_id_maps(child.pid, self.machine.root)\n", "",
             ),
         ),
         needs_root=True,

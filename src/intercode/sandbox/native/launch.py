@@ -58,6 +58,18 @@ class Machine:
     seccomp_program: bytes
 
 
+@dataclass(frozen=True)
+class Inside:
+    """What process 1 has of its sandbox."""
+
+    upper: int
+    """A descriptor of the layer with all that is changed."""
+    lower: int
+    """One of the image."""
+    kept: int
+    """The capabilities that programs have."""
+
+
 def clone(network: bool) -> int:
     """Fork into the namespaces that a sandbox has from its start.
 
@@ -88,15 +100,12 @@ def prepare(network: bool, root: bool) -> None:
             file.write("0 2147483647" if root else "0 0")
 
 
-def run(
-    spec: dict[str, Any], control: socket.socket, link: socket.socket, machine: Machine
-) -> None:
-    """Become process 1 and serve until the caller goes away. Returns only then.
+def enter(spec: dict[str, Any], link: socket.socket, machine: Machine) -> Inside:
+    """Become process 1 of a sandbox, for good.
 
     Args:
-        spec: The caller's request, with its layers as names on the stage.
-        control: The caller's socket.
-        link: The spawner's.
+        spec: A caller's request, with its layers as names on the stage.
+        link: The spawner's socket.
         machine: This machine.
     """
     upper, lower = _file_system(spec, machine)
@@ -106,7 +115,12 @@ def run(
     _drop_rights(kept)
     sc.set_seccomp(machine.seccomp_program)
     os.umask(0o022)
-    Init(control, upper, lower, ALL_CAPABILITIES, kept).run()
+    return Inside(upper, lower, kept)
+
+
+def serve(control: socket.socket, inside: Inside) -> None:
+    """Serve the caller at the other end of `control` until it goes away. Returns only then."""
+    Init(control, inside.upper, inside.lower, ALL_CAPABILITIES, inside.kept).run()
 
 
 def _loopback_up() -> None:
@@ -195,7 +209,6 @@ def _enter_user_namespace(link: socket.socket) -> None:
     link.send(b"u")
     if link.recv(1) != b"k":
         raise OSError("the spawner did not write the id maps")
-    link.close()
     # After this process has entered its cgroup, which becomes the namespace's root.
     sc.unshare(sc.CLONE_NEWCGROUP)
     os.setresgid(0, 0, 0)

@@ -14,27 +14,15 @@ import select
 import signal
 import socket
 import sys
-import traceback
 from contextlib import suppress
 from typing import Any
 
 from intercode.sandbox.native import cgroup, launch, layers, wire
+from intercode.sandbox.native.child import Child, report
 from intercode.sandbox.native.syscalls import hide_arguments
 
-
-class Child:
-    """A forked process that is, or waits to become, a sandbox's process 1."""
-
-    def __init__(
-        self, machine: launch.Machine, network: bool, layers_mounted: int, folder: str
-    ) -> None:
-        self.layers_mounted = layers_mounted
-        """How many layers it sees: its copy of the mounts is as old as itself."""
-        self.link, theirs = wire.pair()
-        self.pid = launch.clone(network)
-        if self.pid == 0:
-            become_sandbox(theirs, machine, network, folder)
-        theirs.close()
+_QUIET_MS = 5
+"""How long nobody has asked for anything, before something is done that nobody has asked for."""
 
 
 class Spawner:
@@ -42,6 +30,8 @@ class Spawner:
 
     One child is forked ahead, so that the next start need not wait for the fork and for the
     kernel to make namespaces and to move it into a cgroup; it has nothing of any sandbox's yet.
+    Whoever starts one sandbox after the other mostly wants the same: what was asked for twice in a
+    row is, when it is quiet, made ready for a third time, and thrown away if something else comes.
     """
 
     def __init__(self, caller: socket.socket, name: str) -> None:
@@ -49,6 +39,10 @@ class Spawner:
         self.poll = select.poll()
         self.starting: dict[int, Child] = {}
         self.spare: Child | None = None
+        self.ready: Child | None = None
+        self.asked: dict[str, Any] = {}
+        self.again = False
+        """Whether what was asked for last was asked for before that, too."""
         self.cgroups = cgroup.Cgroups(name)
         self.live: dict[int, str] = {}
         self.leaving: list[str] = []
@@ -69,7 +63,10 @@ class Spawner:
         self.poll.register(self.wake_read, select.POLLIN)
         try:
             while True:
-                for fd, _ in self.poll.poll(1000 if self.leaving else None):
+                events = self.poll.poll(self.patience())
+                if not events and self.may_prepare:
+                    self.make_ready()
+                for fd, _ in events:
                     if fd == self.wake_read:
                         with suppress(BlockingIOError):
                             os.read(self.wake_read, 4096)
@@ -89,6 +86,7 @@ class Spawner:
         except (EOFError, OSError):
             return False
         if not fds:
+            self.drop_ready()
             self.layers.forget(spec["forget"])
             return True
         with socket.socket(fileno=fds[0]) as control:
@@ -109,20 +107,66 @@ class Spawner:
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
         """Start one sandbox. It announces itself on its socket when it is ready."""
         spec = self.layers.prepare(spec)
-        child = self.take_child(spec["network"])
+        self.again, self.asked = spec == self.asked, spec
+        if self.hand_over(spec, control):
+            return
+        self.instruct(self.take_child(spec["network"]), spec, [control.fileno()])
+
+    def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
+        """Tell a child what sandbox to become."""
         try:
             if self.cgroups.available:
                 limits = spec["limits"]
                 # Files in memory count as memory: they have a limit of their own to fill.
                 total = limits["memory"] + limits["disk"]
                 self.cgroups.limit(self.live[child.pid], total, limits["processes"] + 1)
-            wire.send(child.link, spec, [control.fileno()])
+            wire.send(child.link, spec, fds)
         except OSError:
             child.link.close()
             os.kill(child.pid, signal.SIGKILL)
             raise
         self.starting[child.link.fileno()] = child
         self.poll.register(child.link, select.POLLIN)
+
+    def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
+        """Give the caller the sandbox that is ready, if there is one and it will do."""
+        ready = self.ready
+        if ready is None or ready.spec != spec:
+            self.drop_ready()
+            return False
+        self.ready = None
+        with ready.link:
+            try:
+                wire.send(ready.link, {}, [control.fileno()])
+            except OSError:  # it has died
+                return False
+        return True
+
+    def drop_ready(self) -> None:
+        """End the sandbox that is ready, in which nothing has run."""
+        ready, self.ready = self.ready, None
+        if ready is not None:
+            ready.link.close()  # which ends it
+
+    @property
+    def may_prepare(self) -> bool:
+        """Whether a sandbox should be made ready, once it is quiet."""
+        wanted = self.again and not self.asked["network"]
+        return wanted and self.ready is None and not self.starting
+
+    def patience(self) -> int | None:
+        """Milliseconds after which to look around although nothing has happened."""
+        if self.may_prepare:
+            return _QUIET_MS
+        return 1000 if self.leaving else None
+
+    def make_ready(self) -> None:
+        """Make a sandbox ready for what was asked for last."""
+        self.again = False
+        with suppress(OSError):  # the next request meets it again, and says so
+            child = self.take_child(network=False)
+            child.spec = self.asked
+            self.instruct(child, self.asked, [])
 
     def take_child(self, network: bool) -> Child:
         """The child that was forked ahead, if it will do, or a new one."""
@@ -151,14 +195,18 @@ class Spawner:
         """A sandbox has entered its user namespace: say who is who in it."""
         child = self.starting.pop(link)
         self.poll.unregister(link)
-        with child.link:
-            try:
-                if child.link.recv(1) == b"u":
-                    layers.write_id_maps(child.pid, self.machine.root)
-                    child.link.send(b"k")
-            except OSError:
-                with suppress(ProcessLookupError):
-                    os.kill(child.pid, signal.SIGKILL)
+        try:
+            if child.link.recv(1) == b"u":
+                layers.write_id_maps(child.pid, self.machine.root)
+                child.link.send(b"k")
+        except OSError:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+        if child.spec is None:
+            child.link.close()
+        else:
+            self.drop_ready()
+            self.ready = child
         if self.spare is None:
             with suppress(OSError):  # the next start meets it again, and says so
                 self.spare = self.fork(network=False)
@@ -172,6 +220,8 @@ class Spawner:
                     self.leaving.append(name)
                 if self.spare is not None and self.spare.pid == pid:
                     self.spare = None
+                if self.ready is not None and self.ready.pid == pid:
+                    self.drop_ready()
         self.leaving = [name for name in self.leaving if not self.cgroups.remove(name)]
 
     def close(self) -> None:
@@ -186,43 +236,6 @@ class Spawner:
         for name in self.leaving:
             self.cgroups.remove(name)
         self.cgroups.close()
-
-
-def become_sandbox(
-    link: socket.socket, machine: launch.Machine, network: bool, folder: str
-) -> None:
-    """In the child: never returns into the spawner's loop."""
-    failure: BaseException | None = None
-    try:
-        link = launch.keep_only(link)
-        try:
-            launch.prepare(network, machine.root)
-            if folder:
-                cgroup.join(folder)
-        except OSError as error:
-            failure = error
-        spec, fds = wire.receive(link)
-        control = socket.socket(fileno=fds[0])
-        try:
-            if failure is None:
-                launch.run(spec, control, link, machine)
-        except BaseException as error:  # noqa: BLE001 - must not unwind into the spawner
-            failure = error
-        if failure is not None:
-            report(control, failure)
-    finally:
-        os._exit(failure is not None)
-
-
-def report(control: socket.socket, error: BaseException) -> None:
-    """Tell the caller why a sandbox did not start."""
-    known = isinstance(error, OSError)
-    message = {
-        "failed": str(error) if known else traceback.format_exc(),
-        "errno": (error.errno or 0) if isinstance(error, OSError) else 0,
-    }
-    with suppress(OSError):
-        wire.send(control, message)
 
 
 def main(caller_fd: int, name: str) -> None:
