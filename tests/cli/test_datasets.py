@@ -138,7 +138,8 @@ def test_validate_is_interrupted(cli: Run, tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stderr is not None and process.stdout is not None
-        process.stderr.readline()  # after some seconds it says how it goes
+        while "gold failed" not in process.stderr.readline():
+            pass  # after some seconds it says how it goes
         process.send_signal(signal.SIGINT)
         shown, said = process.stdout.read(), process.stderr.read()
     assert process.returncode == 130
