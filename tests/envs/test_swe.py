@@ -206,19 +206,22 @@ def test_the_command_line(repository: Path, tmp_path: Path) -> None:
     data[1]["gold"] = GOLD.replace("a + b", "a * b")
     (tmp_path / "tasks.json").write_text(json.dumps(data))
     where = ["--data", str(tmp_path / "tasks.json"), "--repositories", str(mirror), "--json"]
-    done = intercode("run", "swe", *where, "--agent", "oracle", "--task", "good", "--quiet")
+    done = intercode(
+        tmp_path, "run", "swe", *where, "--agent", "oracle", "--task", "good", "--quiet"
+    )
     assert '"success_rate": 1.0' in done
-    done = intercode("datasets", "validate", *where[1:], "--env", "swe", "--quiet", code=1)
+    done = intercode(
+        tmp_path, "datasets", "validate", *where[1:], "--env", "swe", "--quiet", code=1
+    )
     problems = json.loads(done)["problems"]
     assert [(row["task_id"], row["problem"][:16]) for row in problems] == [
         ("bad", "gold scores 0.00")
     ]
 
 
-def intercode(*arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "intercode.cli", *arguments], capture_output=True, text=True
-    )
+def intercode(folder: Path, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, "-m", "intercode.cli", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
