@@ -40,7 +40,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     by_state: bool = True
     """Whether the state is worth something without an answer."""
-    slow: float = 0.3
+    slow: float = 1.0
     """Seconds of a time limit that all but the last of the actions keep."""
     task: str | None = None
     """A task that is graded by what is in the place; None: the first."""
@@ -95,12 +95,14 @@ CASES = (
         ),
         task="move",
         place=lambda env: env.place._worker.sandbox,
+        exit_fd=lambda env: int(env.place._worker.process.exit_fd),
     ),
     Case(
         "python",
         lambda folder: python_tasks.TASKS,
         ("print('on')", "on\n"),
         ("import sys\nsys.version", "1 / 0", "def (", "exit(3)", "while True: pass"),
+        exit_fd=lambda env: int(env._interpreter._process.exit_fd),
     ),
     Case(
         "ctf",
