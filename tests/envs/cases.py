@@ -69,10 +69,8 @@ def swe_dataset(folder: Path) -> Dataset:
     """Two tasks over a small repository."""
     repository = folder / "calc"
     swe_tasks.make_repository(repository)
-    names = ("add", "again")
-    return Dataset(
-        [swe_tasks.task(name, "unittest", repository=str(repository)) for name in names], "calc"
-    )
+    facts = {"repository": str(repository), "test_timeout": 20}
+    return Dataset([swe_tasks.task(name, "unittest", **facts) for name in ("add", "again")], "calc")
 
 
 CASES = (
