@@ -16,6 +16,7 @@ def test_run_with_the_images_own_python(tmp_path: Path, cli: Run) -> None:
     ours, theirs = ((tmp_path / name / "run.json").read_text() for name in ("ours", "theirs"))
     assert '"python": "python3"' in theirs  # another run than the first one
     assert '"python": "python3"' not in ours
+    assert "  >>> " in cli("show", str(tmp_path / "ours")).stdout
 
 
 def test_a_python_that_is_not_there(tmp_path: Path, cli: Run) -> None:

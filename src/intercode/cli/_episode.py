@@ -8,6 +8,8 @@ from intercode.episode import Episode, Turn
 LINES = 12
 """Lines of an observation that are shown unless all are asked for."""
 
+_PROMPTS = {"python": ">>> ", "sql": "sql> "}
+
 
 def render(episode: Episode, lines: int | None = LINES) -> str:
     """What was asked, done and seen, and how it ended.
@@ -21,7 +23,7 @@ def render(episode: Episode, lines: int | None = LINES) -> str:
         f"── {safe(episode.task_id)}{epoch} ── {mark(episode)}",
         indented(safe(episode.query), "  "),
     ]
-    prompt = "sql> " if episode.env == "sql" else "$ "
+    prompt = _PROMPTS.get(episode.env, "$ ")
     parts += [_turn(turn, lines, prompt) for turn in episode.turns]
     parts.append(f"  {ending(episode)}")
     if lines is None and (trace := episode.metadata.get("traceback")):
