@@ -47,7 +47,7 @@ def test_rows(tmp_path: Path, name: str) -> None:
         task = tasks["ann__calc-1"]
         assert (tasks.name, len(tasks)) == ("swe-bench", 1)
         assert (task.query, task.gold, task.tags) == ("add() subtracts.", (GOLD,), ("ann/calc",))
-        assert task.metadata["version"] == "1.0"
+        assert (task.metadata["version"], task.metadata["test_timeout"]) == ("1.0", 1800.0)
         assert "Turn" not in json.dumps(task.to_dict())  # what was said later is no hint to give
 
 

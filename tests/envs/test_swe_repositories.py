@@ -161,6 +161,31 @@ def test_nothing_of_a_repository_is_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+def test_trees_of_all_kinds(tmp_path: Path) -> None:
+    folder = tmp_path / "odd"
+    base = make_repository(folder)
+    (folder / "crlf.txt").write_bytes(b"a\r\n")
+    write(folder, {".gitattributes": "*.txt eol=lf\n", "run": "#!/bin/sh\necho ran\n", "é \n": "x"})
+    (folder / "run").chmod(0o755)
+    (folder / "link").symlink_to("run")
+    (folder / "out").symlink_to("/etc/hostname")
+    git(folder, "add", ".gitattributes", "run", "link", "out", "é \n")
+    blob = git(folder, "hash-object", "-w", "--no-filters", "crlf.txt")
+    for entry in (f"160000,{base},sub", f"100644,{blob},crlf.txt"):
+        git(folder, "update-index", "--add", "--cacheinfo", entry)
+    git(folder, "commit", "--quiet", "--message=odd")
+    seen = steps(
+        folder, "./link; ls -d sub out; ls | head -1; wc -c < crlf.txt", base_commit="main"
+    )
+    assert seen[0].splitlines()[:3] == ["ran", "out", "sub"]
+
+
+def test_without_git(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ImageError, match="there is no git on this machine: apt-get install git"):
+        prepare(str(source), "v1", "/repo")
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -18,6 +18,9 @@ from intercode.datasets.layout import home, read_tasks
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
+TEST_TIMEOUT = 1800.0
+"""Seconds that a task's tests may take, as in the authors' harness."""
+
 _SUFFIXES = (".json", ".jsonl")
 _NEEDED = ("repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 _KEPT = ("version", "environment_setup_commit", "created_at")
@@ -67,6 +70,7 @@ def _task(row: Mapping[str, Any], index: int) -> dict[str, Any]:
         "query": row["problem_statement"],
         "gold": row["patch"],
         "tags": [row["repo"]],
+        "test_timeout": TEST_TIMEOUT,
         **{field: row[field] for field in _NEEDED},
         **{field: row.get(field) for field in _KEPT},
     }

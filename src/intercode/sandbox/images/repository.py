@@ -233,7 +233,9 @@ def _finish(git: Git, new: Path, seconds: int) -> None:
             path.unlink(missing_ok=True)
     (inner / "config").write_text(_CONFIG, encoding="ascii")
     _set_times(new, seconds)
-    git("-C", new, "update-index", "-q", "--refresh")
+    # Refreshes the index; unlike update-index, it does not mind files that git takes for changed as
+    # soon as they are checked out (by their line ends).
+    git("-C", new, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
     # As old as the files, the index would tell git to trust none of its times.
     _set_times(inner, seconds)
     os.utime(inner / "index", (seconds + 1, seconds + 1))
