@@ -29,7 +29,10 @@ __all__ = [
     "get_provider",
 ]
 
-PROVIDERS = {"native": "intercode.sandbox.native.provider:NativeProvider"}
+PROVIDERS = {
+    "native": "intercode.sandbox.native.provider:NativeProvider",
+    "docker": "intercode.sandbox.docker.provider:DockerProvider",
+}
 """Name → class, imported when first asked for."""
 
 _shared: dict[str, Provider] = {}

@@ -1,0 +1,262 @@
+"""One container: started by the engine, and from then on ours over a socket of its process 1.
+
+The socket is in a folder that is mounted into the container; as soon as process 1 has called, there
+is nobody behind it any more. When our end closes, process 1 ends, and the engine removes the
+container: also when this process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import SandboxError, SandboxUnavailableError
+from intercode.sandbox.base import MIB, Limits
+from intercode.sandbox.docker.engine import LABEL, LEASE, Engine, NotThereError
+from intercode.sandbox.docker.home import Home
+from intercode.sandbox.docker.images import EngineImage
+from intercode.sandbox.docker.runtime import LOADER, PYTHON
+from intercode.sandbox.images.base import HOSTNAME
+from intercode.sandbox.native import wire
+
+INSIDE = "/dev/.intercode"
+"""Where our things are in a container: in memory, so that its own files are as the image's."""
+_START_SECONDS = 120.0
+_LOOK_SECONDS = 0.25
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
+"""Those of process 1. It hands on none but what `Limits.capabilities` names."""
+_OVERHEAD = 96 * MIB
+"""Memory for process 1 itself, with the library that workers use."""
+_SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
+
+
+@dataclass(frozen=True)
+class Key:
+    """What containers must have in common to stand in for each other."""
+
+    image: EngineImage
+    network: bool
+    memory: int
+    processes: int
+    disk: int
+    files: int
+    open_files: int
+    capabilities: tuple[str, ...]
+
+    @classmethod
+    def of(cls, image: EngineImage, network: bool, limits: Limits) -> Key:
+        """The key of a sandbox with these limits."""
+        names = ("memory", "processes", "disk", "files", "open_files", "capabilities")
+        return cls(image, network, *(getattr(limits, name) for name in names))
+
+
+@dataclass(eq=False)
+class Container:
+    """A container whose process 1 is ready."""
+
+    key: Key
+    id: str
+    control: socket.socket
+    engine: Engine
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(
+        self, message: dict[str, Any], fds: Sequence[int] = ()
+    ) -> tuple[dict[str, Any], list[int]]:
+        """One request to its process 1, outside of any sandbox.
+
+        Raises:
+            SandboxError: It failed, or process 1 is gone.
+        """
+        try:
+            with self._lock:
+                wire.send(self.control, message, fds)
+                reply, received = wire.receive(self.control)
+        except (EOFError, OSError) as error:
+            raise SandboxError(f"container {self.id[:12]} died: {error}") from error
+        if "errno" in reply or "failed" in reply:
+            said = reply.get("error") or reply.get("failed")
+            raise SandboxError(f"container {self.id[:12]} failed: {said}")
+        return reply, received
+
+    def root(self) -> int:
+        """A descriptor of its root, the caller's to close."""
+        return self.ask({"op": "root"})[1][0]
+
+    def close(self) -> None:
+        """End it. Idempotent; the engine removes what is left."""
+        with suppress(OSError):
+            self.control.shutdown(socket.SHUT_RDWR)
+        self.control.close()
+
+    def remove(self) -> None:
+        """End it and see to it that it is gone."""
+        self.close()
+        with suppress(NotThereError), self.engine.errors("removing a container") as api:
+            api.remove_container(self.id, force=True, v=True)
+
+
+def start(engine: Engine, home: Home, key: Key) -> Container:
+    """A new container, ready.
+
+    Raises:
+        ImageError: The engine has no such image.
+        SandboxUnavailableError: The engine does not see this machine's files.
+        SandboxError: It did not start.
+    """
+    place = home.link()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    identity = ""
+    try:
+        with listener:
+            _bind(listener, place)
+            listener.listen(1)
+            try:
+                with engine.errors("starting a container") as api:
+                    made = api.create_container_from_config(_config(home, place, key))
+                    identity = made["Id"]
+                    api.start(identity)
+            except SandboxError as error:
+                raise _explained(error, engine) from error
+            control = _accept(listener, engine, identity)
+        container = Container(key, identity, control, engine)
+        try:
+            _greet(container)
+        except BaseException:
+            container.close()
+            raise
+        return container
+    except BaseException:
+        if identity:
+            with suppress(SandboxError), engine.errors("removing a container") as api:
+                api.remove_container(identity, force=True, v=True)
+        raise
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _bind(listener: socket.socket, place: Path) -> None:
+    """By way of a descriptor: a socket's name may have 107 bytes, and a cache's more."""
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        listener.bind(f"/proc/self/fd/{fd}/s")
+    finally:
+        os.close(fd)
+    (place / "s").chmod(0o666)  # who may go there, the folder above says
+
+
+def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
+    python = f"{INSIDE}/python"
+    arguments = ["-I", "-S", "-X", "utf8", f"{INSIDE}/code/start.py", f"{INSIDE}/s"]
+    image = key.image
+    mounts = [
+        (place, INSIDE),
+        (home.python, python),
+        (home.code, f"{INSIDE}/code"),
+        *((Path(path), path) for path in image.binds),
+    ]
+    memory = key.memory + _OVERHEAD
+    return {
+        "Image": image.reference,
+        "Entrypoint": [f"{python}/{LOADER}", "--library-path", f"{python}/so"],
+        "Cmd": [f"{python}/{PYTHON}", *arguments, home.preload],
+        "User": "0:0",
+        "WorkingDir": "/",
+        # What an image sets for its own programs would have our loader load its own libraries.
+        "Env": ["LD_PRELOAD=", "LD_LIBRARY_PATH="],
+        "Hostname": HOSTNAME,
+        "Tty": False,
+        "OpenStdin": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": {LABEL: "1", LEASE: home.lease},
+        "HostConfig": {
+            "AutoRemove": True,
+            "Init": False,
+            "Privileged": False,
+            "CapDrop": ["ALL"],
+            "CapAdd": list(_CAPABILITIES),
+            "SecurityOpt": ["no-new-privileges"],
+            "NetworkMode": "bridge" if key.network else "none",
+            "IpcMode": "private",
+            "Memory": memory,
+            "MemorySwap": memory,
+            "PidsLimit": key.processes + 1,
+            "OomScoreAdj": 100,
+            "LogConfig": {"Type": "none"},
+            "Ulimits": [{"Name": "nofile", "Soft": 4096, "Hard": max(4096, key.open_files)}],
+            "Tmpfs": {"/dev/shm": _SHM, **dict.fromkeys(image.hidden, "ro,size=4k")},
+            "Mounts": [
+                {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
+                for source, target in mounts
+            ],
+            **({"StorageOpt": {"size": str(key.disk)}} if home.quota else {}),
+        },
+    }
+
+
+def _explained(error: SandboxError, engine: Engine) -> SandboxError:
+    text = str(error)
+    if "bind source path does not exist" in text or "bind mount source" in text:
+        fix = "export DOCKER_HOST=unix:///var/run/docker.sock"
+        return SandboxUnavailableError(
+            f"the engine at {engine.url} does not see this machine's files, which it must: it is "
+            f"on another machine, or in a container. To mend it: `{fix}` ({text})",
+            fix,
+        )
+    return error
+
+
+def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.socket:
+    """The call of the container's process 1."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    deadline = time.monotonic() + _START_SECONDS
+    while not poll.poll(_LOOK_SECONDS * 1000):
+        why = "its process 1 did not call in time"
+        if time.monotonic() < deadline:
+            try:
+                with engine.errors("looking at a container") as api:
+                    state = api.inspect_container(identity)["State"]
+            except NotThereError:
+                state = {"Running": False, "ExitCode": "unknown"}
+            if state["Running"]:
+                continue
+            why = f"its process 1 ended with exit code {state['ExitCode']}"
+        raise SandboxError(f"container {identity[:12]} did not start: {why}")
+    control, _ = listener.accept()
+    control.settimeout(_START_SECONDS)
+    return control
+
+
+def _greet(container: Container) -> None:
+    key = container.key
+    limits = {name: getattr(key, name) for name in ("memory", "disk", "open_files")}
+    files = dict.fromkeys(("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"))
+    if not key.network:
+        files |= key.image.files
+    try:
+        up, _ = wire.receive(container.control)
+        if "failed" not in up:
+            hello = {
+                "limits": {**limits, "capabilities": key.capabilities},
+                "user": key.image.user,
+                "volumes": list(key.image.volumes),
+                "files": files,
+            }
+            wire.send(container.control, hello)
+            up, _ = wire.receive(container.control)
+    except (EOFError, OSError) as error:
+        raise SandboxError(f"container {container.id[:12]} did not start: {error}") from error
+    if "failed" in up:
+        raise SandboxError(f"container {container.id[:12]} did not start: {up['failed']}")
+    container.facts = container.ask({"op": "home"})[0]

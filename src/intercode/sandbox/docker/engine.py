@@ -1,0 +1,122 @@
+"""The engine's API: connections to it, and its errors as ours."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+LABEL = "intercode"
+"""Every container and image of ours has this label."""
+LEASE = "intercode.lease"
+"""Whose it is: a sweep removes those of processes that are gone."""
+_SECONDS = 120
+_INSTALL = "pip install 'intercode-gym[docker]'"
+_SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock", "{run}/podman/podman.sock",
+            "/run/podman/podman.sock")  # fmt: skip
+
+
+class Engine:
+    """An engine with Docker's API. Thread-safe: every thread has a connection of its own.
+
+    Args:
+        url: Where it listens; None: ``DOCKER_HOST``, or the first socket that there is.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        self.url = url or default_url()
+        self._local = threading.local()
+
+    @property
+    def api(self) -> APIClient:
+        """This thread's connection.
+
+        Raises:
+            SandboxUnavailableError: There is no engine, or no client for it.
+        """
+        client = getattr(self._local, "client", None)
+        if client is None:
+            client = self._local.client = self._connect()
+        return client
+
+    def _connect(self) -> APIClient:
+        try:
+            import docker
+        except ImportError:
+            raise SandboxUnavailableError(
+                f"the sandbox 'docker' needs the package docker: {_INSTALL}", _INSTALL
+            ) from None
+        environment = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
+        try:
+            return docker.APIClient(
+                **{"version": "auto", **environment, "base_url": self.url, "timeout": _SECONDS}
+            )
+        except docker.errors.DockerException as error:
+            raise unavailable(self.url, error) from error
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[APIClient]:
+        """For its duration, what the engine or the way to it raises is a `SandboxError`."""
+        import docker
+        import requests
+
+        try:
+            yield self.api
+        except docker.errors.NotFound as error:
+            raise NotThereError(f"{doing}: {error.explanation or error}") from error
+        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+            said = getattr(error, "explanation", None) or error
+            raise SandboxError(f"the engine at {self.url} failed at {doing}: {said}") from error
+
+    def info(self) -> dict[str, Any]:
+        """What it says of itself."""
+        with self.errors("telling of itself") as api:
+            found: dict[str, Any] = api.info()
+            return found
+
+    def close(self) -> None:
+        """Close this thread's connection."""
+        client = getattr(self._local, "client", None)
+        if client is not None:
+            self._local.client = None
+            client.close()
+
+
+class NotThereError(SandboxError, ImageError):
+    """The engine has no such thing."""
+
+
+def default_url() -> str:
+    """``DOCKER_HOST``, or the first of the usual sockets that there is."""
+    if url := os.environ.get("DOCKER_HOST"):
+        return url
+    run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    paths = [path.format(run=run) for path in _SOCKETS]
+    return "unix://" + next((path for path in paths if Path(path).exists()), paths[0])
+
+
+def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
+    """Why no connection can be made, and what mends it."""
+    text = str(error)
+    path = Path(url.removeprefix("unix://"))
+    if "Permission denied" in text or (path.exists() and not os.access(path, os.W_OK)):
+        fix = "usermod -aG docker $USER  # as root, and log in anew"
+        why = f"{path} is not for this user"
+    elif not url.startswith("unix://"):
+        fix, why = "export DOCKER_HOST=unix:///var/run/docker.sock", f"{url} does not answer"
+    else:
+        fix = "systemctl start docker"
+        why = f"nothing answers at {path}" if path.exists() else f"there is no {path}"
+    return SandboxUnavailableError(
+        f"no engine for the sandbox 'docker': {why}. To mend it: `{fix}`, or set DOCKER_HOST; "
+        "`intercode doctor` tells more.",
+        fix,
+    )

@@ -1,0 +1,104 @@
+"""The provider's folder on this machine: what is mounted into its containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import secrets
+import shutil
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from intercode.sandbox.docker.runtime import CLOSED_TO, runtime
+from intercode.sandbox.images import cache_root
+from intercode.sandbox.native import lease
+
+_ROOT = Path(__file__).parents[2]
+_PACKAGES = ("sandbox/native", "sandbox/docker/inside")
+_START = """
+import json, os, socket, sys, traceback, types
+root = os.path.dirname(__file__)
+sys.path[:] = [*(path for path in sys.path if path != root), root + "/others"]
+for package in %r:
+    module = sys.modules[package] = types.ModuleType(package)
+    module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
+control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+control.connect(sys.argv[1])
+try:
+    from intercode.sandbox.docker.inside.main import main
+    main(control, sys.argv[2])
+except Exception:
+    control.send(b"J" + json.dumps({"failed": traceback.format_exc()}).encode())
+os._exit(0)
+"""
+PARENT = "docker"
+RUNS = "run-"
+
+
+class Home:
+    """What containers need of this machine. It goes with the process that made it.
+
+    Args:
+        preload: The modules that workers run.
+        path: Where those of them that are not ours are found.
+        quota: Whether the engine's driver can limit what a container writes.
+    """
+
+    def __init__(self, preload: Sequence[str], path: Sequence[str], quota: bool) -> None:
+        self.python = runtime()
+        self.quota = quota
+        self.preload = json.dumps(list(preload))
+        self.lease = lease.name()
+        self.folder = cache_root() / PARENT / f"{RUNS}{self.lease}"
+        self.folder.mkdir(parents=True, mode=0o700)
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self.code = self.folder / "code"
+        self._copy_code(preload)
+        self._copy_others(preload, path)
+
+    def link(self) -> Path:
+        """A new folder for the socket of one container, with the places of its other mounts."""
+        place = self.folder / secrets.token_hex(6)
+        place.mkdir()
+        for name in ("python", "code"):
+            (place / name).mkdir()
+        _close(place)
+        return place
+
+    def close(self) -> None:
+        """Remove it all."""
+        self._finalizer()
+
+    def _copy_code(self, preload: Sequence[str]) -> None:
+        """Only what runs inside: the package holds gold, too."""
+        own = [name.split(".")[1:-1] for name in preload if name.startswith("intercode.")]
+        folders = dict.fromkeys((*_PACKAGES, *("/".join(parts) for parts in own)))
+        packages: dict[str, None] = {}
+        for folder in folders:
+            target = self.code / folder
+            target.mkdir(parents=True)
+            parts = folder.split("/")
+            packages |= dict.fromkeys(
+                ".".join(["intercode", *parts[:i]]) for i in range(len(parts) + 1)
+            )
+            for path in (_ROOT / folder).glob("*.py"):
+                copy = shutil.copyfile(path, target / path.name)
+                py_compile.compile(str(copy), doraise=True, quiet=2)
+        (self.code / "start.py").write_text(_START % (list(packages),), encoding="utf-8")
+
+    def _copy_others(self, preload: Sequence[str], path: Sequence[str]) -> None:
+        others = self.code / "others"
+        others.mkdir()
+        for name in preload:
+            found = [file for folder in path if (file := Path(folder, f"{name}.py")).is_file()]
+            if found:
+                shutil.copyfile(found[0], others / found[0].name)
+
+
+def _close(folder: Path) -> None:
+    """To all but process 1 of a container, which has rights over others' files."""
+    if os.geteuid() == 0:
+        os.chown(folder, CLOSED_TO, CLOSED_TO)
+    folder.chmod(0o700)

@@ -1,0 +1,164 @@
+"""From an image's name to what the engine starts containers from.
+
+A name means the same as on the native sandbox: the image is built as there, and given to the engine
+once, under its digest. ``docker:REFERENCE`` is an image of the engine's own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import ImageError, SandboxError
+from intercode.sandbox.docker import tree
+from intercode.sandbox.docker.engine import LABEL, Engine, NotThereError
+from intercode.sandbox.images import (
+    BuildScript,
+    Image,
+    Progress,
+    host_mounts,
+    private_folders,
+    resolve,
+)
+from intercode.sandbox.images.base import clean_environment
+
+SCHEME = "docker:"
+REPOSITORY = "intercode"
+_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """An image that the engine has, and what containers of it need besides."""
+
+    image: Image = field(hash=False)
+    """How a command starts there; it has no layers of ours."""
+    reference: str
+    """The engine's own digest of it."""
+    user: str = "0"
+    volumes: tuple[str, ...] = ()
+    binds: tuple[str, ...] = ()
+    """Folders of this machine's that are mounted at their own place, read-only."""
+    hidden: tuple[str, ...] = ()
+    """Folders below those that nobody may see."""
+    named_home: bool = True
+    """Whether the image itself says where home is."""
+    files: dict[str, str | None] = field(default_factory=dict, hash=False)
+    """The image's content of files over which an engine mounts its own."""
+
+
+class Images:
+    """What the engine has been asked for so far."""
+
+    def __init__(
+        self, engine: Engine, build_script: BuildScript, progress: Callable[[], Progress | None]
+    ) -> None:
+        self._engine = engine
+        self._build_script = build_script
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._known: dict[str, EngineImage] = {}
+
+    def find(self, name: str | Image) -> EngineImage:
+        """The image of that name, made or imported if need be.
+
+        Raises:
+            ImageError: There is none, or it cannot be made.
+            SandboxError: The engine failed.
+        """
+        if isinstance(name, Image):
+            return self._own(name)
+        if name.startswith(SCHEME):
+            return self._engines(name[len(SCHEME) :])
+        image = resolve(name, build_script=self._build_script, progress=self._progress())
+        return self._own(image)
+
+    def _own(self, image: Image) -> EngineImage:
+        key = f"{image.digest} {image.cwd}"
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = EngineImage(
+                    replace(image, layers=()),
+                    self._imported(image),
+                    binds=tuple(host_mounts()) if image.host else (),
+                    hidden=tuple(_hidden()) if image.host else (),
+                    files={path: tree.read(image.layers, path) or "" for path in _FILES},
+                )
+            return self._known[key]
+
+    def _imported(self, image: Image) -> str:
+        """The engine's digest of an image of ours."""
+        name = f"{REPOSITORY}:{image.digest}"
+        with self._engine.errors("looking for an image") as api:
+            found = api.images(name, quiet=True)
+        if found:
+            return str(found[0])
+        if progress := self._progress():
+            progress(f"giving the image {image.name} to the engine")
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        failure: list[OSError] = []
+
+        def stream() -> None:
+            try:
+                with os.fdopen(writer, "wb") as out:
+                    tree.write(image.layers, out)
+            except OSError as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=stream, name="intercode-import")
+        thread.start()
+        try:
+            with (
+                os.fdopen(reader, "rb") as source,
+                self._engine.errors("importing an image") as api,
+            ):
+                api.import_image_from_data(
+                    source, REPOSITORY, image.digest, changes=[f"LABEL {LABEL}=1"]
+                )
+        finally:
+            thread.join()
+        if failure:
+            with self._engine.errors("removing a torn image") as api:
+                api.remove_image(name)
+            raise ImageError(f"cannot read the image {image.name}: {failure[0]}")
+        with self._engine.errors("looking for an image") as api:
+            found = api.images(name, quiet=True)
+        if not found:
+            raise SandboxError(f"the engine did not take the image {image.name}")
+        return str(found[0])
+
+    def _engines(self, name: str) -> EngineImage:
+        """An image of the engine's own, looked at anew each time: a tag may move."""
+        try:
+            with self._engine.errors("looking for an image") as api:
+                facts = api.inspect_image(name)
+        except NotThereError as error:
+            raise ImageError(
+                f"the engine has no image {name!r}: `docker pull {name}`, or `docker build` it"
+            ) from error
+        config: dict[str, Any] = facts.get("Config") or {}
+        given = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+        image = Image(
+            name=f"{SCHEME}{name}",
+            digest=str(facts["Id"]).removeprefix("sha256:"),
+            layers=(),
+            env={**clean_environment(), **given},
+            cwd=config.get("WorkingDir") or "/",
+        )
+        return EngineImage(
+            image,
+            facts["Id"],
+            user=config.get("User") or "0",
+            named_home="HOME" in given,
+            volumes=tuple(sorted(config.get("Volumes") or ())),
+        )
+
+
+def _hidden() -> list[str]:
+    mounts = [f"{path}/" for path in host_mounts()]
+    folders = [path for path in private_folders() if path.startswith(tuple(mounts))]
+    return [path for path in folders if Path(path).is_dir()]

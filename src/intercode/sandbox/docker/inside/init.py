@@ -1,0 +1,81 @@
+"""Process 1 of a container: native's, with the engine's file system in place of our own.
+
+What the sandbox changed is found by comparing its root with that of a pristine container of the
+same image: see `compare`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from intercode.sandbox.docker.inside import compare, layer, mounts, restore, users
+from intercode.sandbox.native import inside
+from intercode.sandbox.native.init import Init
+
+
+class ContainerInit(Init):
+    """The event loop of process 1.
+
+    Args:
+        control: The caller's socket.
+        rights: The capabilities that this process has.
+        kept: Those that programs get.
+        hello: What the caller says of the container: its `user`, its `volumes`, and the content of
+            the `files` that the engine mounts.
+    """
+
+    def __init__(
+        self, control: socket.socket, rights: int, kept: int, hello: dict[str, Any]
+    ) -> None:
+        nowhere = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        super().__init__(control, nowhere, nowhere, rights, kept)
+        self.user = users.find(hello["user"])
+        self.tree = compare.Tree(self.root, hello["volumes"])
+        self.mounted = mounts.MountedFiles(hello["files"])
+        self.memory = mounts.InMemory()
+
+    def identity(self, user: str | None) -> dict[str, Any]:
+        """What `Popen` needs to run as a user; as the image's own, if no other is asked for."""
+        if user is not None:
+            return super().identity(user)
+        if self.user.is_root:
+            return {}
+        own = self.user
+        return {"user": own.uid, "group": own.gid, "extra_groups": list(own.groups)}
+
+    def user_rights(self) -> inside.UserRights:
+        """For its duration, only what the image's user may do."""
+        return users.Rights(self.capabilities, self.kept, self.user)
+
+    def do_root(self, fds: list[int]) -> dict[str, Any]:
+        """A descriptor of the root, for others to be compared with."""
+        return {"fds": [os.dup(self.root)]}
+
+    def do_home(self, fds: list[int]) -> dict[str, Any]:
+        """The home folder and the name of the image's user."""
+        return {"home": self.user.home, "name": self.user.name}
+
+    def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
+        """All that differs from the root `fds[0]`; everything else stands still meanwhile."""
+        with self.frozen():
+            found = compare.compare(self.tree, fds[0], timeout)
+            return {"changes": sorted([*found.entries, *self.mounted.changes()])}
+
+    def do_archive(self, timeout: float, fds: list[int]) -> None:
+        """Write what differs from the root `fds[0]` as a tar stream into `fds[1]`."""
+        with self.frozen():
+            found = compare.compare(self.tree, fds[0], timeout)
+            found.touched += [path for path, *_ in self.mounted.changes()]
+            layer.write(found, self.root, fds[1], timeout)
+
+    def do_apply(self, fds: list[int]) -> None:
+        """Unpack such a stream, from `fds[0]`: what changes are told from is now with it."""
+        layer.extract(fds[0], self.root)
+        self.mounted.before = self.mounted.look()
+
+    def do_reset(self, timeout: float, entries: int, fds: list[int]) -> dict[str, Any]:
+        """Make all as it was, by the root `fds[0]`; whether it is, and how much there was to do."""
+        self.kill_except(set())
+        return restore.reset(self.tree, self.mounted, self.memory, fds[0], timeout, entries)

@@ -1,0 +1,89 @@
+"""The user whom an image names for its programs, and acting as they for a moment."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from intercode.sandbox.native import inside
+
+_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class User:
+    """Who programs are, unless their caller asks for another."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is user 0 with its own group."""
+        return self.uid == self.gid == 0
+
+
+def find(text: str) -> User:
+    """Who an image's ``USER`` is: ``NAME``, ``UID``, and a ``:GROUP`` behind it.
+
+    Raises:
+        LookupError: The image has no such user or group.
+    """
+    user, _, group = text.partition(":")
+    user = user or "0"
+    accounts = _table("/etc/passwd")
+    account = next((a for a in accounts if len(a) > 5 and user in (a[0], a[2])), None)
+    if account is None and not user.isdigit():
+        raise LookupError(f"the image's USER is {text!r}, whom its /etc/passwd does not have")
+    uid, gid = (int(account[2]), int(account[3])) if account else (int(user), 0)
+    name, home = (account[0], account[5]) if account else (user, "/")
+    groups = [g for g in _table("/etc/group") if len(g) > 3]
+    if group:
+        known = next((g[2] for g in groups if group in (g[0], g[2])), group)
+        if not known.isdigit():
+            raise LookupError(f"the image's USER is {text!r}, whose group it does not have")
+        gid = int(known)
+    also = tuple(int(g[2]) for g in groups if name in g[3].split(",")) if uid else ()
+    return User(uid, gid, also, name, home or "/")
+
+
+def _table(path: str) -> list[list[str]]:
+    """The lines of such a file of the image's, in fields."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return []
+        lines = file.read(_BYTES).decode(errors="replace").splitlines()
+    fields = [line.split(":") for line in lines]
+    return [f for f in fields if len(f) > 2 and f[2].isdigit()]
+
+
+class Rights(inside.UserRights):
+    """For its duration, this process may do what the image's user may, and no more."""
+
+    def __init__(self, all_rights: int, kept: int, user: User) -> None:
+        super().__init__(all_rights, kept)
+        self.user = user
+
+    def __enter__(self) -> None:
+        if self.user.is_root:
+            super().__enter__()
+            return
+        os.setgroups(self.user.groups)
+        os.setegid(self.user.gid)
+        os.seteuid(self.user.uid)  # which takes the capabilities, too
+
+    def __exit__(self, *_: object) -> None:
+        if self.user.is_root:
+            super().__exit__()
+            return
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups([])

@@ -1,0 +1,171 @@
+"""Containers that wait: started ahead, or used before and verified to be as good as new."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from intercode.errors import InterCodeError
+from intercode.sandbox.docker.container import Container, Key
+
+log = logging.getLogger(__name__)
+
+MOST_AHEAD = 4
+MOST_IDLE = 16
+_THREADS = 2
+
+
+class Pool:
+    """Hands out containers and takes them back. Thread-safe.
+
+    Args:
+        start: Makes a container.
+        reset: Makes a used one as good as new; whether it is. None: no container is used twice.
+        most_ahead: How many of a kind are started before they are asked for.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Key], Container],
+        reset: Callable[[Container], bool] | None,
+        most_ahead: int = MOST_AHEAD,
+    ) -> None:
+        self._start = start
+        self._reset = reset
+        self._most_ahead = most_ahead
+        self._changed = threading.Condition()
+        self._ready: OrderedDict[Key, list[Container]] = OrderedDict()
+        self._coming: Counter[Key] = Counter()
+        self._waiting: Counter[Key] = Counter()
+        self._live: Counter[Key] = Counter()
+        self._asked: Counter[Key] = Counter()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._threads = 0
+        self.closed = False
+
+    def take(self, key: Key) -> Container:
+        """A container that nobody else has."""
+        with self._changed:
+            self._asked[key] += 1
+            self._live[key] += 1
+            # Waiting for one that is on its way is never slower than beginning another.
+            while self._coming[key] > self._waiting[key] and not self._ready.get(key):
+                self._waiting[key] += 1
+                self._changed.wait()
+                self._waiting[key] -= 1
+            ready = self._ready.get(key)
+            container = ready.pop() if ready else None
+        try:
+            return container or self._start(key)
+        except BaseException:
+            with self._changed:
+                self._live[key] -= 1
+            raise
+        finally:
+            self._refill(key)
+
+    def give_back(self, container: Container) -> None:
+        """It is no longer used. Returns at once."""
+        key = container.key
+        with self._changed:
+            self._live[key] -= 1
+            if self.closed or self._reset is None:
+                container.close()
+                return
+            self._coming[key] += 1
+        self._later(lambda: self._arrive(key, lambda: self._as_new(container)))
+
+    def lost(self, container: Container) -> None:
+        """It is no longer used, and cannot be."""
+        with self._changed:
+            self._live[container.key] -= 1
+        container.close()
+
+    def close(self) -> None:
+        """End all that wait. What is on its way ends when it comes."""
+        with self._changed:
+            self.closed = True
+            idle = [container for ready in self._ready.values() for container in ready]
+            self._ready.clear()
+            for _ in range(self._threads):
+                self._jobs.put(_stop)
+            self._threads = 0
+        for container in idle:
+            container.close()
+
+    def _as_new(self, container: Container) -> Container | None:
+        assert self._reset is not None
+        if not self.closed and self._reset(container):
+            return container
+        container.close()
+        return None
+
+    def _ahead(self, key: Key) -> Container | None:
+        return None if self.closed else self._start(key)
+
+    def _refill(self, key: Key) -> None:
+        """Begin some ahead: only of a kind that was asked for twice, and as many as are in use."""
+        with self._changed:
+            if self.closed or self._asked[key] < 2:
+                return
+            wanted = min(self._most_ahead, max(self._live[key], 1))
+            missing = wanted - self._coming[key] - len(self._ready.get(key, ()))
+            if missing <= 0:
+                return
+            self._coming[key] += missing
+        for _ in range(missing):
+            self._later(lambda: self._arrive(key, lambda: self._ahead(key)))
+
+    def _arrive(self, key: Key, bring: Callable[[], Container | None]) -> None:
+        container = None
+        try:
+            container = bring()
+        except InterCodeError as error:
+            # Whoever asks for one will meet it, and be told.
+            log.info("a container did not start ahead: %s", error)
+        finally:
+            self._arrived(key, container)
+
+    def _arrived(self, key: Key, container: Container | None) -> None:
+        surplus: list[Container] = []
+        with self._changed:
+            self._coming[key] -= 1
+            if container is not None and self.closed:
+                surplus.append(container)
+            elif container is not None:
+                self._ready.setdefault(key, []).append(container)
+                self._ready.move_to_end(key)
+                surplus += self._too_many()
+            self._changed.notify_all()
+        for one in surplus:
+            one.close()
+
+    def _too_many(self) -> list[Container]:
+        """Those that wait in vain: the ones not asked for longest."""
+        idle = sum(map(len, self._ready.values()))
+        found: list[Container] = []
+        while idle - len(found) > MOST_IDLE:
+            key, ready = next(iter(self._ready.items()))
+            if ready:
+                found.append(ready.pop(0))
+            if not ready:
+                del self._ready[key]
+        return found
+
+    def _later(self, job: Callable[[], None]) -> None:
+        with self._changed:
+            if not self.closed and self._threads < _THREADS:
+                self._threads += 1
+                threading.Thread(target=self._work, name="intercode-docker", daemon=True).start()
+        self._jobs.put(job)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not _stop:
+            job()
+
+
+def _stop() -> None:
+    """Ends a thread."""

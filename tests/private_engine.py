@@ -1,0 +1,108 @@
+"""A Docker engine for the tests alone: its own socket, folders, mounts and processes.
+
+It runs in a mount and a process namespace of its own, so that nothing of it outlives it: when its
+first process ends, by whatever signal, the kernel ends the others and lets go of the mounts. It has
+no bridge, touches no firewall rule, and pulls no image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+_SECONDS = 60.0
+_CONTAINED = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+_PLAIN = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false")
+
+
+class PrivateEngine:
+    """Started on entering, gone on leaving.
+
+    Args:
+        folder: An empty folder for all that it keeps.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"unix://{folder}/socket"
+        self._group = f"/intercode-tests-{os.getpid()}-{folder.name}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> PrivateEngine:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        for hierarchy in Path("/sys/fs/cgroup").glob("*"):
+            for place in (hierarchy, hierarchy.parent):
+                with contextlib.suppress(OSError):
+                    Path(f"{place}{self._group}").rmdir()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it, or start it again, and wait until it answers."""
+        (self.folder / "socket").unlink(missing_ok=True)
+        (self.folder / "pid").unlink(missing_ok=True)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *_CONTAINED,
+                    *("dockerd", f"--host={self.url}", f"--data-root={self.folder}/data"),
+                    *(f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/pid"),
+                    *(f"--cgroup-parent={self._group}", *_PLAIN),
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={"PATH": "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"},
+            )
+        deadline = time.monotonic() + _SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("dockerd did not start:\n" + self.log()[-3000:])
+            time.sleep(0.05)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Ask it to end, or with SIGKILL end it; with it goes all that it runs."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        daemon = self._daemon(process)
+        if daemon is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(daemon, number)
+        try:
+            process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def log(self) -> str:
+        """What it said."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def _answers(self) -> bool:
+        import docker
+
+        with contextlib.suppress(docker.errors.DockerException, OSError):
+            client = docker.APIClient(base_url=self.url, version="auto")
+            with contextlib.closing(client):
+                return bool(client.ping())
+        return False
+
+    @staticmethod
+    def _daemon(process: subprocess.Popen[bytes]) -> int | None:
+        """The pid of dockerd, as seen here: the child of what contains it."""
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            return int(children[0]) if children else None
+        return None
