@@ -199,6 +199,30 @@ def test_what_may_be_tried(env: SweEnv, cheat: str) -> None:
     assert info["parts"]["fail_to_pass"] == 0.0
 
 
+LATE = """
+import unittest
+def double(a):
+    unittest.TestCase.assertEqual = lambda *a: None
+    unittest.TestCase.assertTrue = lambda *a: None
+add = lambda a, b: double(a)
+"""
+
+
+@pytest.mark.parametrize("runner", ["pytest", "unittest"])
+def test_assertions_that_a_test_has_replaced(repository: Path, runner: str) -> None:
+    facts = dict(task("t", runner).metadata)
+    names = [*facts["PASS_TO_PASS"], *facts["FAIL_TO_PASS"]]  # the first does it for the second
+    tests = {"FAIL_TO_PASS": names, "PASS_TO_PASS": [], "repository": str(repository)}
+    env = SweEnv(Dataset([task("t", runner, **tests)]))
+    env.reset()
+    env.step(append(LATE))
+    *_, info = env.step("submit")
+    assert info["parts"]["fail_to_pass"] == 0.0
+    assert env.episode.score is not None
+    assert "cannot pass have passed" in env.episode.score.detail["error"]
+    env.close()
+
+
 HARMLESS = (
     "the test edited",
     "the tests deleted",

@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 from intercode.episode import decode
 from intercode.errors import TaskError
 from intercode.rewards import swe_junit, swe_runner
+from intercode.rewards.swe_failing import Failing, failing
 from intercode.rewards.swe_plan import Plan
 from intercode.sandbox.base import Sandbox
 from intercode.task import Task
 
-_FAILING = b"def test_first():\n    assert 1 == 2\n\n\ndef test_last():\n    assert [] == [1]\n"
 _GRACE = 5.0
 _OUTPUT = 4000
 _SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
@@ -37,10 +37,11 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
     if plan.runner == "command":
         return _run_commands(sandbox, plan, seconds)
     secret = secrets.token_hex(16)
-    first, last = _ours(sandbox, plan)
+    marker = f"test_{secrets.token_hex(8)}"
+    ours = _install_failing(sandbox, plan, marker)
     message = {
         "runner": plan.runner,
-        "tests": [first, *plan.tests, last],
+        "tests": [ours.first, plan.tests, ours.last],
         "secret": secret,
         "seconds": seconds,
     }
@@ -52,7 +53,7 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
         output_limit=swe_junit.LIMIT,
     )
     sandbox.kill()
-    output = decode(done.stderr[-_OUTPUT:])
+    output = _without(marker, decode(done.stderr))
     start = secret.encode()
     if done.timed_out:
         return Run(frozenset(), f"the tests were not done within {seconds:g} s", output)
@@ -63,7 +64,9 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
         found = swe_junit.read(done.stdout[len(start) + 1 :])
     except swe_junit.ReportError as error:
         return Run(frozenset(), str(error), output)
-    if found.get(first, True) or found.get(last, whole):
+    if any(found.get(name, True) for name in ours.first) or any(
+        found.get(name, whole) for name in ours.last
+    ):
         return Run(frozenset(), "tests that cannot pass have passed, or were not run", output)
     return Run(frozenset(name for name, passed in found.items() if passed), "", output)
 
@@ -86,15 +89,19 @@ def check_runner(sandbox: Sandbox, task: Task, plan: Plan) -> None:
         )
 
 
-def _ours(sandbox: Sandbox, plan: Plan) -> tuple[str, str]:
-    """The names of two tests that fail; pytest's lie beside the first of the task's."""
-    name = f"test_{secrets.token_hex(8)}"
-    if plan.runner == "unittest":
-        return f"{name}.first", f"{name}.last"
-    folder = PurePosixPath(plan.tests[0].partition("::")[0]).parent
-    file = folder / f"{name}.py"
-    sandbox.write_file(PurePosixPath(plan.directory, file), _FAILING)
-    return f"{file}::test_first", f"{file}::test_last"
+def _install_failing(sandbox: Sandbox, plan: Plan, name: str) -> Failing:
+    """Put tests that fail into the repository, beside the first of the task's."""
+    file = PurePosixPath(f"{name}.py")
+    if plan.runner == "pytest":
+        file = PurePosixPath(plan.tests[0].partition("::")[0]).with_name(file.name)
+    ours = failing(plan.runner, str(file) if plan.runner == "pytest" else name)
+    sandbox.write_file(PurePosixPath(plan.directory, file), ours.source.encode())
+    return ours
+
+
+def _without(marker: str, output: str) -> str:
+    """The end of what was printed, without what it says of our own tests."""
+    return "\n".join(line for line in output.split("\n") if marker not in line)[-_OUTPUT:]
 
 
 def _install(sandbox: Sandbox) -> str:

@@ -6,8 +6,7 @@ this process was told, and only when all tests have ended: a program under test 
 process, prints, or leaves processes behind has reported nothing. Everything that is needed is
 imported before the repository can be: a module of its own named ``pytest`` is not taken for ours.
 
-Two tests of ours, which fail, run before and after the others: code that has all tests pass has
-these pass, too.
+Tests come in groups, which run one after the other.
 """
 
 from __future__ import annotations
@@ -34,17 +33,15 @@ STOPPED: list[bool] = []
 class Marker:
     """pytest's plugin: leaves the named tests only, and has the report say which is which."""
 
-    def __init__(self, names: list[str]) -> None:
-        self.names = names
+    def __init__(self, groups: list[list[str]]) -> None:
+        self.rank = {name: number for number, names in enumerate(groups) for name in names}
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Called by pytest when it has found all tests."""
-        order = {name: number for number, name in enumerate(self.names)}
-        kept = [item for item in items if item.nodeid in order]
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in order])
-        first, *_, last = self.names
-        ours = {first: -1, last: len(order)}
-        kept.sort(key=lambda item: ours.get(item.nodeid, 0))  # the others in their own order
+        rank = self.rank
+        kept = [item for item in items if item.nodeid in rank]
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in rank])
+        kept.sort(key=lambda item: rank[item.nodeid])  # within a group in pytest's own order
         for item in kept:
             item.user_properties.append(("nodeid", item.nodeid))
         items[:] = kept
@@ -56,8 +53,8 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
 
     import pytest
 
-    names = plan["tests"]
-    files = {name.partition("::")[0]: None for name in names}
+    groups = plan["tests"]
+    files = {name.partition("::")[0]: None for names in groups for name in names}
     memory = os.memfd_create("report")
     arguments = [
         *(file for file in files if Path(file).exists()),
@@ -66,7 +63,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
         "--continue-on-collection-errors",
         "--maxfail=0",
         "--color=no",
-        "--tb=short",
+        "--tb=line",
         "-o",
         "junit_logging=no",
     ]
@@ -74,25 +71,13 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
         arguments += ["-n", "0"]
     sys.path.insert(0, str(Path.cwd()))
     alarm(plan["seconds"])
-    code = pytest.main(arguments, plugins=[Marker(names)])
+    code = pytest.main(arguments, plugins=[Marker(groups)])
     signal.setitimer(signal.ITIMER_REAL, 0)
     if int(code) not in (0, 1, 2):
         return None
     with os.fdopen(memory, "rb") as file:
         file.seek(0)
         return file.read()
-
-
-class Fails(unittest.TestCase):
-    """What must not pass."""
-
-    def test_first(self) -> None:
-        """By a method that could be replaced."""
-        self.assertEqual(1, 2)
-
-    def test_last(self) -> None:
-        """By a statement."""
-        assert [] == [1]
 
 
 class Outcomes(unittest.TestResult):
@@ -132,19 +117,16 @@ class Outcomes(unittest.TestResult):
 
 def run_unittest(plan: dict[str, Any]) -> bytes:
     """The report of unittest."""
-    first, *names, last = plan["tests"]
     outcomes = Outcomes()
+    wanted: dict[str, list[str]] = {}
+    suite = unittest.TestSuite()
     sys.path.insert(0, str(Path.cwd()))
-    ours = {first: Fails("test_first"), last: Fails("test_last")}
-    wanted = {first: [ours[first].id()], last: [ours[last].id()]}
-    suite = unittest.TestSuite([ours[first]])
     alarm(plan["seconds"])
     try:
-        for name in names:
+        for name in (name for names in plan["tests"] for name in sorted(names)):
             tests = load(name, outcomes)
             wanted[name] = [test.id() for test in tests] or [name]
             suite.addTests(tests)
-        suite.addTest(ours[last])
         suite.run(outcomes)
     except KeyboardInterrupt:
         pass
