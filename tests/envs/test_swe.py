@@ -46,8 +46,12 @@ def env(tasks: Dataset) -> Iterator[SweEnv]:
 def test_gold_is_worth_all_and_nothing_nothing(env: SweEnv, runner: str) -> None:
     env.reset(options={"task_id": runner})
     assert env.step("submit")[1] == 0.0
-    assert env.episode.score is not None
-    assert env.episode.score.parts == {"fail_to_pass": 0.0, "pass_to_pass": 1.0}
+    score = env.episode.score
+    assert score is not None
+    assert score.parts == {"fail_to_pass": 0.0, "pass_to_pass": 1.0}
+    assert score.detail["failed"] == list(env.dataset[runner].metadata["FAIL_TO_PASS"])
+    assert "AssertionError: -1 != 3" in score.detail["output"]
+    assert "1 != 2" not in score.detail["output"]  # of the tests that are ours
     env.reset(options={"task_id": runner})
     apply, submit = env.solution(env.dataset[runner])
     assert env.step(apply)[:2] == ("", 0.0)

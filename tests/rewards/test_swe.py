@@ -193,6 +193,7 @@ class Case(unittest.TestCase):
     def test_good(self): pass
     def test_bad(self): self.fail("\\x00\\ud800")
     def test_error(self): raise SystemExit
+    def test_mute(self): raise type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})
     def test_skipped(self): self.skipTest("x")
     @unittest.expectedFailure
     def test_expected(self): self.fail()
@@ -217,7 +218,17 @@ def test_the_runner_is_for_python_from_3_8() -> None:
 def test_outcomes_of_unittest(tmp_path: Path) -> None:
     """The runner as it is run in a sandbox."""
     (tmp_path / "cases.py").write_text(CASES)
-    wanted = ["good", "bad", "error", "skipped", "expected", "unexpected", "parts", "missing"]
+    wanted = [
+        "good",
+        "bad",
+        "error",
+        "mute",
+        "skipped",
+        "expected",
+        "unexpected",
+        "parts",
+        "missing",
+    ]
     names = [f"cases.Case.test_{name}" for name in wanted] + ["cases.Broken.test_x", "no.Such.test"]
     names += ["ends.Case.test_x", "wrong.Case.test_x"]
     (tmp_path / "ends.py").write_text("raise SystemExit(0)")
@@ -236,3 +247,4 @@ def test_outcomes_of_unittest(tmp_path: Path) -> None:
         "cases.Case.test_expected",
     }
     assert found.keys() == set(names)
+    assert b"cases.Case.test_skipped: 'skipped: x'" in done.stderr

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,7 +94,7 @@ class Outcomes(unittest.TestResult):
 
     def addError(self, test: Any, err: Any) -> None:  # noqa: N802
         """It failed."""
-        self.said[test.id()] = f"{err[0].__name__}: {err[1]}"
+        self.said[test.id()] = described(err[1])
 
     addFailure = addError  # noqa: N815
 
@@ -131,7 +132,11 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
     except KeyboardInterrupt:
         pass
     signal.setitimer(signal.ITIMER_REAL, 0)
-    return to_xml({name: verdict(outcomes, wanted[name]) for name in wanted})
+    verdicts = {name: verdict(outcomes, wanted[name]) for name in wanted}
+    for name, said in verdicts.items():
+        if said:
+            print(f"{name}: {ascii(said)[:1000]}", file=sys.stderr)
+    return to_xml(verdicts)
 
 
 def load(name: str, outcomes: Outcomes) -> list[Any]:
@@ -141,8 +146,13 @@ def load(name: str, outcomes: Outcomes) -> list[Any]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the module may raise anything
-        outcomes.said[name] = f"{type(error).__name__}: {error}"
+        outcomes.said[name] = described(error)
         return []
+
+
+def described(error: BaseException) -> str:
+    """What an exception says; its own methods may fail at that."""
+    return "".join(traceback.format_exception_only(type(error), error)).strip() or "error"
 
 
 def flat(suite: unittest.TestSuite) -> Iterator[Any]:
