@@ -22,6 +22,7 @@ from pathlib import Path
 from intercode.cli._text import print_json, safe, size, table
 from intercode.errors import ImageError, UsageError
 from intercode.sandbox.images import (
+    Command,
     Image,
     ImageInfo,
     Progress,
@@ -131,7 +132,7 @@ def _prune(args: argparse.Namespace) -> None:
         print(f"{did} {len(sources)} packed folders and repositories, {size(packed)}")
 
 
-def _run_script(image: Image, script: bytes, layer: Path) -> None:
+def _run_script(image: Image, script: bytes | Command, layer: Path) -> None:
     from intercode.sandbox.native.provider import NativeProvider
 
     provider = NativeProvider()

@@ -39,8 +39,9 @@ class Limits:
     open_files: int = 1024
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
-    """Capabilities kept, all of them limited to the sandbox's own files: any of ``chown``,
-    ``dac_override``, ``fowner``, ``fsetid``. The default is none."""
+    """Capabilities kept, all of them limited to the sandbox's own files and users: any of
+    ``chown``, ``dac_override``, ``fowner``, ``fsetid``, ``setgid``, ``setuid``. The default is
+    none."""
 
 
 @dataclass(frozen=True, slots=True)

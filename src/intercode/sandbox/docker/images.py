@@ -78,12 +78,13 @@ class Images:
         return self._own(image)
 
     def _own(self, image: Image) -> EngineImage:
-        key = f"{image.digest} {image.cwd}"
+        key = f"{image.digest} {image.cwd} {image.user}"
         with self._lock:
             if key not in self._known:
                 self._known[key] = EngineImage(
                     replace(image, layers=()),
                     self._imported(image),
+                    user=image.user or "0",
                     binds=tuple(host_mounts()) if image.host else (),
                     hidden=tuple(_hidden()) if image.host else (),
                     files={path: tree.read(image.layers, path) or "" for path in _FILES},

@@ -25,7 +25,7 @@ from intercode.sandbox.docker.pool import MOST_AHEAD, Pool
 from intercode.sandbox.docker.sandbox import DockerSandbox, Origin
 from intercode.sandbox.docker.snapshot import DockerSnapshot, Saved
 from intercode.sandbox.docker.sweep import sweep
-from intercode.sandbox.images import Image, Progress
+from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.provider import check_limits
 
@@ -120,8 +120,8 @@ class DockerProvider:
             "reuse": self.reuse,
         }
 
-    def build_script(self, base: Image, script: bytes, layer: Path) -> None:
-        """Run a set-up script in a sandbox of `base` and leave what it changed in `layer`."""
+    def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
+        """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
         build_script(self.start, base, script, layer)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Images: what a sandbox's file system is made from, by name, built once and kept."""
 
 from intercode.folders import cache_root
-from intercode.sandbox.images.base import BuildScript, Image, Progress
+from intercode.sandbox.images.base import BuildScript, Command, Image, Progress
 from intercode.sandbox.images.host import host_mounts, private_folders
 from intercode.sandbox.images.prune import ImageInfo, list_images, prune, sweep
 from intercode.sandbox.images.resolve import resolve
@@ -9,6 +9,7 @@ from intercode.sandbox.images.sources import SourceInfo, prune_sources
 
 __all__ = [
     "BuildScript",
+    "Command",
     "Image",
     "ImageInfo",
     "Progress",

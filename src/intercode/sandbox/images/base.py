@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from intercode.sandbox.images.cache import ImageCache
@@ -45,10 +45,31 @@ class Image:
     """The whole environment of a command."""
     cwd: str = "/root"
     """The directory in which a command starts."""
+    user: str = ""
+    """Who a command runs as, by number: ``uid:gid``; empty: root."""
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The configuration of an image that has one, as OCI writes it: ``Env``, ``Cmd``, ``Labels``, …
+    for people and for other tools. What InterCode goes by are the fields above."""
 
 
-BuildScript = Callable[[Image, bytes, Path], None]
-"""Runs a set-up script in a sandbox of an image and leaves what it changed in a layer folder."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that makes a layer: it runs as the image says, with root's rights over its files."""
+
+    argv: tuple[str, ...]
+    script: bytes | None = None
+    """A file that the program is given: `SCRIPT`, which is not in the layer."""
+    network: bool = False
+    """Whether it may use this machine's network."""
+    timeout: float = 3600.0
+
+
+SCRIPT = "/dev/shm/setup"
+"""Where a sandbox has the script that it is to run."""
+
+BuildScript = Callable[[Image, "bytes | Command", Path], None]
+"""Runs a set-up script, or a command, in a sandbox of an image and leaves what it changed in a
+layer folder."""
 
 Progress = Callable[[str], None]
 """Is told, line by line, how a build goes."""

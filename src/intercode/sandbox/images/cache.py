@@ -167,6 +167,8 @@ class ImageCache:
             "host": image.host,
             "env": dict(image.env),
             "cwd": image.cwd,
+            "user": image.user,
+            "config": dict(image.config),
             "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "size": tree_size(folder / LAYER),
             "built": details,
@@ -193,6 +195,8 @@ class ImageCache:
             host=record["host"],
             env=dict(record["env"]),
             cwd=record["cwd"],
+            user=record.get("user", ""),
+            config=record.get("config", {}),
         )
 
     # --- who uses what -----------------------------------------------------------------------

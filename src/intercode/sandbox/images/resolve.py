@@ -112,5 +112,5 @@ def _from(module: str, name: str) -> object:
     return getattr(importlib.import_module(module), name)
 
 
-def _no_scripts(image: Image, script: bytes, layer: object) -> None:
-    raise ImageError(f"a set-up script over {image.name} needs a sandbox to run in")
+def _no_scripts(image: Image, script: object, layer: object) -> None:
+    raise ImageError(f"what is run over {image.name} needs a sandbox to run in")

@@ -1,4 +1,4 @@
-"""A set-up script of an image, run in a sandbox of the image below it; of any provider."""
+"""A layer that a script or a command makes, in a sandbox of the image below; of any provider."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Protocol
 
 from intercode.errors import ImageError
 from intercode.sandbox.base import Limits, Sandbox
-from intercode.sandbox.images import Image
+from intercode.sandbox.images import Command, Image
+from intercode.sandbox.images.base import SCRIPT
 from intercode.sandbox.native.snapshot import fill
 
 _SECONDS = 600.0
-_PLACE = "/dev/shm/setup"
+_LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
+_CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
+"""What a package's installation needs of root."""
 
 
 class Archived(Sandbox, Protocol):
@@ -24,22 +27,32 @@ class Archived(Sandbox, Protocol):
 
 
 def build_script(
-    start: Callable[[Image, Limits], Archived], base: Image, script: bytes, layer: Path
+    start: Callable[[Image, Limits, bool], Archived],
+    base: Image,
+    script: bytes | Command,
+    layer: Path,
 ) -> None:
-    """Run a set-up script in a sandbox of `base` and leave what it changed in `layer`.
+    """Run a set-up script, or a command, in a sandbox of `base`; leave what it changed in `layer`.
 
     Raises:
         ImageError: It failed, or did not end in time.
     """
-    limits = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
-    sandbox = start(replace(base, cwd="/"), limits)
+    if isinstance(script, Command):
+        limits = replace(_LIMITS, capabilities=_CAPABILITIES)
+        what, command = "the command", script
+    else:
+        base, limits = replace(base, cwd="/", user=""), _LIMITS
+        what = "the set-up script"
+        command = Command(("/bin/bash", SCRIPT), script, timeout=_SECONDS)
+    sandbox = start(base, limits, command.network)
     try:
-        sandbox.write_file(_PLACE, script, 0o755)
-        done = sandbox.exec(["/bin/bash", _PLACE], timeout=_SECONDS, merge_stderr=True)
+        if command.script is not None:
+            sandbox.write_file(SCRIPT, command.script, 0o755)
+        done = sandbox.exec(command.argv, timeout=command.timeout, merge_stderr=True)
         if not done.ok:
             tail = done.stdout.decode(errors="replace")[-2000:]
             why = "did not end in time" if done.timed_out else f"exit code {done.exit_code}"
-            raise ImageError(f"the set-up script over {base.name} failed ({why}):\n{tail}")
+            raise ImageError(f"{what} over {base.name} failed ({why}):\n{tail}")
         sandbox.kill()
         fill(layer, sandbox.archive)
     finally:

@@ -36,6 +36,7 @@ class Init:
         lower: int,
         capabilities: int,
         kept: int,
+        user: tuple[int, int] = (0, 0),
     ) -> None:
         self.control = control
         self.upper = upper
@@ -44,6 +45,7 @@ class Init:
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.capabilities = capabilities
         self.kept = kept
+        self.own = user
         self.exit_pipes: dict[int, int] = {}
         self.alive_before: dict[int, set[int]] = {}
         self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -149,15 +151,20 @@ class Init:
         worker.preloaded(module)
         pid = os.fork()
         if pid == 0:
-            worker.become(module, channel, errors, self.null, self.kept)
+            worker.become(module, channel, errors, self.null, self.kept, self.identity(None))
         self.exit_pipes[pid] = inside.move_up(exit_pipe)
         return {"pid": pid}
 
     def identity(self, user: str | None) -> dict[str, Any]:
-        """What `Popen` needs to run as a user: a name of the sandbox's own, or ``uid[:gid]``."""
-        if user is None or user in ("root", "0"):
+        """What `Popen` needs to run as a user: a name of the sandbox's own, or ``uid[:gid]``.
+
+        None is the image's own user.
+        """
+        uid, gid = self.own if user is None else (0, 0)
+        if user not in (None, "root", "0"):
+            uid, gid = inside.look_up_user(str(user))
+        if uid == gid == 0:
             return {}
-        uid, gid = inside.look_up_user(user)
         return {"user": uid, "group": gid, "extra_groups": []}
 
     def do_signal(self, pid: int, number: int, fds: list[int]) -> None:
@@ -247,8 +254,8 @@ class Init:
         return {"fds": [fd]}
 
     def user_rights(self) -> inside.UserRights:
-        """For its duration, only the capabilities that programs here have."""
-        return inside.UserRights(self.capabilities, self.kept)
+        """For its duration, only the rights that programs here have."""
+        return inside.UserRights(self.capabilities, self.kept, *self.own)
 
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
         """All changes; everything else stands still meanwhile."""

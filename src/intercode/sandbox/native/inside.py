@@ -17,16 +17,36 @@ _USERS_BYTES = 1 << 20
 
 
 class UserRights:
-    """For its duration, this process has only the capabilities that programs have."""
+    """For its duration, this process has only the rights that programs have.
 
-    def __init__(self, all_rights: int, kept: int) -> None:
+    Args:
+        all_rights: The capabilities that it has else.
+        kept: Those that programs of user 0 have.
+        uid: The user that programs are.
+        gid: Their group.
+    """
+
+    def __init__(self, all_rights: int, kept: int, uid: int = 0, gid: int = 0) -> None:
         self.all_rights, self.kept = all_rights, kept
+        self.uid, self.gid = uid, gid
 
     def __enter__(self) -> None:
-        syscalls.capset(self.kept, self.all_rights, self.kept)
+        if self.uid == self.gid == 0:
+            syscalls.capset(self.kept, self.all_rights, self.kept)
+            return
+        os.setegid(self.gid)
+        os.seteuid(self.uid)  # of another than 0, which has no capability
+        if self.uid == 0:
+            syscalls.capset(self.kept, self.all_rights, self.kept)
 
     def __exit__(self, *_: object) -> None:
+        if self.uid:
+            os.seteuid(0)
         syscalls.capset(self.all_rights, self.all_rights, self.kept)
+        if self.uid or self.gid:
+            os.setegid(0)
+            # A change of credentials clears it.
+            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Frozen:

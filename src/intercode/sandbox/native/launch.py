@@ -33,7 +33,14 @@ containers, which no account has."""
 HOSTNAME = "intercode"
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
 ALL_CAPABILITIES = (1 << 41) - 1
-CAPABILITY_BITS = {"chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4}
+CAPABILITY_BITS = {
+    "chown": 0,
+    "dac_override": 1,
+    "fowner": 3,
+    "fsetid": 4,
+    "setgid": 6,
+    "setuid": 7,
+}
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
             "tty": (5, 0)}  # fmt: skip
@@ -68,6 +75,8 @@ class Inside:
     """One of the image."""
     kept: int
     """The capabilities that programs have."""
+    user: tuple[int, int]
+    """User and group id of programs, unless another user is asked for."""
 
 
 def clone(network: bool) -> int:
@@ -115,12 +124,13 @@ def enter(spec: dict[str, Any], link: socket.socket, machine: Machine) -> Inside
     _drop_rights(kept)
     sc.set_seccomp(machine.seccomp_program)
     os.umask(0o022)
-    return Inside(upper, lower, kept)
+    uid, _, gid = spec["user"].partition(":")
+    return Inside(upper, lower, kept, (int(uid or 0), int(gid or 0)))
 
 
 def serve(control: socket.socket, inside: Inside) -> None:
     """Serve the caller at the other end of `control` until it goes away. Returns only then."""
-    Init(control, inside.upper, inside.lower, ALL_CAPABILITIES, inside.kept).run()
+    Init(control, inside.upper, inside.lower, ALL_CAPABILITIES, inside.kept, inside.user).run()
 
 
 def _loopback_up() -> None:

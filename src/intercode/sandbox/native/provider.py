@@ -16,7 +16,7 @@ from typing import Any
 
 from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.sandbox.base import Limits, Snapshot
-from intercode.sandbox.images import Image, Progress, private_folders, resolve
+from intercode.sandbox.images import Command, Image, Progress, private_folders, resolve
 from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.client import Spawner
 from intercode.sandbox.native.sandbox import NativeSandbox
@@ -24,7 +24,7 @@ from intercode.sandbox.native.snapshot import NativeSnapshot
 from intercode.sandbox.native.sweep import sweep
 
 _FEWEST_FILES = 512
-_CAPABILITIES = {"chown", "dac_override", "fowner", "fsetid"}
+_CAPABILITIES = {"chown", "dac_override", "fowner", "fsetid", "setgid", "setuid"}
 
 
 class NativeProvider:
@@ -70,6 +70,7 @@ class NativeProvider:
                 "hide": private_folders() if resolved.host else [],
                 "network": network,
                 "limits": _as_spec(limits),
+                "user": resolved.user,
             }
         )
         sandbox = NativeSandbox(control, resolved, limits, self._forget, spawner.forget)
@@ -96,8 +97,8 @@ class NativeProvider:
         """What holds on this machine, for a run's record."""
         return dict(self._running().facts)
 
-    def build_script(self, base: Image, script: bytes, layer: Path) -> None:
-        """Run a set-up script in a sandbox of `base` and leave what it changed in `layer`."""
+    def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
+        """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
         build_script(self.start, base, script, layer)
 
     def close(self) -> None:

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import traceback
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from intercode.sandbox.native import inside, syscalls
 
@@ -30,7 +31,9 @@ def preloaded(module: str) -> None:
         raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
 
 
-def become(module: str, channel: int, errors: int, null: int, kept: int) -> NoReturn:
+def become(
+    module: str, channel: int, errors: int, null: int, kept: int, identity: Mapping[str, Any]
+) -> NoReturn:
     """In the child: run the module's ``main(socket)``, and end whatever happens.
 
     Args:
@@ -39,11 +42,17 @@ def become(module: str, channel: int, errors: int, null: int, kept: int) -> NoRe
         errors: What its error output goes to.
         null: ``/dev/null``.
         kept: The capabilities that programs have.
+        identity: Its `user`, `group` and `extra_groups`, if it is to be another than user 0.
     """
     code = 1
     try:
         # First of all: nothing that comes may happen with process 1's rights.
-        syscalls.capset(kept, kept, kept)
+        if identity:
+            os.setgroups(identity["extra_groups"])
+            os.setresgid(identity["group"], identity["group"], identity["group"])
+            os.setresuid(identity["user"], identity["user"], identity["user"])
+        if not identity.get("user"):  # else the kernel has taken them all
+            syscalls.capset(kept, kept, kept)
         _leave_process_1(channel, errors, null)
         gc.enable()
         with socket.socket(fileno=_OURS) as own:
