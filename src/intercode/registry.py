@@ -6,6 +6,14 @@ higher ones without importing them, and a reader's own things are on a par with 
 
     from intercode.registry import DATASETS
     DATASETS.register("mine", "my_package.tasks:load")
+
+An installed package does the same by an entry point, in ``pyproject.toml``::
+
+    [project.entry-points."intercode.datasets"]
+    mine = "my_package.tasks:load"
+
+The groups are ``intercode.environments``, ``intercode.datasets`` and ``intercode.rewards``. They
+are looked through when a name is not one of ours, or all names are wanted.
 """
 
 from __future__ import annotations
@@ -23,17 +31,24 @@ class Registry:
     Args:
         kind: What they are, for messages: ``"dataset"``.
         entries: Name → ``"module:attribute"``, or the thing itself.
+        group: The group of entry points by which installed packages add to them.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, kind: str, entries: Mapping[str, Any] | None = None, group: str | None = None
+    ) -> None:
         self.kind = kind
         self._entries: dict[str, Any] = dict(entries or {})
+        self._group = group
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            self._look_for_packages()
         return name in self._entries
 
     def names(self) -> list[str]:
         """All names, sorted."""
+        self._look_for_packages()
         return sorted(self._entries)
 
     def register(self, name: str, target: Any, *, replace: bool = False) -> None:
@@ -58,15 +73,24 @@ class Registry:
             UsageError: There is none.
             ImportError: Its module, or something that this needs, is not installed.
         """
-        try:
-            target = self._entries[name]
-        except KeyError:
+        if name not in self:
             known = ", ".join(self.names()) or "none"
-            raise UsageError(f"there is no {self.kind} named {name!r}; known: {known}") from None
+            raise UsageError(f"there is no {self.kind} named {name!r}; known: {known}")
+        target = self._entries[name]
         if not isinstance(target, str):
             return target
         module, _, attribute = target.partition(":")
         return getattr(importlib.import_module(module), attribute)
+
+    def _look_for_packages(self) -> None:
+        """Add what installed packages register, once. Nothing of theirs is imported."""
+        if self._group is None:
+            return
+        from importlib.metadata import entry_points  # slow, and mostly not needed
+
+        for point in entry_points(group=self._group):
+            self._entries.setdefault(point.name, point.value)  # none takes a name of ours
+        self._group = None
 
 
 DATASETS = Registry(
@@ -89,6 +113,7 @@ DATASETS = Registry(
         "swe-bench-verified": "intercode.datasets.swe_bench:load_verified",
         "wikisql": "intercode.datasets.wikisql:load",
     },
+    "intercode.datasets",
 )
 """Name → a function that returns a `Dataset`."""
 
@@ -105,6 +130,7 @@ ENVS = Registry(
         "sql:paper": "intercode.paper.sql_gym:PaperSqlEnv",
         "swe": "intercode.envs.swe:SweEnv",
     },
+    "intercode.environments",
 )
 """Name, or ``name:protocol``, → an environment's class."""
 
@@ -117,5 +143,7 @@ REWARDS = Registry(
         "sql:bird-r-ves": "intercode.rewards.bird:RVesReward",
         "sql:spider-test-suite": "intercode.rewards.test_suite:SuiteReward",
     },
+    "intercode.rewards",
 )
-"""``env:name`` → what makes the reward, from what its environment gives it."""
+"""``env:name`` → a function that is the reward (see `intercode.rewards.own`); or, for SQL, a class
+that is made from the databases and a cache."""

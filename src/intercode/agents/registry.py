@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
+from intercode import own_code
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
+from intercode.own_code import digest
 from intercode.registry import Registry
+
+__all__ = ["AGENTS", "digest", "get"]
 
 AGENTS = Registry(
     "agent",
@@ -36,10 +36,10 @@ def get(name: str, **options: Any) -> AgentFactory:
     Raises:
         UsageError: There is no such agent, or it does not take these options.
     """
-    if ".py:" in name:
+    if own_code.is_reference(name):
         if options:
             raise UsageError(f"agent {name} takes no option {', '.join(options)}")
-        return cast(AgentFactory, _from_file(name))
+        return cast(AgentFactory, own_code.load("agent", name))
     if name not in AGENTS:
         raise UsageError(
             f"there is no agent {name!r}: choose one of {', '.join(AGENTS.names())}, "
@@ -51,36 +51,3 @@ def get(name: str, **options: Any) -> AgentFactory:
     except TypeError as error:
         raise UsageError(f"agent {name}: {error}") from error
     return make(**options)
-
-
-def digest(name: str) -> str:
-    """What identifies the code of an agent from a file, for a run's record; else empty."""
-    if ".py:" not in name:
-        return ""
-    path = Path(name.rpartition(":")[0])
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-
-
-def _from_file(name: str) -> Callable[..., Any]:
-    file, _, attribute = name.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise UsageError(f"agent {name}: there is no file {file}")
-    module_name = f"intercode_agent_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None  # a .py file always has both
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses and pickle look a class's module up there
-    # As for a script: its folder is importable; but last, so that it shadows nothing.
-    if (folder := str(path.parent.resolve())) not in sys.path:
-        sys.path.append(folder)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(
-            f"agent {name}: {file} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        raise UsageError(f"agent {name}: {file} has no function {attribute!r}")
-    return cast("Callable[..., Any]", found)

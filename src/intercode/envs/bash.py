@@ -15,6 +15,7 @@ from intercode.rewards.base import Reward
 from intercode.rewards.bash import BashReward
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
+from intercode.rewards.own import Function, choose
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Dataset, Task
 
@@ -32,7 +33,8 @@ class BashEnv(InterCodeEnv[Sandbox]):
         reward_every_turn: Score after every action (see `InterCodeEnv`).
         cache_gold: Whether gold runs once per task rather than at every score (False if it
             depends on the clock), or a cache to share with other environments.
-        reward: Instead of the task's verification command or, without one, its gold.
+        reward: Instead of the task's verification command or, without one, its gold: a function,
+            or ``reward.py:score`` (see `intercode.rewards.own`).
         render_mode: None or ``"ansi"``.
         seed: Of the first `reset` that is given none.
 
@@ -55,7 +57,7 @@ class BashEnv(InterCodeEnv[Sandbox]):
         max_turns: int = 10,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
-        reward: Reward[Sandbox] | None = None,
+        reward: str | Function | Reward[Sandbox] | None = None,
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
@@ -67,7 +69,7 @@ class BashEnv(InterCodeEnv[Sandbox]):
             tasks,
             stage,
             BashInterpreter,
-            reward or _reward(tasks, stage, cache_gold),
+            choose("bash", reward, lambda: _reward(tasks, stage, cache_gold)),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,

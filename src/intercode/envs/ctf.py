@@ -16,6 +16,7 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks
 from intercode.rewards.gold import GoldCache
+from intercode.rewards.own import Function, choose
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Dataset, Task
 
@@ -38,7 +39,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         max_turns: Actions in one episode, flags that do not end it included.
         reward_every_turn: Score after every action (see `InterCodeEnv`).
         cache_gold: Of no effect, gold is not run; taken as by other environments.
-        reward: Instead of `FlagReward`.
+        reward: Instead of `FlagReward`: a function, or ``reward.py:score``.
         render_mode: None or ``"ansi"``.
         seed: Of the first `reset` that is given none, and of the bundled puzzles, whose flags it
             makes; None: for these 0.
@@ -64,7 +65,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         max_turns: int = 10,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
-        reward: Reward[Sandbox] | None = None,
+        reward: str | Function | Reward[Sandbox] | None = None,
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
@@ -82,7 +83,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
             kept,
             self._folders,
             self._shell_in,
-            reward or FlagReward(),
+            choose("ctf", reward, FlagReward),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,

@@ -17,6 +17,7 @@ from intercode.interpreters.python_start import provider as provider_of
 from intercode.rewards.base import Reward
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache
+from intercode.rewards.own import Function, choose
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_io import stdio_cases
 from intercode.rewards.python_plan import has_tests
@@ -38,7 +39,8 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         max_turns: Actions in one episode.
         reward_every_turn: Score after every action (see `InterCodeEnv`).
         cache_gold: Of no effect, gold is not run; taken as by other environments.
-        reward: Instead of the task's tests or, without any, its verification command.
+        reward: Instead of the task's tests or, without any, its verification command: a function,
+            or ``reward.py:score``.
         render_mode: None or ``"ansi"``.
         seed: Of the first `reset` that is given none.
 
@@ -64,7 +66,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         max_turns: int = 10,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
-        reward: Reward[Sandbox] | None = None,
+        reward: str | Function | Reward[Sandbox] | None = None,
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
@@ -82,7 +84,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
             tasks,
             stage,
             self._prompt_in,
-            reward or self._tested,
+            choose("python", reward, lambda: self._tested),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,

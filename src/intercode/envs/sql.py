@@ -13,9 +13,11 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_sql import DatabaseStage
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import MAX_ROWS, SqlInterpreter
+from intercode.own_code import is_reference
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
+from intercode.rewards.own import Function, choose
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset
 
@@ -36,7 +38,8 @@ class SqlEnv(InterCodeEnv[Session]):
         cache_gold: Whether gold runs once per task rather than at every score, or a cache to
             share with other environments.
         reward: Instead of `SqlReward`: a reward, or the name of one: ``"bird-ex"``,
-            ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``.
+            ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``; or a function of your
+            own, or ``reward.py:score`` (see `intercode.rewards.own`).
         render_mode: None or ``"ansi"``.
         seed: Of the first `reset` that is given none.
 
@@ -60,35 +63,37 @@ class SqlEnv(InterCodeEnv[Session]):
         max_rows: int = MAX_ROWS,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
-        reward: str | Reward[Session] = "default",
+        reward: str | Function | Reward[Session] = "default",
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
         if max_rows < 1:
             raise UsageError(f"max_rows must be at least 1, not {max_rows}")
         tasks = datasets.load(data)
-        if isinstance(reward, str):
+        if named := isinstance(reward, str) and _is_class(reward):
             _check_gold(tasks)
         if isinstance(engine, str):
             engine = shared_engine(engine)
         stage = DatabaseStage(engine, tasks, databases, limits)
         for task in tasks:
             stage.check(task)
-        if isinstance(reward, str):
-            cache = (
-                GoldCache(4096 if cache_gold else 0) if isinstance(cache_gold, bool) else cache_gold
-            )
-            reward = _reward(reward, stage, cache)
+        cache = GoldCache(4096 if cache_gold else 0) if isinstance(cache_gold, bool) else cache_gold
+        name = str(reward) if named else "default"
         super().__init__(
             tasks,
             stage,
             partial(SqlInterpreter, max_rows=max_rows),
-            reward,
+            choose("sql", None if named else reward, lambda: _reward(name, stage, cache)),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,
             seed=seed,
         )
+
+
+def _is_class(name: str) -> bool:
+    """Whether the reward of this name is one of ours, which compare with gold."""
+    return not is_reference(name) and isinstance(REWARDS.get(f"sql:{name}"), type)
 
 
 def _reward(name: str, stage: DatabaseStage, cache: GoldCache) -> Reward[Session]:

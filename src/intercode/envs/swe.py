@@ -12,6 +12,7 @@ from intercode.envs.stage_swe import SweStage
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
+from intercode.rewards.own import Function, choose
 from intercode.rewards.swe import SweReward
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Dataset, Task
@@ -32,7 +33,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
         max_turns: Actions in one episode.
         reward_every_turn: Score after every action (see `InterCodeEnv`).
         cache_gold: Of no effect, gold is not run; taken as by other environments.
-        reward: Instead of `SweReward`.
+        reward: Instead of `SweReward`: a function, or ``reward.py:score``.
         render_mode: None or ``"ansi"``.
         seed: Of the first `reset` that is given none.
 
@@ -57,7 +58,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
         max_turns: int = 30,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
-        reward: Reward[Sandbox] | None = None,
+        reward: str | Function | Reward[Sandbox] | None = None,
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
@@ -70,7 +71,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
             tasks,
             stage,
             self._shell_in,
-            reward or SweReward(stage.start),
+            choose("swe", reward, lambda: SweReward(stage.start)),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,

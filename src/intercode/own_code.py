@@ -1,0 +1,77 @@
+"""What a reader has written: something in a file of Python, named ``path/to/file.py:name``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from intercode.errors import UsageError
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name means something in a file rather than something registered."""
+    return ".py:" in name
+
+
+def load(what: str, reference: str) -> Any:
+    """The thing itself; its file is run.
+
+    Args:
+        what: What it is to be, for messages: ``"agent"``.
+        reference: ``path/to/file.py:name``.
+
+    Raises:
+        UsageError: There is no such file, it cannot be imported, or it has nothing so named that
+            can be called.
+    """
+    file, _, attribute = reference.rpartition(":")
+    found = getattr(_module(what, reference, Path(file)), attribute, None)
+    if not callable(found):
+        raise UsageError(f"{what} {reference}: {file} has no function {attribute!r}")
+    return found
+
+
+def digest(reference: str) -> str:
+    """What identifies the code, for a run's record; empty for something registered."""
+    if not is_reference(reference):
+        return ""
+    path = Path(reference.rpartition(":")[0])
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def line_of(error: BaseException, file: str) -> str:
+    """Where in a file an error came from, as ``file, line N``; empty if it was elsewhere."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == file:
+            return f"{file}, line {frame.lineno}"
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return f"{file}, line {error.lineno}"
+    return ""
+
+
+def _module(what: str, reference: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"{what} {reference}: there is no file {path}")
+    # Files of the same name in two folders are two modules.
+    mark = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
+    name = f"intercode_{what}_{path.stem}_{mark}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # a .py file always has both
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    # As for a script: its folder is importable; but last, so that it shadows nothing.
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        where = line_of(error, str(path.absolute())) or line_of(error, str(path)) or path
+        raise UsageError(
+            f"{what} {reference}: {where} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    return module

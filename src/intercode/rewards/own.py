@@ -1,0 +1,121 @@
+"""A reward of a reader's own: a function, ``score(task, episode, place)``.
+
+It gives a `Score`, or a number in [0, 1], and may be named by its file, ``reward.py:score``. With
+a fourth parameter, ``default``, it is given the environment's own reward as well, a function of
+the first three.
+
+It is looked at before anything is started, and when it fails, that is an error and no score.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from numbers import Real
+from typing import Any, Generic
+
+from intercode import own_code
+from intercode.episode import Episode, Score
+from intercode.errors import InterCodeError, RewardError, UsageError
+from intercode.registry import REWARDS
+from intercode.rewards.base import PlaceT, Reward
+from intercode.task import Task
+
+Function = Callable[..., "Score | float"]
+
+
+class OwnReward(Generic[PlaceT]):
+    """Calls the function, and checks what it gives.
+
+    Args:
+        function: See the module's docstring.
+        default: Makes the environment's own reward; called only if the function asks for it.
+
+    Raises:
+        UsageError: It does not take these arguments.
+    """
+
+    def __init__(
+        self, function: Function, default: Callable[[], Reward[PlaceT]] | None = None
+    ) -> None:
+        self._function = function
+        self._more: dict[str, Any] = {}
+        if "default" in _check_signature(function) and default is not None:
+            self._more["default"] = default()
+
+    def __call__(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+        """The score.
+
+        Raises:
+            RewardError: The function failed, or what it gave is no score.
+            InterCodeError: As the function let it through: the sandbox died, for instance.
+        """
+        try:
+            given = self._function(task, episode, place, **self._more)
+        except InterCodeError:
+            raise
+        except (Exception, SystemExit) as error:
+            where = own_code.line_of(error, _file(self._function)) or _name(self._function)
+            raise RewardError(
+                f"task {task.task_id!r}: its reward failed: {where}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        value: object = given.value if isinstance(given, Score) else given
+        if not isinstance(value, Real) or not 0 <= float(value) <= 1:  # nor NaN
+            raise RewardError(
+                f"task {task.task_id!r}: a reward must be a number from 0 to 1, or a Score with "
+                f"one: {_name(self._function)} gave {given!r}"
+            )
+        return given if isinstance(given, Score) else Score(float(value))
+
+
+def choose(
+    env: str,
+    reward: str | Function | Reward[PlaceT] | None,
+    default: Callable[[], Reward[PlaceT]],
+) -> Reward[PlaceT]:
+    """The reward that an environment was asked for.
+
+    Args:
+        env: The environment's short name.
+        reward: A function or a `Reward`; ``file.py:function``; a name that is registered as
+            ``env:name``; or None for the environment's own.
+        default: Makes the environment's own.
+
+    Raises:
+        UsageError: There is no such reward, or it does not take the arguments of one.
+    """
+    if reward is None:
+        return default()
+    if not isinstance(reward, str):
+        return OwnReward(reward, default)
+    named = not own_code.is_reference(reward)
+    function = REWARDS.get(f"{env}:{reward}") if named else own_code.load("reward", reward)
+    return OwnReward(function, default)
+
+
+def _check_signature(function: Function) -> set[str]:
+    """The names of its parameters."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        raise UsageError(f"a reward must be a function, not {function!r}") from None
+    names = set(signature.parameters)
+    more = {"default": None} if "default" in names else {}
+    try:
+        signature.bind(None, None, None, **more)
+    except TypeError as error:
+        raise UsageError(
+            f"reward {_name(function)}{signature} must take (task, episode, sandbox), and may "
+            f"take default: {error}"
+        ) from None
+    return names
+
+
+def _file(function: Function) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return getattr(code, "co_filename", "")
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)
