@@ -8,6 +8,7 @@ Preparing it executes nothing of it (see `git`).
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -25,6 +26,8 @@ from intercode.sandbox.images.git import Git
 from intercode.sandbox.images.pack import write
 from intercode.sandbox.images.sources import keep, take
 from intercode.sandbox.images.spec import ARCHIVES
+
+log = logging.getLogger(__name__)
 
 VERSION = "1"
 
@@ -106,6 +109,7 @@ def _prepare(
 
 
 def _build(git: Git, scratch: Path, source: str, commit: str | None, at: str, place: Path) -> None:
+    log.info("preparing the repository %s at %s", source, commit)
     new = scratch / "new"
     git("init", "--quiet", "--template=", new)
     with _repository(git, scratch, source, commit) as (folder, found):
