@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intercode.rewards import swe_junit, swe_runner
+from intercode.rewards.swe_failing import failing
 from intercode.rewards.swe_patch import touched
 from intercode.rewards.swe_plan import make_plan
 from intercode.task import Task
@@ -248,3 +249,17 @@ def test_outcomes_of_unittest(tmp_path: Path) -> None:
     }
     assert found.keys() == set(names)
     assert b"cases.Case.test_skipped: 'skipped: x'" in done.stderr
+
+
+@pytest.mark.parametrize("runner", ["pytest", "unittest"])
+def test_what_betrays_tampering(runner: str) -> None:
+    ours = failing(runner, "t/test_x.py" if runner == "pytest" else "test_x")
+    failed = dict.fromkeys((*ours.first, *ours.last), False)
+    assert not ours.betray({**failed, "another": True}, whole=True)
+    for name in failed:
+        assert ours.betray({**failed, name: True}, whole=True)
+        missing = {other: False for other in failed if other != name}
+        assert ours.betray(missing, whole=True) is (name not in ours.optional)
+    assert not ours.betray(dict.fromkeys(ours.first, False), whole=False)
+    assert ours.betray(dict.fromkeys(ours.first, False), whole=True)
+    assert ours.betray({}, whole=False)

@@ -6,6 +6,7 @@ code under test may replace any one of these ways, when it is imported or when i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _WAYS = {
@@ -48,6 +49,19 @@ class Failing:
     source: str
     first: tuple[str, ...]
     last: tuple[str, ...]
+    optional: frozenset[str]
+    """Those that a project's settings may leave out: functions, if it names its tests otherwise."""
+
+    def betray(self, found: Mapping[str, bool], whole: bool) -> bool:
+        """Whether outcomes show that tests were tampered with.
+
+        Args:
+            found: Whether each test has passed.
+            whole: Whether all tests were run, to the last.
+        """
+        names = {*self.first, *self.last}
+        due = names if whole else set(self.first)
+        return any(found.get(name) for name in names) or not (due - self.optional <= found.keys())
 
 
 def failing(runner: str, module: str) -> Failing:
@@ -60,6 +74,7 @@ def failing(runner: str, module: str) -> Failing:
     lines = ["import unittest", "class Fails:"]
     lines += [f"    def test_{name}(self):\n        {code}" for name, code in _WAYS.items()]
     names: dict[str, list[str]] = {}
+    functions = []
     for when in ("First", "Last"):
         lines.append(f"class {when}(Fails, unittest.TestCase): pass")
         between = "::" if runner == "pytest" else "."
@@ -68,5 +83,7 @@ def failing(runner: str, module: str) -> Failing:
             lines.append("import pytest")
             for name, code in _PYTEST.items():
                 lines.append(f"def test_{when}_{name}():\n    {code}")
-                names[when].append(f"{module}::test_{when}_{name}")
-    return Failing("\n".join(lines) + "\n", tuple(names["First"]), tuple(names["Last"]))
+                functions.append(f"{module}::test_{when}_{name}")
+                names[when].append(functions[-1])
+    source = "\n".join(lines) + "\n"
+    return Failing(source, tuple(names["First"]), tuple(names["Last"]), frozenset(functions))
