@@ -18,7 +18,9 @@ from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.registry import ENVS, REWARDS
+from intercode.own_code import digest, is_reference
+from intercode.project import is_project, read
+from intercode.registry import DATASETS, ENVS, REWARDS
 from intercode.rewards.gold import GoldCache
 from intercode.sandbox import Provider, get_provider
 from intercode.task import Dataset, Task
@@ -31,11 +33,21 @@ class Setting:
     make: Callable[[], EpisodeEnv]
     facts: dict[str, Any]
     """What identifies it, for the run's record."""
+    provider: Provider | None
+    """Of its sandboxes; None where tasks are tried in databases."""
+
+    def context(self) -> dict[str, Any]:
+        """What the record says of its sandboxes and of the tools in them; starts some."""
+        if self.provider is None:
+            return {}
+        tools = tool_versions(self.provider, self.facts["images"])
+        return {"sandbox": sandbox_facts(self.provider), "tools": tools}
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:
     """The environment and its tasks: ``ENV`` or ``--env ENV``, and ``--data``."""
-    parser.add_argument("env", nargs="?", metavar="ENV", help=f"one of {', '.join(names())}")
+    known = f"one of {', '.join(names())}; or a folder that 'intercode new' made"
+    parser.add_argument("env", nargs="?", metavar="ENV", help=known)
     parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
     parser.add_argument(
         "--data",
@@ -66,6 +78,8 @@ def chosen(args: argparse.Namespace) -> str:
     Raises:
         UsageError: It is missing, unknown, or given twice and differently.
     """
+    if args.env is not None and args.env not in ENVS and is_project(args.env):
+        args.env = _open(args, args.env)
     if args.env and args.env_option and args.env != args.env_option:
         raise UsageError(f"which environment: {args.env!r} or {args.env_option!r}?")
     name: str = args.env or args.env_option
@@ -74,6 +88,28 @@ def chosen(args: argparse.Namespace) -> str:
     if name not in names():
         raise UsageError(f"there is no environment {name!r}; known: {', '.join(names())}")
     return name
+
+
+def open_data(args: argparse.Namespace) -> str | None:
+    """The environment of the folder that ``args.data`` names; None if it names something else."""
+    folder = args.data
+    if folder in DATASETS or not is_project(folder):
+        return None
+    args.data = None
+    return _open(args, folder)
+
+
+def _open(args: argparse.Namespace, folder: str) -> str:
+    """The environment that a folder is for; what the command line does not say is taken from it."""
+    project = read(folder)
+    args.data = args.data or project.tasks
+    args.more = {}
+    for name, value in (*project.options.items(), *project.limits.items()):
+        if not hasattr(args, name):
+            args.more[name] = value
+        elif getattr(args, name) is None:
+            setattr(args, name, value)
+    return project.env
 
 
 def load_all(args: argparse.Namespace, data: str) -> Dataset:
@@ -130,13 +166,16 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     if wrong := [option for option in given if option not in known]:
         flag = "--" + wrong[0].replace("_", "-")
         raise UsageError(f"environment {name!r}, protocol {args.protocol!r}, takes no {flag}")
-    if args.reward is not None and f"{name}:{args.reward}" not in REWARDS:
+    reward = given.get("reward")
+    if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
         known_rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
         raise UsageError(
-            f"environment {name!r} has no reward {args.reward!r} by name; "
-            f"known: {', '.join(known_rewards) or 'none'}"
+            f"environment {name!r} has no reward {reward!r} by name; "
+            f"known: {', '.join(known_rewards) or 'none'}, or your own as path/to/file.py:function"
         )
-    options: dict[str, Any] = {"data": dataset, "limits": limits, **given}
+    options: dict[str, Any] = {"data": dataset, **given, **getattr(args, "more", {})}
+    if "limits" in known:
+        options["limits"] = limits
     if "cache_gold" in known:
         options["cache_gold"] = GoldCache()  # one for all workers
     facts = {"env": name, "protocol": args.protocol, "image": args.image}
@@ -146,7 +185,7 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     facts |= {
         option: given[option] for option in ("network", "attempts", "python") if option in given
     }
-    provider_that_tells(name)
+    provider = provider_that_tells(name)
 
     def make() -> InterCodeEnv[Any]:
         return cast("InterCodeEnv[Any]", create(name, protocol=args.protocol, **options))
@@ -161,11 +200,13 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
         digests = {image: env.digest(first[image]) for image in sorted(first)}
     facts |= {
         "images": digests,
-        "reward": args.reward or "default",
+        "reward": reward or "default",
         "max_turns": args.max_turns,
         "limits": asdict(limits),
     }
-    return Setting(make, facts)
+    if reward is not None and is_reference(reward):
+        facts["reward_digest"] = digest(reward)
+    return Setting(make, facts, None if "engine" in known else provider)
 
 
 def _parameters(name: str, protocol: str) -> set[str]:

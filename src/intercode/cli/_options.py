@@ -102,8 +102,9 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--reward",
-        metavar="NAME",
-        help="for SQL: default, bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
+        metavar="FILE:NAME",
+        help="your own function, reward.py:score; for SQL also bird-ex, bird-soft-f1, bird-r-ves "
+        "or spider-test-suite",
     )
     group.add_argument(
         "--repositories",

@@ -54,9 +54,10 @@ def validate(args: argparse.Namespace) -> int:
     Returns:
         The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
     """
+    own = _environment.open_data(args)
     everything = _environment.load_all(args, args.data)
     known = args.data in _environment.names()
-    args.env = args.env_option or (args.data if known else environment_of(everything))
+    args.env = args.env_option or own or (args.data if known else environment_of(everything))
     args.env_option = None
     name = _environment.chosen(args)
     dataset = _environment.narrowed(args, name, everything)

@@ -2,14 +2,17 @@
 
 A new environment is the composition of three things: an image, a dataset and a reward. It is a
 subclass of `intercode.envs.base.InterCodeEnv` whose constructor puts them together (see
-`intercode.envs.bash`), and a line in `intercode.registry.ENVS`.
+`intercode.envs.bash`), and a line in `intercode.registry.ENVS`. Without a class of one's own there
+is a folder with an ``intercode.toml`` (see `intercode.project`).
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import UsageError
+from intercode.project import is_project, options_of, read
 from intercode.registry import ENVS
 
 if TYPE_CHECKING:
@@ -24,13 +27,14 @@ def create(env: str, *, protocol: str = "default", **options: Any) -> gymnasium.
     """An environment: what `gymnasium.make` and `intercode.make` call.
 
     Args:
-        env: Its short name: ``"bash"``.
+        env: Its short name: ``"bash"``; or a folder with an ``intercode.toml``.
         protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
         options: For its constructor.
 
     Raises:
-        UsageError: There is no such environment or protocol.
+        UsageError: There is no such environment or protocol, or the folder's file is malformed.
     """
+    env, options = _opened(env, options)
     name = env if protocol == "default" else f"{env}:{protocol}"
     if env in ENVS and name not in ENVS:
         raise UsageError(f"environment {env!r} has no protocol {protocol!r}")
@@ -57,9 +61,20 @@ def create_vec(
     """
     from intercode.envs.vector import ThreadVectorEnv
 
-    if options.get("protocol", "default") == "default" and options.get("cache_gold", True) is True:
+    env, options = _opened(env, options)
+    takes_cache = env in ENVS and "cache_gold" in inspect.signature(ENVS.get(env)).parameters
+    default = options.get("protocol", "default") == "default"
+    if default and takes_cache and options.get("cache_gold", True) is True:
         from intercode.rewards.gold import GoldCache
 
         options["cache_gold"] = GoldCache()
     seeds = [None if seed is None else seed + index for index in range(num_envs)]
     return ThreadVectorEnv([create(env, seed=one, **options) for one in seeds], autoreset_mode)
+
+
+def _opened(env: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The environment that a folder is for, with the folder's options; others are left as given."""
+    if env in ENVS or not is_project(env):
+        return env, options
+    project = read(env)
+    return project.env, options_of(project, options)
