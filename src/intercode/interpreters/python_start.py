@@ -13,7 +13,6 @@ import os
 import select
 import socket
 import struct
-import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -23,7 +22,6 @@ from typing import TYPE_CHECKING
 from intercode.errors import ImageError, UsageError
 from intercode.interpreters.python_wire import Frames, frame
 from intercode.sandbox import Process, Provider, Sandbox, get_provider
-from intercode.sandbox.native.provider import NativeProvider
 
 if TYPE_CHECKING:
     from intercode.interpreters.python_wire import Frame
@@ -41,7 +39,7 @@ _NEEDED = {
     PROGRAM: ("python_wire", "python_program"),
 }
 PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER, PROGRAM)
-"""What a native provider must load to fork a worker."""
+"""What a provider must load to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
 _CHUNK = 1 << 18
@@ -66,22 +64,14 @@ sys.argv, sys.path[:1] = [""], [""]
 module.serve(wire.Channel(230, 231), 1, start["limit"])
 """
 
-_shared: list[NativeProvider] = []
-_lock = threading.Lock()
-
 
 def provider(name: str = "native") -> Provider:
-    """The process-wide provider of that name; the native one can fork Python workers.
+    """The process-wide provider of that name whose sandboxes can fork Python workers.
 
     Raises:
         UsageError: There is none of that name.
     """
-    if name != "native":
-        return get_provider(name)
-    with _lock:
-        if not _shared:
-            _shared.append(NativeProvider(preload=PRELOAD))
-        return _shared[0]
+    return get_provider(name, PRELOAD)
 
 
 class PythonProcess:

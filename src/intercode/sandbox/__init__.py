@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections.abc import Sequence
 
 from intercode.errors import UsageError
 from intercode.sandbox.base import (
@@ -35,12 +36,16 @@ PROVIDERS = {
 }
 """Name → class, imported when first asked for."""
 
-_shared: dict[str, Provider] = {}
+_shared: dict[tuple[str, tuple[str, ...]], Provider] = {}
 _lock = threading.Lock()
 
 
-def get_provider(name: str = "native") -> Provider:
-    """The process-wide provider of that name: all environments share its spawner.
+def get_provider(name: str = "native", preload: Sequence[str] = ()) -> Provider:
+    """The process-wide provider of that name: all environments share what it has started.
+
+    Args:
+        name: ``native`` or ``docker``.
+        preload: The modules that its sandboxes' workers run.
 
     Raises:
         UsageError: There is none of that name.
@@ -48,8 +53,10 @@ def get_provider(name: str = "native") -> Provider:
     if name not in PROVIDERS:
         known = ", ".join(sorted(PROVIDERS))
         raise UsageError(f"there is no sandbox provider {name!r}; known: {known}")
+    key = (name, tuple(preload))
     with _lock:
-        if name not in _shared:
+        if key not in _shared:
             module, _, attribute = PROVIDERS[name].partition(":")
-            _shared[name] = getattr(importlib.import_module(module), attribute)()
-        return _shared[name]
+            made = getattr(importlib.import_module(module), attribute)
+            _shared[key] = made(preload=preload) if preload else made()
+        return _shared[key]
