@@ -194,5 +194,8 @@ def test_the_run_json_knows_what_was_run(cli: Run, data: Path, tmp_path: Path) -
     assert manifest["seed"] == 5
     assert manifest["env"]["protocol"] == "default"
     [session] = manifest["sessions"]
-    keys(session["versions"], "python intercode gymnasium numpy")
+    session["versions"].pop("commit", None)  # where it is known
+    keys(session["versions"], "python intercode code gymnasium numpy")
+    assert session["sandbox"]["name"] == "native"
+    assert session["tools"]["host"]["bash"][0].isdigit()
     assert session["settings"]["workers"] == 1 and session["host"]["cpus"] >= 1

@@ -18,6 +18,7 @@ from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.loop import EpisodeEnv
+from intercode.evaluate.tools import sandbox_facts, tool_versions
 from intercode.own_code import digest, is_reference
 from intercode.project import is_project, read
 from intercode.registry import DATASETS, ENVS, REWARDS

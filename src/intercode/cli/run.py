@@ -18,6 +18,7 @@ Examples:
   intercode run sql --agent oracle --engine mysql
   intercode run sql --data tasks.json --databases shop.sqlite --agent my_agent.py:make
   intercode run python --data mbpp --exclude broken.json     (see 'datasets validate')
+  intercode run --locked runs/mine                           (the same again, or not at all)
 
 exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
 """
@@ -34,11 +35,12 @@ from typing import Any
 
 from intercode.agents import registry
 from intercode.agents.base import AgentFactory, ChecksTasks
-from intercode.cli import _environment, _options, _summary
+from intercode.cli import _environment, _locked, _options, _summary
 from intercode.cli._progress import Watcher
 from intercode.cli._text import duration, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
+from intercode.evaluate.drift import DriftError
 from intercode.evaluate.exclusion import read_exclusion
 from intercode.evaluate.log import read_manifest
 from intercode.evaluate.runner import select
@@ -52,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     _environment.add_name(parser)
     who = parser.add_argument_group("who")
-    who.add_argument("--agent", default="oracle", help="see above (default: oracle)")
+    who.add_argument("--agent", help="see above (default: oracle)")
     who.add_argument("--recording", type=Path, metavar="PATH", help="for --agent replay")
     _options.add_selection(parser)
     parser.add_argument(
@@ -63,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "of an id and a reason",
     )
     parser.add_argument(
-        "--epochs", type=_options.positive, default=1, metavar="N", help="attempts at each task"
+        "--epochs", type=_options.positive, metavar="N", help="attempts at each task (default: 1)"
     )
     _options.add_environment(parser)
     how = parser.add_argument_group("how")
@@ -73,7 +75,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--seed",
         type=_options.natural,
-        default=0,
         metavar="N",
         help="of the run, and of the bundled puzzles (default: 0)",
     )
@@ -90,13 +91,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--show", action="store_true", help="print each episode as it ends")
     how.add_argument("--quiet", action="store_true", help="no progress, only the result")
     how.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    _locked.add_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
+    lock = _locked.Lock(args)
     name = _environment.chosen(args)
     everything = _environment.load_all(args, args.data or name)
-    exclude = _excluded(args.exclude, everything)
+    exclude = _excluded(args.exclude, everything) or lock.excluded
     dataset = _environment.narrowed(args, name, everything)
     tasks = select(dataset, args.tasks, args.limit, exclude)
     options: dict[str, Any] = {} if args.recording is None else {"recording": args.recording}
@@ -105,6 +108,7 @@ def execute(args: argparse.Namespace) -> int:
     agent = registry.get(args.agent, **options)
     _check(args, agent, tasks)
     setting = _environment.prepare(args, name, dataset, tasks)
+    context = {**lock.context(args), **setting.context()}
     out = args.out or _default_folder(name, args.agent)
     watcher = Watcher(
         show=(sys.stderr if args.json else sys.stdout) if args.show else None, quiet=args.quiet
@@ -125,7 +129,13 @@ def execute(args: argparse.Namespace) -> int:
             max_retries=args.retries,
             settings=setting.facts,
             agent_options=options,
+            context=context,
+            locked=lock.manifest,
+            accept=lock.accept,
         )
+    except DriftError as error:
+        _locked.show(args, error)
+        raise
     except KeyboardInterrupt:
         print(f"stopped; what was finished is in {out}", file=sys.stderr)
         raise

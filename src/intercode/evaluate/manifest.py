@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from intercode import __version__
 from intercode.errors import RecordError
+from intercode.evaluate.provenance import own_versions
 
 FORMAT = 1
 _IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded")
@@ -36,9 +36,15 @@ def describe(
     }
 
 
-def session(**settings: Any) -> dict[str, Any]:
-    """One call that worked on the run: when, where and with what."""
+def session(context: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    """One call that worked on the run: when, where and with what.
+
+    Args:
+        context: What else there is to say of it: its sandboxes, its images' tools.
+        settings: What it was asked for and does not identify the run.
+    """
     return {
+        **(context or {}),
         "started": _now(),
         "finished": None,
         "settings": settings,
@@ -71,7 +77,7 @@ def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: o
             f"{folder} was written by another version of intercode "
             f"(format {recorded.get('format')!r}, not {FORMAT})"
         )
-    before, now = _flat(recorded), _flat(wanted)
+    before, now = flat(recorded), flat(wanted)
     differences = [
         f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
@@ -85,19 +91,19 @@ def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: o
         )
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested objects as one, with dotted keys."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
+            found.update(flat(value, f"{prefix}{key}."))
         else:
-            flat[prefix + key] = list(value) if isinstance(value, tuple) else value
-    return flat
+            found[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return found
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "intercode": __version__}
+    versions = {"python": platform.python_version(), **own_versions()}
     return versions | {name: version(name) for name in ("gymnasium", "numpy")}
 
 

@@ -13,7 +13,7 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, ChecksTasks
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate import manifest
+from intercode.evaluate import drift, manifest
 from intercode.evaluate.interrupts import Interrupts
 from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, latest, read_episodes, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
@@ -79,6 +79,9 @@ def evaluate(
     max_retries: int = 2,
     settings: Mapping[str, Any] | None = None,
     agent_options: Mapping[str, Any] | None = None,
+    context: Mapping[str, Any] | None = None,
+    locked: Mapping[str, Any] | None = None,
+    accept: Collection[str] = (),
 ) -> RunResult:
     """Run an agent over a dataset.
 
@@ -102,9 +105,13 @@ def evaluate(
         settings: What identifies the environment, for the record (``env``, ``image``, limits…);
             a run is only gone on with under the same.
         agent_options: For an agent given by name.
+        context: What else the record is to say of this session (``sandbox``, ``tools``…).
+        locked: The ``run.json`` of a run that this one must be made of the same as.
+        accept: What may differ from it all the same; see `intercode.evaluate.drift`.
 
     Raises:
         UsageError: The arguments make no sense.
+        DriftError: Something is not as in the run that this one is locked to.
         RecordError: `out` holds another run, or cannot be written.
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
@@ -134,8 +141,10 @@ def evaluate(
         excluded=exclude or {},
     )
     session = manifest.session(
-        workers=workers, limit=limit, tasks=tasks, epochs=epochs, max_retries=max_retries
+        context, workers=workers, limit=limit, tasks=tasks, epochs=epochs, max_retries=max_retries
     )
+    if locked is not None:
+        drift.refuse(locked, {**wanted, "sessions": [session]}, accept)
     kept: list[Episode] = []
     with ExitStack() as stack:
         log = None if out is None else stack.enter_context(RunLog(Path(out)))

@@ -1,0 +1,171 @@
+"""Whether two runs were made of the same: tasks, environment, images, tools, code, machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import UsageError
+from intercode.evaluate.manifest import flat
+
+RUN = ("dataset", "env", "agent", "seed", "excluded")
+"""What a run's record says of the run as a whole, and is compared."""
+SESSION = ("versions", "host", "sandbox", "tools")
+"""What it says of each session, and is compared."""
+_NOT_COMPARED = ("dataset.source", "dataset.tasks", "env.image", "host.cpus", "versions.commit")
+"""What changes nothing by itself: datasets, images and the code have digests."""
+_FILES = ("agent.name", "agent.options", "env.reward")
+"""Names or files; of files only the name is compared, as what is in them has a digest."""
+_FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
+_SHOWN = 20
+
+_ADVICE = (
+    ("dataset", "take the tasks as they were, from {source}"),
+    ("env.images", "build the image from what it was built from"),
+    ("env.engine", "use the database engine that was used"),
+    ("env", "leave out the option that says otherwise"),
+    ("agent.digest", "take the agent's file as it was, or name another with --agent"),
+    ("agent", "leave out --agent and --recording"),
+    ("seed", "leave out --seed"),
+    ("excluded", "leave out --exclude"),
+    ("versions.intercode", "pip install 'intercode-gym=={recorded}'"),
+    ("versions.code", "git checkout {commit}"),
+    ("versions.python", "use Python {recorded}"),
+    ("versions", "pip install '{name}=={recorded}'"),
+    ("tools", "use the image with that version; an image 'debian:…' does not follow this machine"),
+    ("sandbox", "leave out --sandbox, or use a machine as it was"),
+    ("host", "use a machine as it was"),
+)
+"""Beginning of a difference's name → what to do about it; the first that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as it was recorded."""
+
+    what: str
+    """Its place in the record, with dots."""
+    recorded: Any
+    """None: the record does not have it."""
+    now: Any
+    advice: str
+    """What brings back what was recorded."""
+
+    def __str__(self) -> str:
+        return f"{self.what}: recorded {_said(self.recorded)}, now {_said(self.now)}"
+
+
+class DriftError(UsageError):
+    """A run was to be made of what another one was made of, and something has changed.
+
+    Attributes:
+        differences: What it is.
+    """
+
+    def __init__(self, differences: Collection[Difference]) -> None:
+        self.differences = list(differences)
+        lines = [f"  {found}\n    to mend it: {found.advice}" for found in self.differences]
+        if len(lines) > _SHOWN:
+            lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more (--json has them all)"]
+        count = f"{len(self.differences)} thing{'s' * (len(self.differences) != 1)}"
+        text = "\n".join(lines)
+        super().__init__(
+            f"{count} would not be as in the recorded run:\n{text}\n"
+            "What makes no difference to you can be accepted by its name, or the beginning of it: "
+            f"--accept {self.differences[0].what.partition('.')[0]}"
+        )
+
+
+def differences(
+    recorded: Mapping[str, Any], now: Mapping[str, Any], accept: Collection[str] = ()
+) -> list[Difference]:
+    """What differs between two runs, by their ``run.json``.
+
+    A run that several sessions have worked on is held to all of them: if they differ among
+    themselves, nothing is the same as all of it.
+
+    Args:
+        recorded: One.
+        now: The other one.
+        accept: Names that may differ, or beginnings of names: ``host``, ``tools.host.git``.
+    """
+    found: dict[tuple[str, str], Difference] = {}
+    for one, other in product(_facts(recorded), _facts(now)):
+        for what in one.keys() | other.keys():
+            before, after = one.get(what), other.get(what)
+            if before != after and not _accepted(what, accept):
+                advice = _advice(what, before, recorded)
+                difference = Difference(what, before, after, advice)
+                found.setdefault((what, repr(before)), difference)
+    return [difference for _, difference in sorted(found.items())]
+
+
+def refuse(
+    recorded: Mapping[str, Any], now: Mapping[str, Any], accept: Collection[str] = ()
+) -> None:
+    """Raise what `differences` finds, if that is anything.
+
+    Raises:
+        DriftError: There are differences.
+    """
+    if found := differences(recorded, now, accept):
+        raise DriftError(found)
+
+
+def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What is compared, of each session, with dotted names."""
+    run = {name: manifest.get(name) for name in RUN}
+    env = run["env"] or {}
+    if "images" in env:
+        run["env"] = {**env, "images": _without_folders(env["images"])}
+    sessions = manifest.get("sessions") or [{}]
+    every = [flat({**run, **_of_session(session)}) for session in sessions]
+    return [
+        {
+            name: Path(value).name if _accepted(name, _FILES) and value else value
+            for name, value in facts.items()
+            if not _accepted(name, _NOT_COMPARED)
+        }
+        for facts in every
+    ]
+
+
+def _of_session(session: Mapping[str, Any]) -> dict[str, Any]:
+    facts = {name: session.get(name) or {} for name in SESSION}
+    return {**facts, "tools": _without_folders(facts["tools"])}
+
+
+def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
+    """By the images' names, without the folders that their files are in on this machine."""
+    names = {name: _FOLDERS.sub("", name) for name in images}
+    if len(set(names.values())) < len(names):
+        return dict(images)
+    return {names[name]: value for name, value in images.items()}
+
+
+def _accepted(what: str, names: Collection[str]) -> bool:
+    return any(what == name or what.startswith(f"{name}.") for name in names)
+
+
+def _advice(what: str, before: object, recorded: Mapping[str, Any]) -> str:
+    if before is None:
+        return "none: the recorded run has nothing of the kind"
+    dataset = recorded.get("dataset", {})
+    sessions = recorded.get("sessions") or [{}]
+    options = sessions[-1].get("options", {})
+    commit = sessions[-1].get("versions", {}).get("commit", "the commit that it was made with")
+    advice = next(text for name, text in _ADVICE if _accepted(what, [name]))
+    return advice.format(
+        name=what.rpartition(".")[2],
+        recorded=before,
+        commit=str(commit).removesuffix("+"),
+        source=options.get("data") or dataset.get("source") or dataset.get("name"),
+    )
+
+
+def _said(value: object) -> str:
+    return "nothing" if value is None else str(value)

@@ -1,0 +1,100 @@
+"""Which versions of common tools images have, as they say themselves in a sandbox of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from intercode.errors import ImageError
+from intercode.sandbox import PROVIDERS
+from intercode.sandbox.images.spec import parse
+
+if TYPE_CHECKING:
+    from intercode.sandbox.base import Provider, Sandbox
+
+TOOLS = {
+    "bash": "bash",
+    "coreutils": "ls",
+    "findutils": "find",
+    "grep": "grep",
+    "sed": "sed",
+    "awk": "awk",
+    "tar": "tar",
+    "git": "git",
+    "python": "python3",
+    "perl": "perl",
+    "gcc": "gcc",
+    "sqlite": "sqlite3",
+}
+"""Name → the program that is asked for it."""
+_VERSION = re.compile(rb"\d+(?:\.\d+)+")
+_NAME = re.compile(rb'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
+_KEPT = 2000
+
+
+def sandbox_facts(provider: Provider) -> dict[str, Any]:
+    """Whose sandboxes these are, and what they are like on this machine."""
+    name = next((name for name, path in PROVIDERS.items() if _is(provider, path)), "")
+    facts = getattr(provider, "facts", dict)
+    return {"name": name or type(provider).__name__, **facts()}
+
+
+def _is(provider: Provider, path: str) -> bool:
+    kind = type(provider)
+    return path == f"{kind.__module__}:{kind.__qualname__}"
+
+
+def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What each image has; of those that differ only in what is laid over them, once.
+
+    That may bring tools, too; but an image's digest tells of it, and hundreds of tasks have each
+    their own files laid over the same image.
+
+    Args:
+        provider: Starts the sandboxes in which they are asked.
+        images: The images' names.
+
+    Returns:
+        Image → tool → version.
+
+    Raises:
+        ImageError: The image cannot be found or built.
+        SandboxError: The sandbox cannot be started, or died.
+    """
+    return {base: _tools(provider, base) for base in sorted({_base(name) for name in images})}
+
+
+def _base(name: str) -> str:
+    """An image's name without what is laid over it, if that is an image by itself."""
+    try:
+        spec = parse(name)
+    except ImageError:  # a name of another provider's
+        return name
+    return name if spec.scheme == "scratch" else str(replace(spec, additions=()))
+
+
+def _tools(provider: Provider, image: str) -> dict[str, str]:
+    sandbox = provider.start(image)
+    try:
+        found = {name: _version(sandbox, program) for name, program in TOOLS.items()}
+        found["system"] = _system(sandbox)
+    finally:
+        sandbox.close()
+    return {name: text for name, text in found.items() if text}
+
+
+def _version(sandbox: Sandbox, program: str) -> str:
+    """A program's version; nothing if the image has none, or it does not say."""
+    done = sandbox.exec([program, "--version"], output_limit=_KEPT)
+    match = _VERSION.search(done.stdout) if done.ok else None
+    return match[0].decode() if match else ""
+
+
+def _system(sandbox: Sandbox) -> str:
+    try:
+        match = _NAME.search(sandbox.read_file("/etc/os-release", limit=1 << 16))
+    except OSError:
+        return ""
+    return match[1].decode(errors="replace") if match else ""
