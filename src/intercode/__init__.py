@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from intercode.episode import Episode, Score, Turn
     from intercode.errors import (
         ActionError,
+        BudgetError,
+        ContextLengthError,
         DatabaseError,
         EnvironmentStateError,
         FetchError,
         ImageError,
         InterCodeError,
+        ModelError,
+        ModelUnavailableError,
         OutputLimitError,
         RecordError,
         RewardError,
@@ -42,6 +46,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ActionError",
+    "BudgetError",
+    "ContextLengthError",
     "DatabaseError",
     "Dataset",
     "EnvironmentStateError",
@@ -51,6 +57,8 @@ __all__ = [
     "InterCodeEnv",
     "InterCodeError",
     "Limits",
+    "ModelError",
+    "ModelUnavailableError",
     "OutputLimitError",
     "RecordError",
     "RewardError",

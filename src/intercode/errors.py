@@ -82,3 +82,19 @@ class FetchError(InterCodeError, OSError):
 
 class RewardError(InterCodeError, RuntimeError):
     """A reward could not be computed, for instance because gold itself failed to run."""
+
+
+class ModelError(InterCodeError, RuntimeError):
+    """A model refused a request for good. Never a reward: the episode counts as an error."""
+
+
+class ModelUnavailableError(ModelError, ConnectionError):
+    """A model gave no usable answer, however often it was asked."""
+
+
+class ContextLengthError(ModelError, ValueError):
+    """A dialogue is longer than the model takes."""
+
+
+class BudgetError(ModelError):
+    """A call could cost more than is left of the budget; it was not made."""
