@@ -40,6 +40,7 @@ test: $(VENV)/.test  ## Install what the tests need, and run them all
 	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true
 	@/usr/bin/python3 -c 'import pytest' 2>/dev/null || scripts/need-system --packages python3-pytest || true
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
+	@[ -x /usr/sbin/dockerd ] || [ -x /usr/bin/dockerd ] || scripts/need-system --packages docker.io || true
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || scripts/need-system --packages postgresql || true
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ALONE:%=--ignore=%) \
 	    $(if $(REPORTS),--junitxml=$(REPORTS)/together.xml) $(PYTEST_FLAGS)

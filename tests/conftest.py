@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Completed, Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.images import list_images
+from private_engine import PrivateEngine
 
-PROVIDERS = ["native"]
+PROVIDERS = ["native", "docker"] if os.geteuid() == 0 else ["native"]
+"""An ordinary user can start no engine."""
 MARKERS = (
     "case(*numbers): which of the 83 cases of a hostile command (CASES in test_coverage.py) it is",
     "defends(*classes): what it defends from: escape, host leak, exfiltration, lateral, host DoS, "
@@ -30,9 +35,27 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
 
 
+@pytest.fixture(scope="session")
+def engine() -> Iterator[PrivateEngine]:
+    """A Docker engine of the tests' own, which ``DOCKER_HOST`` names for as long as it runs."""
+    with (
+        # Not pytest's folder: what an engine keeps is large, and goes at once.
+        tempfile.TemporaryDirectory(prefix="intercode-engine-", ignore_cleanup_errors=True) as name,
+        PrivateEngine(Path(name)) as private,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("DOCKER_HOST", private.url)
+        yield private
+
+
 @pytest.fixture(scope="session", params=PROVIDERS)
 def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
-    found = get_provider(request.param)
+    if request.param == "docker":
+        request.getfixturevalue("engine")
+        # Containers that were put back are quick to have, and each test finds out whether they are.
+        found: Provider = DockerProvider(reuse="restored")
+    else:
+        found = get_provider(request.param)
     yield found
     found.close()
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from intercode.sandbox import Completed, Sandbox
+import pytest
+
+from intercode.sandbox import Completed, Provider, Sandbox
+from intercode.sandbox.docker.provider import DockerProvider
 
 Start = Callable[..., Sandbox]
 """The fixture `start`: an image, and limits by keyword."""
 Run = Callable[..., Completed]
 """The fixture `sh`: a script, and the options of `exec`."""
+
+
+def not_for_docker(provider: Provider, why: str) -> None:
+    """Skip what containers of an engine cannot have."""
+    if isinstance(provider, DockerProvider):
+        pytest.skip(f"not for docker: {why}")

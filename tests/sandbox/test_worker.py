@@ -9,12 +9,12 @@ import socket
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from intercode.errors import SandboxClosedError, SandboxError
-from intercode.sandbox import Limits, Sandbox, Worker
+from intercode.sandbox import Limits, Provider, Sandbox, Worker
 from intercode.sandbox.native.provider import NativeProvider
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
@@ -23,21 +23,23 @@ MODULE = "worker_probe"
 
 
 @pytest.fixture(scope="module")
-def probes() -> Iterator[NativeProvider]:
-    provider = NativeProvider(preload=(MODULE,), path=(str(Path(__file__).parent),))
-    yield provider
-    provider.close()
+def probes(provider: Provider) -> Iterator[Provider]:
+    """Of the same kind, with a worker that we can ask."""
+    kind = cast("type[NativeProvider]", type(provider))
+    found = kind(preload=(MODULE,), path=(str(Path(__file__).parent),))
+    yield found
+    found.close()
 
 
 @pytest.fixture(params=["scratch", "host"])
-def inside(request: pytest.FixtureRequest, probes: NativeProvider) -> Iterator[Sandbox]:
+def inside(request: pytest.FixtureRequest, probes: Provider) -> Iterator[Sandbox]:
     sandbox = probes.start(request.param)
     yield sandbox
     sandbox.close()
 
 
 @pytest.fixture
-def host(probes: NativeProvider) -> Iterator[Sandbox]:
+def host(probes: Provider) -> Iterator[Sandbox]:
     sandbox = probes.start()
     yield sandbox
     sandbox.close()
@@ -98,9 +100,7 @@ def test_it_runs_in_any_image(inside: Sandbox, ask: Ask) -> None:
 
 @pytest.mark.defends("escape")
 @pytest.mark.parametrize("kept", [(), ("chown", "dac_override")])
-def test_it_has_the_rights_of_a_program(
-    probes: NativeProvider, kept: tuple[str, ...], ask: Ask
-) -> None:
+def test_it_has_the_rights_of_a_program(probes: Provider, kept: tuple[str, ...], ask: Ask) -> None:
     sandbox = probes.start("host", Limits(capabilities=kept))
     try:
         probe = ask(sandbox)
@@ -199,7 +199,7 @@ def test_a_module_that_cannot_be_loaded() -> None:
 
 
 @pytest.mark.defends("self DoS")
-def test_memory_runs_out(probes: NativeProvider, ask: Ask) -> None:
+def test_memory_runs_out(probes: Provider, ask: Ask) -> None:
     sandbox = probes.start("scratch", Limits(memory=64 << 20, disk=16 << 20))
     try:
         probe = ask(sandbox)
