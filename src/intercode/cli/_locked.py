@@ -26,7 +26,7 @@ _GIVEN_MAY_DIFFER = {"agent": "agent", "recording": "agent", "seed": "seed", "ex
 """Option → what it says in the record: who gives it wants just that to be another."""
 _TOGETHER = (("agent", "recording"), ("limit", "tasks"))
 """Of these, none is taken over if one was given."""
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^@]*@")
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
 _HIDDEN = r"\1:***@"
 
 
@@ -104,7 +104,7 @@ def _take_over(args: argparse.Namespace, manifest: Mapping[str, Any]) -> None:
     given |= {name for group in _TOGETHER if given & {*group} for name in group}
     sessions = manifest.get("sessions") or [{}]
     for name, value in sessions[-1].get("options", {}).items():
-        if name in given or not hasattr(args, name):
+        if name in given:
             continue
         if isinstance(value, str) and "***@" in value:
             raise UsageError(f"the record has no password: give --{name.replace('_', '-')} again")

@@ -87,7 +87,7 @@ def _tools(provider: Provider, image: str) -> dict[str, str]:
 
 def _version(sandbox: Sandbox, program: str) -> str:
     """A program's version; nothing if the image has none, or it does not say."""
-    done = sandbox.exec([program, "--version"], output_limit=_KEPT)
+    done = sandbox.exec([program, "--version"], cwd="/", output_limit=_KEPT)
     match = _VERSION.search(done.stdout) if done.ok else None
     return match[0].decode() if match else ""
 
