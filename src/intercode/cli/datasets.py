@@ -19,10 +19,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.cli import _options
+from intercode.cli import validate
 from intercode.cli._text import print_json, safe, size, table
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
@@ -58,35 +57,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     fetch.add_argument("--force", action="store_true", help="fetch it again")
     fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
-    validate = actions.add_parser(
+    checks = actions.add_parser(
         "validate",
-        parents=[as_json],
         help="check that gold solves every task, twice alike, and nothing else does",
     )
-    validate.add_argument("data", metavar="NAME|FILE")
-    validate.add_argument(
-        "--env", dest="env_option", metavar="ENV", help="default: what the tasks look like"
-    )
-    validate.add_argument(
-        "--workers", type=_options.positive, default=1, metavar="N", help="tasks at a time"
-    )
-    validate.add_argument(
-        "--write-exclude",
-        type=Path,
-        metavar="FILE",
-        help="write the tasks that are not as they should be, for a run to leave out",
-    )
-    validate.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    _options.add_selection(validate)
-    _options.add_environment(validate)
+    validate.configure(checks)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Do what was asked."""
     if args.action == "validate":
-        from intercode.cli._validate import validate
-
-        return validate(args)
+        return validate.execute(args)
     {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
     return 0
 

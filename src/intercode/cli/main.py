@@ -15,10 +15,12 @@ from intercode import __version__
 from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, UsageError
 
 COMMANDS = {
+    "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",
     "show": "the episodes of a finished run, turn by turn",
+    "validate": "check that the tasks of a benchmark work",
     "replay": "do recorded runs of the 2023 paper again, and compare",
     "datasets": "list and fetch datasets, check that their tasks work",
     "images": "list, build and remove sandbox images",

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Generic
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NoReturn, cast
 
 import gymnasium
 
+from intercode import datasets
+from intercode.envs.compose import Open, compose
 from intercode.envs.place import PlaceT, Stage
 from intercode.envs.spaces import Unicode
 from intercode.episode import Episode, Score, Status, Turn, decode, encode
@@ -26,6 +29,8 @@ from intercode.errors import (
 )
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.base import Reward
+from intercode.rewards.own import Function, choose
+from intercode.sandbox.base import Limits, Provider
 from intercode.task import Dataset, Task
 
 _SHOWN = ("timed_out", "restarted", "truncated")
@@ -43,12 +48,21 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     there is one, ``exit_code``, and with a reward ``success`` and ``parts``. Everything else,
     also what varies from run to run, is in `episode`.
 
+    An environment of one's own needs no more than this::
+
+        env = InterCodeEnv("tasks.jsonl", image="Dockerfile", interpreter="bash", reward=score)
+
     Args:
-        dataset: The tasks. Without a ``task_id`` in its options, `reset` takes the next one of a
-            seeded order, and when all had their turn, of another.
-        stage: Makes the places where they are tried.
-        interpreter: Opens an interpreter in such a place.
-        reward: Scores an episode.
+        dataset: The tasks, or the file or the dataset's name that they are in. Without a
+            ``task_id`` in its options, `reset` takes the next one of a seeded order, and when all
+            had their turn, of another.
+        stage: Makes the places where they are tried; None: sandboxes of `image`.
+        interpreter: Opens an interpreter in such a place; ``"bash"`` or ``"python"``.
+        reward: Scores an episode: a function, or ``reward.py:score`` (see `intercode.rewards.own`).
+        image: The image of all tasks, without a `stage`; None: each task's own, or ``host``.
+        provider: What starts its sandboxes, or its name.
+        limits: What a sandbox may use; None: the defaults.
+        network: Whether the sandbox reaches the network.
         max_turns: Actions in one episode.
         reward_every_turn: Score after every action, as the 2023 "Try Again" setting did. It
             tells the agent how close it is: to be reported as such.
@@ -70,11 +84,15 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def __init__(
         self,
-        dataset: Dataset,
-        stage: Stage[PlaceT],
-        interpreter: Callable[[PlaceT], Interpreter],
-        reward: Reward[PlaceT],
+        dataset: str | Path | Dataset,
+        stage: Stage[PlaceT] | None = None,
+        interpreter: str | Callable[[PlaceT], Interpreter] = "bash",
+        reward: str | Function | Reward[PlaceT] | None = None,
         *,
+        image: str | Path | None = None,
+        provider: str | Provider = "native",
+        limits: Limits | None = None,
+        network: bool = False,
         max_turns: int = 10,
         reward_every_turn: bool = False,
         render_mode: str | None = None,
@@ -84,16 +102,20 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             raise UsageError(f"max_turns must be at least 1, not {max_turns}")
         if render_mode not in (None, "ansi"):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
-        if not dataset:
-            raise TaskError(f"dataset {dataset.name!r} holds no tasks")
-        self.dataset = dataset
+        if stage is None:
+            composed = compose(interpreter, image, provider, limits, network)
+            stage, interpreter = cast("tuple[Stage[PlaceT], Open]", composed)
+            reward = choose(self.name, reward, _no_reward)
+        self.dataset = tasks = datasets.load(dataset)
+        if not tasks:
+            raise TaskError(f"dataset {tasks.name!r} holds no tasks")
         self.max_turns = max_turns
         self.render_mode = render_mode
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._stage = stage
-        self._open = interpreter
-        self._reward = reward
+        self._open = cast("Open", interpreter)
+        self._reward = cast("Reward[PlaceT]", reward)
         self._reward_every_turn = reward_every_turn
         self._seed = seed
         self._order: list[int] = []
@@ -309,6 +331,10 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             interpreter.close()
         if place is not None:
             place.close()
+
+
+def _no_reward() -> NoReturn:
+    raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
 
 
 def _turn(action: str, execution: Execution) -> Turn:

@@ -23,7 +23,7 @@ from intercode.sandbox.images.archive import unpack
 from intercode.sandbox.images.base import Image
 from intercode.sandbox.images.files import locked
 from intercode.sandbox.images.git import Git
-from intercode.sandbox.images.pack import write
+from intercode.sandbox.images.pack import pack, write
 from intercode.sandbox.images.sources import keep, take
 from intercode.sandbox.images.spec import ARCHIVES
 
@@ -61,8 +61,8 @@ def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
 
     Args:
         source: A folder (work tree or bare), a ``.bundle``, a ``.fi`` (``git fast-export``'s text),
-            a tarball of a folder with or without ``.git``, or a URL.
-        commit: The commit or tag that it is to be at; None for a tarball without ``.git``.
+            a folder of plain files, a tarball of a folder with or without ``.git``, or a URL.
+        commit: The commit or tag that it is to be at; None for plain files, which become one.
         at: The absolute path in the image that it will have.
 
     Raises:
@@ -84,6 +84,11 @@ def _prepare(
 ) -> tuple[str, Path]:
     git = Git(scratch)
     path = Path(source)
+    if path.is_dir() and not _is_repository(path):  # plain files
+        if commit is not None:
+            raise ImageError(f"{path} is no git repository, and so has no commit {commit!r}")
+        path = pack(path, "/files")
+        source = str(path)
     if is_url(source):
         known = commit if commit and _FULL.fullmatch(commit) else None
     elif path.is_dir():
@@ -149,7 +154,7 @@ def _repository(
         git("--git-dir", folder, "fetch", "--quiet", path, "+refs/*:refs/*")
     else:
         folder = _unpacked(path, folder)
-        if not (folder / ".git").exists() and not (folder / "HEAD").exists():
+        if not _is_repository(folder):
             if commit is not None:
                 raise ImageError(f"{path} has no .git, and so no commit {commit!r}")
             yield folder, None
@@ -170,13 +175,14 @@ def _fetch_all(git: Git, scratch: Path, url: str, commit: str | None) -> str:
     return git("--git-dir", folder, "rev-parse", "--verify", "refs/it^{commit}")
 
 
+def _is_repository(folder: Path) -> bool:
+    bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir()
+    return bare or (folder / ".git").exists()
+
+
 def _git_folder(folder: Path) -> Path:
     inner = folder / ".git"
-    if inner.exists():
-        return inner
-    if (folder / "HEAD").is_file() and (folder / "objects").is_dir():
-        return folder
-    raise ImageError(f"the folder {folder} is no git repository")
+    return inner if inner.exists() else folder
 
 
 def _resolve(git: Git, folder: str, commit: str | None, path: Path) -> str:

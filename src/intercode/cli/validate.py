@@ -1,0 +1,46 @@
+"""Check that gold solves every task, twice alike, and that nothing else does.
+
+Examples:
+  intercode validate ./shop              (a folder that 'intercode new' made)
+  intercode validate tasks.json --env bash --json
+  intercode validate mbpp --workers 2 --write-exclude broken.json
+
+'intercode datasets validate' is the same.
+
+exit code: 0 if all is well; 1 if a task is not as it should be; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.cli import _options
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("data", metavar="NAME|FILE|FOLDER")
+    parser.add_argument(
+        "--env", dest="env_option", metavar="ENV", help="default: what the tasks look like"
+    )
+    parser.add_argument(
+        "--workers", type=_options.positive, default=1, metavar="N", help="tasks at a time"
+    )
+    parser.add_argument(
+        "--write-exclude",
+        type=Path,
+        metavar="FILE",
+        help="write the tasks that are not as they should be, for a run to leave out",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _options.add_selection(parser)
+    _options.add_environment(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the checks, and print what came of them."""
+    from intercode.cli._validate import validate
+
+    return validate(args)

@@ -1,0 +1,1 @@
+"""A till for a small shop. Amounts are whole cents."""
