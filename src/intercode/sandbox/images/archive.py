@@ -19,7 +19,7 @@ from intercode.sandbox.images.unpack import Unpacker
 
 VERSION = "1"
 
-_DAMAGE = (
+DAMAGE = (
     tarfile.TarError,
     zlib.error,
     lzma.LZMAError,
@@ -29,6 +29,7 @@ _DAMAGE = (
     OverflowError,  # a time beyond all clocks
     RecursionError,  # headers of headers of headers
 )
+"""What a damaged archive may raise."""
 
 
 def add(base: Image, addition: Addition, spec: str, context: Context) -> Image:
@@ -73,7 +74,7 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
             while archive.fileobj.read(1 << 20):
                 pass  # only at its end does a compressed file tell whether it was whole
         unpacker.finish()
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise ImageError(f"cannot unpack the archive {path}: {error}") from error
     except ImageError as error:
         raise ImageError(f"refused the archive {path}: {error}") from None

@@ -54,7 +54,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that makes a layer: it runs as the image says, with root's rights over its files."""
+    """A program that makes a layer: run as the image says, with root's rights over its files."""
 
     argv: tuple[str, ...]
     script: bytes | None = None
@@ -82,6 +82,10 @@ class Context:
     cache: ImageCache
     progress: Progress
     build_script: BuildScript
+    inputs: set[Path] = field(default_factory=set)
+    """The files and folders that the image was made from and that its name does not tell."""
+    refresh: bool = False
+    """Whether registries are asked anew what their names stand for."""
 
 
 def digest_of(*parts: str | bytes) -> str:

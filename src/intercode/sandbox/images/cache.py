@@ -67,6 +67,8 @@ class ImageCache:
                 "set INTERCODE_CACHE to a folder of your own"
             )
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
+        self.inputs: dict[Hashable, tuple[str, ...]] = {}
+        """What an image that is remembered was made from, by its parsed name."""
         self._mutex = threading.Lock()
         self._used: set[str] = set()
         self._users_file: int | None = None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 
 from intercode.errors import ImageError
 from intercode.sandbox.images.base import Context, Image, digest_of
+
+_DOCKERFILE = "intercode.sandbox.images.dockerfile"
 
 
 def make(argument: str, context: Context) -> Image:
@@ -16,8 +19,11 @@ def make(argument: str, context: Context) -> Image:
         problem = "is no folder" if folder.exists() else "does not exist"
         raise ImageError(f"the image {argument} {problem}")
     if not any((folder / name).is_dir() for name in ("usr", "bin")):
+        if (folder / "Dockerfile").is_file():
+            return importlib.import_module(_DOCKERFILE).make(argument, context)  # type: ignore[no-any-return]
         raise ImageError(
-            f"the folder {argument} is no root file system: it has no /usr and no /bin"
+            f"the folder {argument} is no root file system: it has no /usr and no /bin; nor is "
+            "there a Dockerfile in it"
         )
     if os.geteuid() and folder.stat().st_uid != os.geteuid():
         raise ImageError(

@@ -37,15 +37,17 @@ def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
         layers: Lowest first.
         parts: The path's names from the root; none but the last may be a symbolic link.
     """
-    folders = list(reversed(layers))
-    found = Found(folders[0], folders[0].lstat()) if folders else None
+    entries = merged(layers, parts)
+    return entries[0] if entries else None
+
+
+def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
+    """As `look`: what is seen, or all the directories that merge into one, highest first."""
+    entries = [Found(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
+        folders = [entry.path for entry in entries if entry.is_dir]
         entries = visible(folders, name)
-        if not entries:
-            return None
-        found = entries[0]
-        folders = [entry.path for entry in entries] if found.is_dir else []
-    return found
+    return entries
 
 
 def visible(folders: Sequence[Path], name: str) -> list[Found]:

@@ -29,16 +29,22 @@ SCHEMES: dict[str, str] = {
     "folder": "intercode.sandbox.images.folder",
     "debian": "intercode.sandbox.images.debian",
     "scratch": "intercode.sandbox.images.scratch",
+    "dockerfile": "intercode.sandbox.images.dockerfile",
+    "oci": "intercode.sandbox.images.oci",
+    "docker": "intercode.sandbox.images.pulled",
 }
-"""Scheme → the module whose `make` (a `MakeBase`) makes such an image. A Dockerfile or an OCI
-image becomes one more scheme here (``dockerfile:PATH``, ``oci:NAME``)."""
+"""Scheme → the module whose `make` (a `MakeBase`) makes such an image."""
 
 _ARCHIVE = "intercode.sandbox.images.archive"
 _SCRIPT = "intercode.sandbox.images.script"
 
 
 def resolve(
-    spec: str, *, build_script: BuildScript | None = None, progress: Progress | None = None
+    spec: str,
+    *,
+    build_script: BuildScript | None = None,
+    progress: Progress | None = None,
+    refresh: bool = False,
 ) -> Image:
     """The image of that name, built if it is not in the cache.
 
@@ -49,18 +55,20 @@ def resolve(
         spec: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
         build_script: What runs set-up scripts: the provider of sandboxes.
         progress: Is told how a build goes; default: the log.
+        refresh: Ask registries anew what their names stand for.
 
     Raises:
         ImageError: The name is not understood, an input is missing, or the build failed.
     """
     parsed = check(spec)
     cache = ImageCache.default()
-    key = _key(parsed)
-    if found := cache.recall(key):
+    if not refresh and (found := cache.recall(_key(parsed, cache))):
         return found
     sweep(cache)
-    image = build(parsed, Context(cache, progress or log.info, build_script or _no_scripts))
-    cache.remember(key, image)
+    context = Context(cache, progress or log.info, build_script or _no_scripts, refresh=refresh)
+    image = build(parsed, context)
+    cache.inputs[parsed] = tuple(sorted(map(str, context.inputs)))
+    cache.remember(_key(parsed, cache), image)
     return image
 
 
@@ -88,13 +96,13 @@ def build(spec: Spec, context: Context) -> Image:
     return make_system(spec.scheme, RECIPES[spec.scheme], context)
 
 
-def _key(spec: Spec) -> Hashable:
+def _key(spec: Spec, cache: ImageCache) -> Hashable:
     """Changes when an input does.
 
     A folder is taken to be the same for as long as its own time is; what is deeper in it is looked
-    at once in a process.
+    at once in a process. Of a Dockerfile, all that it copies is looked at.
     """
-    paths = [str(addition.path) for addition in spec.additions]
+    paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":
         paths.append(spec.argument)
     return (spec, *map(_stamp, paths))

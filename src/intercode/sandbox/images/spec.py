@@ -21,7 +21,11 @@ An image is one of
   debian:SUITE            Debian by its suite: debian:bookworm, debian:bullseye, debian:trixie
   debian:SUITE[PKG,PKG]   the same with packages: debian:bookworm[python3,jq]
   scratch                 nothing: for a tarball that is a whole root file system
-  /PATH, ./PATH, ~/PATH   a folder that is a root file system
+  /PATH, ./PATH, ~/PATH   a folder that is a root file system, or that has a Dockerfile
+  ./PATH/Dockerfile       what a Dockerfile describes; also dockerfile:PATH, and with options
+                          ./Dockerfile[NAME=VALUE,--target=STAGE,--network=default]
+  oci:PATH                what `docker save` wrote, or an OCI layout
+  docker://REFERENCE      an image of a registry's, pulled with skopeo
 and may be followed, more than once, by what is laid over it
   +PATH.tar[.gz|.xz|.bz2], +PATH.tgz   a tarball, unpacked at /
   +PATH.sh                a set-up script, run once as root in a sandbox
@@ -30,6 +34,10 @@ where PATH starts with / or ./ or ../ or ~."""
 
 # A '+' that starts an addition is told from one in a name ("g++") by what follows it.
 _ADDITION = re.compile(r"\+(?=/|\./|\.\./|~|builtin:)")
+_DOCKERFILE = re.compile(
+    r"(.*/)?(Dockerfile(\.[^/\[]*)?|[^/]*\.[Dd]ockerfile)(\[[^\[\]]*\])?", re.DOTALL
+)
+_WITH_PATH = ("dockerfile", "oci")
 _NAME = re.compile(r"(?P<scheme>[a-z][a-z0-9_-]*)(?::(?P<argument>.*))?", re.DOTALL)
 _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
 
@@ -67,8 +75,17 @@ class Spec:
         return "+".join([base, *(addition.text for addition in self.additions)])
 
 
-def parse(text: str) -> Spec:
-    """Read an image name; relative paths are taken from the current directory.
+def is_path(text: str) -> bool:
+    """Whether a name is that of a file or folder."""
+    return _PATH.match(text) is not None
+
+
+def parse(text: str, folder: Path | None = None) -> Spec:
+    """Read an image name.
+
+    Args:
+        text: As it is written.
+        folder: Where relative paths are taken from; default: the current directory.
 
     Raises:
         ImageError: It does not fit the grammar.
@@ -76,23 +93,27 @@ def parse(text: str) -> Spec:
     if "\0" in text or not text.strip():
         raise ImageError(f"{text!r} names no image.\n{UNDERSTOOD}")
     base, *rest = _ADDITION.split(text.strip())
-    additions = tuple(_addition(part, text) for part in rest)
-    if _PATH.match(base):
-        return Spec(FOLDER, str(_absolute(base)), additions)
+    additions = tuple(_addition(part, text, folder) for part in rest)
+    if is_path(base):
+        scheme = "dockerfile" if _DOCKERFILE.fullmatch(base) else FOLDER
+        return Spec(scheme, str(_absolute(base, folder)), additions)
     match = _NAME.fullmatch(base)
     if match is None or match["argument"] == "":
         raise ImageError(f"cannot understand {base!r} in the image {text!r}.\n{UNDERSTOOD}")
     if match["scheme"] == FOLDER:
         raise ImageError(f"cannot understand {base!r}: write the folder's path.\n{UNDERSTOOD}")
-    return Spec(match["scheme"], match["argument"] or "", additions)
+    argument = match["argument"] or ""
+    if match["scheme"] in _WITH_PATH and argument:
+        argument = str(_absolute(argument, folder))
+    return Spec(match["scheme"], argument, additions)
 
 
-def _addition(part: str, text: str) -> Addition:
+def _addition(part: str, text: str, folder: Path | None) -> Addition:
     if not part.endswith(ARCHIVES + SCRIPTS):
         known = ", ".join(ARCHIVES + SCRIPTS)
         raise ImageError(f"what is laid over an image must end in one of {known}: {part!r}")
     if not part.startswith(BUILTIN):
-        path = _absolute(part)
+        path = _absolute(part, folder)
         return Addition(str(path), path)
     name = Path(part[len(BUILTIN) :])
     if name.is_absolute() or ".." in name.parts:
@@ -100,9 +121,9 @@ def _addition(part: str, text: str) -> Addition:
     return Addition(f"{BUILTIN}{name}", BUILTIN_FOLDER / name)
 
 
-def _absolute(text: str) -> Path:
+def _absolute(text: str, folder: Path | None) -> Path:
     try:
-        path = Path(text).expanduser()
+        path = Path(folder or "", Path(text).expanduser())
     except RuntimeError:
         raise ImageError(f"no such user's home directory: {text!r}") from None
     # Not resolve(): that asks the file system, and a link may point elsewhere tomorrow.

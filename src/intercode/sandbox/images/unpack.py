@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 from intercode.errors import ImageError
 from intercode.sandbox.images.layers import Found, look
@@ -20,6 +21,13 @@ _MAX_LINKS = 40
 _MAX_ID = 65535
 
 Parts = tuple[str, ...]
+
+
+class Archive(Protocol):
+    """Where the members' content is."""
+
+    def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
+        """The content of a regular file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +59,13 @@ class Unpacker:
         self._resolved: dict[Parts, Parts] = {}
         self._shared: set[Parts] = {()}  # those that the layers below have too
 
-    def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
         """Write one member.
 
         Raises:
             ImageError: It is of a kind, or has a name, that no image may have.
         """
-        parts = _parts(member.name)
+        parts = split_name(member.name)
         if not parts:
             return  # "./": the root directory stays as it is
         metadata = _Metadata(
@@ -152,7 +160,7 @@ class Unpacker:
             self._resolved.clear()  # it may have been a link on the way to others
 
     def _link(self, member: tarfile.TarInfo, path: Path) -> None:
-        parts = _parts(member.linkname)
+        parts = split_name(member.linkname)
         parent = self._folder(parts[:-1], member.mtime)
         target = self._layer.joinpath(*parent, *parts[-1:])
         if not _is_plain(target):
@@ -162,7 +170,7 @@ class Unpacker:
             )
         os.link(target, path, follow_symlinks=False)
 
-    def _write(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    def _write(self, archive: Archive, member: tarfile.TarInfo, path: Path) -> None:
         source = archive.extractfile(member)
         assert source is not None  # a regular file's
         written = 0
@@ -181,7 +189,12 @@ class Unpacker:
         os.utime(path, (metadata.mtime, metadata.mtime), follow_symlinks=False)
 
 
-def _parts(name: str) -> Parts:
+def split_name(name: str) -> Parts:
+    """The names on the way to a member.
+
+    Raises:
+        ImageError: It leads elsewhere.
+    """
     if name.startswith("/"):
         raise ImageError(f"{name!r} is an absolute name")
     parts = tuple(part for part in name.split("/") if part not in ("", "."))

@@ -1,0 +1,79 @@
+"""Users and groups by the names that an image gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from intercode.errors import ImageError
+from intercode.sandbox.images.tree import Tree
+
+_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who a program runs as."""
+
+    uid: int
+    gid: int
+    home: str
+    name: str
+
+    def __str__(self) -> str:
+        """Its numbers; nothing for root."""
+        return f"{self.uid}:{self.gid}" if self.uid or self.gid else ""
+
+
+def user(layers: Sequence[Path], text: str) -> Account:
+    """Who ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
+
+    Raises:
+        ImageError: The image has no such user or group.
+    """
+    name, _, group = text.partition(":")
+    name = name or "0"
+    lines = _table(layers, "etc/passwd")
+    found = next((line for line in lines if len(line) > 5 and name in (line[0], line[2])), None)
+    if found is None and not name.isdigit():
+        raise ImageError(f"the image has no user {name!r}")
+    uid, gid = (int(found[2]), int(found[3])) if found else (int(name), 0)
+    home, login = (found[5] or "/", found[0]) if found else ("/", name)
+    return Account(uid, _group(layers, group) if group else gid, home, login)
+
+
+def owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
+    """Whom ``--chown`` means: user and group id; a number alone is that of both.
+
+    Raises:
+        ImageError: The image has no such user or group.
+    """
+    name, _, group = text.partition(":")
+    if not name.isdigit():
+        found = user(layers, text)
+        return found.uid, found.gid
+    return int(name), _group(layers, group) if group else int(name)
+
+
+def _group(layers: Sequence[Path], name: str) -> int:
+    found = next((line[2] for line in _table(layers, "etc/group") if line[0] == name), name)
+    if not found.isdigit():
+        raise ImageError(f"the image has no group {name!r}")
+    return int(found)
+
+
+def _table(layers: Sequence[Path], path: str) -> list[list[str]]:
+    tree = Tree(layers)
+    parts = tree.resolve(path)
+    found = tree.look(parts) if parts is not None else None
+    if found is None or not found.path.is_file():
+        return []
+    with found.path.open(encoding="utf-8", errors="replace") as file:
+        lines = [line.split(":") for line in file.read(_BYTES).splitlines()]
+    numeric = (2, 3) if path.endswith("passwd") else (2,)
+    return [
+        line
+        for line in lines
+        if len(line) > numeric[-1] and all(line[index].isdigit() for index in numeric)
+    ]

@@ -1,0 +1,11 @@
+"""``dockerfile:PATH[OPTIONS]``: an image that a Dockerfile describes, built in our own sandbox.
+
+Each instruction that changes files makes one layer, known by the layer below and by all that the
+instruction depends on; nothing that is known is done again.
+"""
+
+from __future__ import annotations
+
+from intercode.sandbox.images.dockerfile.build import make
+
+__all__ = ["make"]

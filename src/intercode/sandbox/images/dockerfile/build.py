@@ -1,0 +1,206 @@
+"""Building the stages of a Dockerfile: those that the wanted one needs, layer by layer."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from intercode.errors import ImageError
+from intercode.sandbox.images import accounts
+from intercode.sandbox.images.archive import DAMAGE
+from intercode.sandbox.images.base import Context, Image, digest_of
+from intercode.sandbox.images.dockerfile import bases, evaluate, ignore
+from intercode.sandbox.images.dockerfile import parse as parser
+from intercode.sandbox.images.dockerfile.evaluate import Arguments
+from intercode.sandbox.images.dockerfile.parse import Instruction
+from intercode.sandbox.images.dockerfile.stages import Plan, Stage, plan
+from intercode.sandbox.images.dockerfile.steps import Step
+from intercode.sandbox.images.dockerfile.words import expand
+from intercode.sandbox.images.tree import Tree
+
+VERSION = "1"
+_ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
+_SHOWN = 60
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked of a Dockerfile: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
+
+    path: Path
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    target: str = ""
+    network: bool = False
+
+    @classmethod
+    def read(cls, argument: str) -> Options:
+        """From what follows ``dockerfile:``; a folder stands for the Dockerfile in it.
+
+        Raises:
+            ImageError: An option is not understood.
+        """
+        match = _ARGUMENT.fullmatch(argument)
+        assert match is not None  # it matches everything
+        flags: dict[str, str] = {}
+        arguments: dict[str, str] = {}
+        for option in filter(None, (match["options"] or "").split(",")):
+            name, equals, value = option.strip().partition("=")
+            (flags if name.startswith("--") else arguments)[name] = value
+            if not equals or (name.startswith("--") and name not in ("--target", "--network")):
+                raise ImageError(
+                    f"cannot understand {option!r} in 'dockerfile:{argument}': write NAME=VALUE "
+                    "for a build argument, --target=STAGE, or --network=default"
+                )
+        if flags.get("--network", "none") not in ("none", "default"):
+            raise ImageError(f"--network={flags['--network']} is neither none nor default")
+        path = Path(match["path"])
+        path = path / "Dockerfile" if path.is_dir() else path
+        network = flags.get("--network") == "default"
+        return cls(path, arguments, flags.get("--target", ""), network)
+
+
+def make(argument: str, context: Context) -> Image:
+    """The image of a Dockerfile's last stage, or of the one that is asked for."""
+    options = Options.read(argument)
+    return _Build(options, context, f"dockerfile:{argument}").image()
+
+
+class _Build:
+    def __init__(self, options: Options, context: Context, spec: str) -> None:
+        self._options = options
+        self._context = context
+        self._spec = spec
+        self._folder = options.path.parent
+        self._source = parser.read(options.path)
+        self._plan: Plan = plan(self._source)
+        rules, file = ignore.find(options.path, self._folder)
+        self._files = Tree((self._folder,), rules, rules.has_exceptions, name=str(self._folder))
+        self._arguments = Arguments(options.arguments, _platform())
+        self._made: dict[int, Image] = {}
+        context.inputs.update(filter(None, (options.path, file, self._folder)))
+
+    def image(self) -> Image:
+        """The wanted stage's."""
+        for instruction in self._plan.arguments:
+            for value in instruction.values:
+                name, found = self._arguments.declare(value, self._word)
+                if found is not None:
+                    self._arguments.common[name] = found
+        wanted = self._plan.stages[-1]
+        if self._options.target:
+            target = self._plan.stage(self._options.target)
+            if target is None:
+                raise ImageError(f"{self._source.name}: no stage {self._options.target!r}")
+            wanted = target
+        self._check_arguments()
+        image = self._stage(wanted)
+        self._context.inputs.update(self._files.seen)
+        return self._kept(replace(image, name=self._source.name))
+
+    def _word(self, text: str) -> str:
+        return expand(text, self._arguments.common, self._source.escape)
+
+    def _check_arguments(self) -> None:
+        every = [*self._plan.arguments, *(i for s in self._plan.stages for i in s.instructions)]
+        names = {v.partition("=")[0] for i in every if i.name == "ARG" for v in i.values}
+        for name in self._options.arguments:
+            if name not in names and name.upper() not in evaluate.PROXIES:
+                known = ", ".join(sorted(names)) or "none"
+                raise ImageError(
+                    f"{self._source.name} has no build argument {name!r}; it has: {known}"
+                )
+
+    def _stage(self, stage: Stage) -> Image:
+        if stage.index not in self._made:
+            self._made[stage.index] = self._build(stage)
+        return self._made[stage.index]
+
+    def _build(self, stage: Stage) -> Image:
+        base = self._base(stage)
+        state = evaluate.Stage.begin(
+            base,
+            source=self._source,
+            context=self._files,
+            other=lambda instruction, name: self._other(stage, instruction, name),
+            network=self._options.network,
+            arguments=self._arguments,
+        )
+        image = base
+        for instruction, step in state.steps(stage.instructions):
+            image = self._layer(image, instruction, step)
+        account = accounts.user(image.layers, state.user)
+        home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
+        finished = state.finished(replace(image, user=str(account)))
+        return replace(finished, env={**finished.env, **(home if state.user else {})})
+
+    def _base(self, stage: Stage) -> Image:
+        start = stage.start
+        try:
+            name = evaluate.from_name(stage.base, self._arguments, self._source.escape)
+            self._check_platform(start)
+            if (other := self._plan.stage(name, stage.index)) and not name.isdigit():
+                return self._stage(other)
+            return bases.find(name, self._folder, self._context)
+        except (ImageError, ValueError) as error:
+            if isinstance(error, ImageError) and str(error).startswith(f"{self._source.name}:"):
+                raise
+            raise self._source.error(start.line, str(error)) from error
+
+    def _check_platform(self, start: Instruction) -> None:
+        asked = self._word(start.flag("platform"))
+        own = self._arguments.common["TARGETPLATFORM"]
+        if asked and asked != own:
+            raise ImageError(f"the platform {asked} is not this machine's: {own}")
+
+    def _other(self, stage: Stage, instruction: Instruction, name: str) -> Image:
+        if other := self._plan.stage(name, stage.index):
+            return self._stage(other)
+        if any(later.name == name.lower() for later in self._plan.stages[stage.index :]):
+            raise LookupError(f"the stage {name!r} comes later")
+        return bases.find(name, self._folder, self._context)
+
+    def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:
+        if not step.is_needed(base):
+            return base
+        shown = " ".join(instruction.text.split())
+        shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
+        template = replace(
+            base,
+            name=f"{self._source.name}:{instruction.line} {shown}",
+            digest=digest_of("dockerfile", VERSION, base.digest, *step.key()),
+        )
+        if found := self._context.cache.lookup(template.digest):
+            self._context.progress(f"cached {template.name}")
+            return found
+
+        def fill(layer: Path, lock: int) -> Mapping[str, object]:
+            try:
+                step.fill(base, layer, self._context)
+            except (ImageError, *DAMAGE) as error:
+                raise self._source.error(instruction.line, str(error)) from error
+            return {"version": VERSION}
+
+        return self._context.cache.build(template, self._spec, fill, self._context.progress)
+
+    def _kept(self, image: Image) -> Image:
+        """The image under a digest that tells how its programs start, too."""
+        digest = digest_of("dockerfile image", VERSION, image.digest, evaluate.facts(image))
+        if found := self._context.cache.lookup(digest):
+            return found
+        return self._context.cache.build(
+            replace(image, digest=digest),
+            self._spec,
+            lambda layer, lock: {"version": VERSION},
+            self._context.progress,
+        )
+
+
+def _platform() -> dict[str, str]:
+    """The arguments that every Dockerfile has."""
+    machine = _MACHINES.get(platform.machine(), platform.machine())
+    values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
+    return {f"{of}{name}": v for of in ("TARGET", "BUILD") for name, v in values.items()}

@@ -1,0 +1,272 @@
+"""What makes a layer: running a command, copying files, making the working directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tarfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Protocol
+
+from intercode.errors import ImageError
+from intercode.sandbox.images import accounts
+from intercode.sandbox.images.base import Command, Context, Image
+from intercode.sandbox.images.host import host_mounts
+from intercode.sandbox.images.tree import Tree
+from intercode.sandbox.images.unpack import Unpacker, split_name
+
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+
+
+class Step(Protocol):
+    """One layer's making."""
+
+    def key(self) -> list[str | bytes]:
+        """All that it depends on, besides the image below."""
+
+    def is_needed(self, base: Image) -> bool:
+        """Whether it changes anything."""
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """Make the layer, in an empty folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command."""
+
+    command: Command
+    env: Mapping[str, str]
+    cwd: str
+    user: str
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        command = self.command
+        facts = [command.argv, command.network, dict(self.env), self.cwd, self.user]
+        return ["run", json.dumps(facts, sort_keys=True), command.script or b""]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return True
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        account = accounts.user(base.layers, self.user)
+        proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXIES}
+        env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
+        image = replace(base, env=env, cwd=self.cwd, user=str(account))
+        context.build_script(image, self.command, layer)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A directory, with those above it."""
+
+    path: str
+    user: str
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        return ["folder", self.path, self.user]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return not Tree(base.layers).is_dir(self.path)
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        account = accounts.user(base.layers, self.user)
+        writer = Writer(base, layer, (account.uid, account.gid), None)
+        writer.folders(self.path)
+        writer.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing to copy."""
+
+    name: str
+    """As it is called at its destination."""
+    tree: Tree | None = None
+    parts: tuple[str, ...] = ()
+    """Where it is in the tree."""
+    content: bytes = b""
+    """Without a tree: a file's content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Files and folders, from the context or another stage, or written in the Dockerfile."""
+
+    items: tuple[Item, ...]
+    digest: str
+    """Of what is copied."""
+    to: str
+    """Absolute; with a slash at its end it is a directory."""
+    owner: str
+    mode: int | None
+    unpack: bool
+    """Whether archives are unpacked."""
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        return ["copy", self.digest, self.to, self.owner, f"{self.mode} {self.unpack}"]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return True
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        owner = accounts.owner(base.layers, self.owner) if self.owner else None
+        writer = Writer(base, layer, owner, self.mode)
+        into = self.to.endswith("/") or len(self.items) > 1 or Tree(base.layers).is_dir(self.to)
+        for item in self.items:
+            found = item.tree.look(item.parts) if item.tree else None
+            if item.tree is None:
+                writer.text(self._place(item, into), item.content)
+            elif found is None:
+                raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
+            elif found.is_dir:
+                writer.tree(item.tree, item.parts, self.to)
+            elif self.unpack and _is_archive(found.path):
+                writer.archive(found.path, self.to)
+            else:
+                writer.file(found.path, self._place(item, into))
+        writer.finish()
+
+    def _place(self, item: Item, into: bool) -> str:
+        return f"{self.to.rstrip('/')}/{item.name}" if into else self.to
+
+
+class Writer:
+    """Puts files into a layer, as root or for an owner.
+
+    Args:
+        base: The image below.
+        layer: An empty folder.
+        owner: Whose they become; None: root's, or of an archive's members those that it names.
+        mode: Theirs, if not their own.
+    """
+
+    def __init__(
+        self, base: Image, layer: Path, owner: tuple[int, int] | None, mode: int | None
+    ) -> None:
+        mounted = host_mounts() if base.host else ()
+        below = tuple(name.strip("/") for name in mounted)
+        self._tree = Tree((*base.layers, layer))
+        self._unpacker = Unpacker(layer, base.layers, below)
+        self._owner, self._mode = owner, mode
+        self._now = time.time()
+
+    def finish(self) -> None:
+        """To be called at the end."""
+        self._unpacker.finish()
+
+    def folders(self, path: str) -> None:
+        """A directory, and those above it, where they are not there."""
+        parts = split_name(path.strip("/"))
+        for count in range(1, len(parts) + 1):
+            place = "/".join(parts[:count])
+            if not self._tree.is_dir(place):
+                self._add(_header(place, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
+
+    def text(self, path: str, content: bytes) -> None:
+        """A file of this content."""
+        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
+        header = _header(path, tarfile.REGTYPE, 0o644, self._now)
+        header.size = len(content)
+        self._add(header, content)
+
+    def file(self, source: Path, path: str) -> None:
+        """What is at `source`: a file, a link, a pipe."""
+        self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
+        self._entry(source, source.lstat(), path)
+
+    def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
+        """The content of a directory. One that is there already keeps its owner and mode."""
+        found = tree.look(parts)
+        assert found is not None
+        self.folders(os.path.dirname(path.rstrip("/")))  # noqa: PTH120 - it is the image's
+        if not self._tree.is_dir(path):
+            self._entry(found.path, found.info, path)
+        for place, below in tree.walk(parts):
+            inner = "/".join(place[len(parts) :])
+            self._entry(below.path, below.info, f"{path.rstrip('/')}/{inner}")
+
+    def archive(self, source: Path, path: str) -> None:
+        """An archive's members."""
+        self.folders(path)
+        with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
+            for member in file:
+                parts = split_name(member.name)
+                if not parts:
+                    continue
+                member.name = "/".join((path.strip("/"), *parts)).strip("/")
+                if member.islnk():
+                    link = split_name(member.linkname)
+                    member.linkname = "/".join((path.strip("/"), *link)).strip("/")
+                if self._owner is not None:
+                    member.uid, member.gid = self._owner
+                self._unpacker.add(file, member)
+
+    def _entry(self, source: Path, info: os.stat_result, path: str) -> None:
+        kinds = {
+            stat.S_IFDIR: tarfile.DIRTYPE,
+            stat.S_IFLNK: tarfile.SYMTYPE,
+            stat.S_IFREG: tarfile.REGTYPE,
+            stat.S_IFIFO: tarfile.FIFOTYPE,
+        }
+        kind = kinds.get(stat.S_IFMT(info.st_mode))
+        if kind is None:
+            return  # a socket, which means nothing without its process
+        header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
+        if kind == tarfile.SYMTYPE:
+            header.linkname = str(source.readlink())
+            self._add(header)
+        elif kind == tarfile.REGTYPE:
+            header.size = info.st_size
+            self._add(header, source)
+        else:
+            self._add(header)
+
+    def _add(
+        self, header: tarfile.TarInfo, content: bytes | Path = b"", keep_mode: bool = False
+    ) -> None:
+        header.uid, header.gid = self._owner or (0, 0)
+        if self._mode is not None and not keep_mode:
+            header.mode = self._mode
+        self._unpacker.add(_Content(content), header)
+
+
+class _Content:
+    """One file's content, as an archive gives it."""
+
+    def __init__(self, content: bytes | Path) -> None:
+        self._content = content
+
+    def extractfile(self, member: tarfile.TarInfo) -> IO[bytes]:
+        """An open file."""
+        import io
+
+        if isinstance(self._content, bytes):
+            return io.BytesIO(self._content)
+        return self._content.open("rb")
+
+
+def _header(path: str, kind: bytes, mode: int, mtime: float) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(path.strip("/"))
+    header.type, header.mode, header.mtime = kind, mode, mtime
+    return header
+
+
+def _is_archive(path: Path) -> bool:
+    try:
+        return not path.is_symlink() and tarfile.is_tarfile(path)
+    except (OSError, EOFError, ValueError):
+        return False
