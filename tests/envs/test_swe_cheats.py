@@ -151,6 +151,7 @@ OTHERS: dict[str, tuple[str, str]] = {
     ),
     "no git": ("unittest", "rm -rf .git"),
     "nothing at all": ("unittest", "rm -rf /repo/* /repo/.git; cd /; rmdir /repo"),
+    "no home, and a link": ("unittest", "ln -s x l; cd /; rm -rf /root"),
     "a file in place of the repository": ("unittest", "rm -rf /repo; touch /repo"),
     "hooks and filters of git's": (
         "unittest",

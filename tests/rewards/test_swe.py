@@ -111,6 +111,13 @@ def test_what_git_writes_is_understood(
         ("x.egg-info/entry_points.txt", False),
         ("sitecustomize.py", False),
         ("data/case.json", False),
+        # As Python's importlib.metadata reads them.
+        ("x.DIST-INFO/entry_points.txt", False),
+        # In place of a folder with tests.
+        ("tests.py", False),
+        ("src.cpython-311-x86_64-linux-gnu.so", False),
+        ("src/tests.py", True),
+        ("src", True),
     ],
 )
 def test_what_counts(path: str, taken: bool) -> None:

@@ -51,6 +51,8 @@ class Plan:
     """Paths, relative to the repository, that only the test patch may change."""
     stems: frozenset[tuple[str, str]]
     """(folder, name up to its first dot) of the modules that the named tests are in."""
+    folders: frozenset[tuple[str, str]]
+    """The same of the folders that these are in, at any depth."""
     free: frozenset[str]
     """Paths that gold changes, so that an agent may."""
     globs: tuple[str, ...]
@@ -64,7 +66,7 @@ class Plan:
     def takes(self, path: str) -> bool:
         """Whether an agent's change of this path, relative to the repository, counts."""
         parts = PurePosixPath(path).parts
-        if any(_matches(part, IGNORED) for part in parts) or path in self.fixed:
+        if any(_matches(part.lower(), IGNORED) for part in parts) or path in self.fixed:
             return False
         if any(fnmatchcase(path, glob) for glob in self.globs):
             return False
@@ -73,6 +75,9 @@ class Plan:
         above = ["/".join(parts[:depth]) for depth in range(len(parts))]
         stems = [name.partition(".")[0] for name in parts]
         if not self.stems.isdisjoint(zip(above, stems, strict=True)):
+            return False
+        # x.py instead of the folder x, which holds tests and has no __init__.py.
+        if stems and parts[-1] != stems[-1] and (above[-1], stems[-1]) in self.folders:
             return False
         return not any(_matches(part, TEST_FILES) for part in parts)
 
@@ -101,7 +106,8 @@ def make_plan(task: Task) -> Plan:
     free = frozenset[str]().union(*(_touched(task, "gold", gold) for gold in task.gold))
     if task.gold and not free:
         raise TaskError(f"task {task.task_id!r}: 'gold' must be a unified diff")
-    modules = (_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
+    found = (_module(name, runner) for name in (*fail_to_pass, *pass_to_pass))
+    modules = frozenset(module for module in found if module is not None)
     return Plan(
         directory,
         runner,
@@ -111,7 +117,8 @@ def make_plan(task: Task) -> Plan:
         _seconds(task),
         _text(task, "python") or "python3",
         fixed,
-        frozenset(module for module in modules if module is not None),
+        modules,
+        frozenset(_split(part) for folder, _ in modules for part in _upwards(folder)),
         free - fixed,
         tuple(_list(task, "test_files")),
     )
@@ -132,8 +139,18 @@ def _module(name: str, runner: str) -> tuple[str, str] | None:
         path = PurePosixPath(name.partition("::")[0])
     else:  # package.module.Class.method
         path = PurePosixPath(*name.split(".")[:-2])
+    return _split(path)
+
+
+def _split(path: PurePosixPath) -> tuple[str, str]:
     parent = str(path.parent)
     return ("" if parent == "." else parent, path.name.partition(".")[0])
+
+
+def _upwards(folder: str) -> list[PurePosixPath]:
+    """A folder and those that it is in, save the repository itself."""
+    path = PurePosixPath(folder)
+    return [path, *path.parents][:-1]
 
 
 def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Only what lies in the repository, and counts there (`Plan.takes`), is carried: files, links, their
 modes. It is read and written through the sandboxes' own interfaces; nothing that the agent left is
-run for it but ``readlink``, which can but lie about the agent's own links.
+run for it but ``readlink``, once, which can but lie about the agent's own links.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from dataclasses import dataclass, field
 
 from intercode.errors import OutputLimitError, SandboxError
 from intercode.rewards.swe_plan import Plan
-from intercode.sandbox.base import MIB, Change, Sandbox
+from intercode.sandbox.base import MIB, Change, Completed, Sandbox
 
 MOST_FILES = 20_000
 LARGEST = 64 * MIB
 MOST_BYTES = 256 * MIB
 _SHOWN = 20
 _SECONDS = 120.0
+_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
+_LINK = """
+while IFS= read -rd '' target && IFS= read -rd '' path; do
+    ln -sT -- "$target" "$path" && printf '%s\\0' "$path"
+done
+"""
 
 
 @dataclass(slots=True)
@@ -65,8 +71,7 @@ def take_over(agent: Sandbox, fresh: Sandbox, plan: Plan) -> Taken:
         _each(fresh, ["chmod", f"{mode & 0o777:o}", "--"], paths)
     # Links last: no file is written through one.
     links = [c for c in others if c.type == "symlink" and c.kind != "deleted" and c.content_changed]
-    for change in links:
-        _link(agent, fresh, change, taken)
+    _link(agent, fresh, [change.path for change in links], taken)
     return taken
 
 
@@ -90,16 +95,41 @@ def _carry(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None
         taken.leave(change.path)
 
 
-def _link(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None:
-    done = agent.exec(["readlink", "-n", "--", os.fsencode(change.path)])
-    known = done.ok and done.stdout and b"\0" not in done.stdout
-    argv: list[str | bytes] = ["ln", "-sT", "--", done.stdout, os.fsencode(change.path)]
-    if not (known and fresh.exec(argv).ok):
-        taken.leave(change.path)
+def _link(agent: Sandbox, fresh: Sandbox, paths: Sequence[str], taken: Taken) -> None:
+    if not paths:
+        return
+    read = _on_all(agent, ["readlink", "-z", "--"], paths, output_limit=MOST_BYTES)
+    targets = read.stdout.split(b"\0")[:-1]
+    pairs = b""
+    if read.ok and len(targets) == len(paths):
+        known = zip(targets, map(os.fsencode, paths), strict=True)
+        pairs = b"".join(target + b"\0" + path + b"\0" for target, path in known)
+    argv = [*_SHELL, _LINK]
+    made = fresh.exec(argv, stdin=pairs, cwd="/", timeout=_SECONDS, output_limit=MOST_BYTES)
+    done = {os.fsdecode(path) for path in made.stdout.split(b"\0")}
+    for path in paths:
+        if path not in done:
+            taken.leave(path)
 
 
 def _each(sandbox: Sandbox, command: Sequence[str], paths: Sequence[str]) -> None:
     """Run a command on paths; where it does not apply to one, it does nothing."""
     if paths:
-        listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
-        sandbox.exec(["xargs", "-0", *command], stdin=listed, cwd="/", timeout=_SECONDS)
+        _on_all(sandbox, command, paths)
+
+
+def _on_all(
+    sandbox: Sandbox,
+    command: Sequence[str],
+    paths: Sequence[str],
+    output_limit: int | None = None,
+) -> Completed:
+    listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    # In the root: an agent may have removed the folder in which programs start otherwise.
+    return sandbox.exec(
+        ["xargs", "-0", *command],
+        stdin=listed,
+        cwd="/",
+        timeout=_SECONDS,
+        output_limit=output_limit,
+    )
