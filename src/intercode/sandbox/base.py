@@ -241,6 +241,17 @@ class Sandbox(Protocol):
         """End everything in it and free it. Idempotent, safe from any thread."""
 
 
+@runtime_checkable
+class CountsMemory(Protocol):
+    """What a sandbox may have besides."""
+
+    def memory_peak(self) -> int | None:
+        """The most bytes of memory that all of it, files included, has used so far.
+
+        None where this cannot be had.
+        """
+
+
 class Provider(Protocol):
     """Starts sandboxes of one kind."""
 

@@ -75,6 +75,14 @@ def join(folder: str) -> None:
     _write(folder + "/cgroup.procs", "0")
 
 
+def open_peak(folder: str) -> int | None:
+    """A descriptor of the file that tells the most memory that a cgroup has ever used."""
+    for name in ("memory.max_usage_in_bytes", "memory.peak"):  # v1; v2 from Linux 5.19
+        with contextlib.suppress(OSError):
+            return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
 class Cgroups:
     """The cgroups of one spawner's sandboxes. `available` is False where none can be made."""
 

@@ -34,12 +34,14 @@ def become_sandbox(
     """In the child: never returns into the spawner's loop."""
     failure: BaseException | None = None
     control: socket.socket | None = None
+    peak: int | None = None
     try:
         link = launch.keep_only(link)
         try:
             launch.prepare(network, machine.root)
             if folder:
                 cgroup.join(folder)
+                peak = cgroup.open_peak(folder)
         except OSError as error:
             failure = error
         spec, fds = wire.receive(link)
@@ -50,7 +52,7 @@ def become_sandbox(
                 if control is None:  # it is ready ahead of the request
                     control = socket.socket(fileno=wire.receive(link)[1][0])
                 link.close()
-                launch.serve(control, inside)
+                launch.serve(control, inside, peak)
         except BaseException as error:  # noqa: BLE001 - must not unwind into the spawner
             failure = error
         if failure is not None and control is not None:

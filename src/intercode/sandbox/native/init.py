@@ -37,6 +37,7 @@ class Init:
         capabilities: int,
         kept: int,
         user: tuple[int, int] = (0, 0),
+        peak: int | None = None,
     ) -> None:
         self.control = control
         self.upper = upper
@@ -46,6 +47,7 @@ class Init:
         self.capabilities = capabilities
         self.kept = kept
         self.own = user
+        self.peak = peak
         self.exit_pipes: dict[int, int] = {}
         self.alive_before: dict[int, set[int]] = {}
         self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -96,6 +98,10 @@ class Init:
         finally:
             for fd in to_send:
                 os.close(fd)
+
+    def do_memory(self, fds: list[int]) -> dict[str, Any]:
+        """The most memory that all of it has used so far; None where nobody counts."""
+        return {"peak": None if self.peak is None else int(os.pread(self.peak, 64, 0))}
 
     # -- processes -------------------------------------------------------------------------------
 

@@ -128,9 +128,18 @@ def enter(spec: dict[str, Any], link: socket.socket, machine: Machine) -> Inside
     return Inside(upper, lower, kept, (int(uid or 0), int(gid or 0)))
 
 
-def serve(control: socket.socket, inside: Inside) -> None:
-    """Serve the caller at the other end of `control` until it goes away. Returns only then."""
-    Init(control, inside.upper, inside.lower, ALL_CAPABILITIES, inside.kept, inside.user).run()
+def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
+    """Serve the caller at the other end of `control` until it goes away. Returns only then.
+
+    Args:
+        control: The caller's socket.
+        inside: What this process has of its sandbox.
+        peak: See `cgroup.open_peak`.
+    """
+    init = Init(
+        control, inside.upper, inside.lower, ALL_CAPABILITIES, inside.kept, inside.user, peak
+    )
+    init.run()
 
 
 def _loopback_up() -> None:

@@ -175,6 +175,12 @@ class NativeSandbox:
         reply, _ = self._request({"op": "processes"})
         return list(reply["pids"])
 
+    def memory_peak(self) -> int | None:
+        """The most bytes of memory that it has used so far; None where there is no cgroup."""
+        reply, _ = self._request({"op": "memory"})
+        peak: int | None = reply["peak"]
+        return peak
+
     def _kill_started(self, pid: int) -> None:
         self._request({"op": "kill_started", "pid": pid})
 
