@@ -26,6 +26,23 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+class NoAction(str):
+    """An empty action: the agent has made nothing of its turn. It is not executed.
+
+    Attributes:
+        note: Why; it is the turn's observation.
+    """
+
+    __slots__ = ("note",)
+    note: str
+
+    def __new__(cls, note: str) -> NoAction:
+        """An action without a text."""
+        action = super().__new__(cls)
+        action.note = note
+        return action
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """How well: the result of a reward."""
@@ -52,7 +69,8 @@ class Turn:
     seconds: float = 0.0
     """Wall time that the action took."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What the interpreter adds, for instance ``timed_out``, ``restarted``, ``truncated``."""
+    """What the interpreter adds, for instance ``timed_out``, ``restarted``, ``truncated``; or
+    ``invalid``, where the agent gave no action."""
 
 
 @dataclass(slots=True)

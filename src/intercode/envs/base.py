@@ -20,7 +20,7 @@ from intercode import datasets
 from intercode.envs.compose import Open, compose
 from intercode.envs.place import PlaceT, Stage
 from intercode.envs.spaces import Unicode
-from intercode.episode import Episode, Score, Status, Turn, decode, encode
+from intercode.episode import Episode, NoAction, Score, Status, Turn, decode, encode
 from intercode.errors import (
     ActionError,
     EnvironmentStateError,
@@ -116,7 +116,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._stage = stage
         self._open = cast("Open", interpreter)
         self._reward = cast("Reward[PlaceT]", reward)
-        self._reward_every_turn = reward_every_turn
+        self.reward_every_turn = reward_every_turn
         self._seed = seed
         self._order: list[int] = []
         self._task: Task | None = None
@@ -224,10 +224,10 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             if status is not None and reply is None:
                 score = self._finish(status)
                 return "", score.value, True, False, self._info(score=score)
-            turn = _turn(action, reply or self._execute(action))
+            turn = _turn(str(action), reply or self._execute(action))
             self.episode.turns.append(turn)
             truncated = len(self.episode.turns) >= self.max_turns
-            if not truncated and not self._reward_every_turn:
+            if not truncated and not self.reward_every_turn:
                 return turn.observation, 0.0, False, False, self._info(turn)
             score = self._finish("truncated") if truncated else self._score()
             self.episode.turns[-1] = replace(turn, reward=score.value)
@@ -275,6 +275,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def _execute(self, action: str) -> Execution:
         task, interpreter = self._task, self._interpreter
         assert task is not None and interpreter is not None  # the episode is running
+        if isinstance(action, NoAction):
+            told = {"executed": False, "invalid": True}
+            return Execution(b"", ok=False, notes=(action.note,), info=told)
         try:
             encode(action)  # half a surrogate pair has no bytes that could be executed
             return interpreter.execute(action, task.timeout)

@@ -67,7 +67,8 @@ class PaperReward:
             SandboxError: The sandbox died.
         """
         image, golds = self._stage.prepared(task)
-        observation = episode.turns[-1].observation if episode.turns else task.query
+        executed = (t for t in reversed(episode.turns) if t.info.get("executed", True))
+        observation = next((turn.observation for turn in executed), task.query)
         agent = Outcome(image.status(sandbox), observation, lambda path: md5sum(sandbox, path))
         return score(agent, golds.outcome(task, again=episode.status == "running"))
 
