@@ -99,8 +99,8 @@ def test_files_of_all_kinds_are_taken_over(env: SweEnv) -> None:
     env.reset(options={"task_id": "command"})
     env.step(f"git apply - <<'EOF'\n{GOLD}EOF")
     env.step(
-        "mkdir -p a/b; mv calc.py a/b/real.py; ln -s $'a/b/\\xff\\n' calc.py; chmod +x a/b/real.py; "
-        "ln -s real.py $'a/b/\\xff\\n'; ln -s x ./-n; "
+        "mkdir -p a/b; mv calc.py a/b/real.py; ln -s $'a/b/\\xff\\n' calc.py; ln -s x ./-n; "
+        "chmod +x a/b/real.py; ln -s real.py $'a/b/\\xff\\n'; "
         "rm docs/x.txt; rmdir docs; echo > docs; rm README.md; mkdir README.md; "
         "printf 'x' > $'a/\\xff \\n'"
     )
