@@ -5,7 +5,7 @@ Relative paths in it begin in the folder, whatever the working directory is::
 
     env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
     tasks = "tasks.jsonl"         # or a dataset's name
-    image = "Dockerfile"          # any other key is an option of the environment, or a limit
+    image = "./Dockerfile"        # any other key is an option of the environment, or a limit
     reward = "reward.py:score"
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode import own_code
-from intercode.errors import UsageError
+from intercode.errors import ImageError, UsageError
 from intercode.registry import DATASETS, ENVS
 
 FILE = "intercode.toml"
@@ -49,7 +49,6 @@ _OPTIONS: Mapping[str, tuple[type, ...]] = {
 _PATHS = {"databases", "repositories", "reward", "image"}
 _NOT_OPTIONS = {"self", "data", "limits", "render_mode"}
 _KINDS = {str: "text", bool: "true or false", int: "a whole number"}
-_RELATIVE = re.compile(r"(?:^|(?<=\+))(?=\.{1,2}/)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -171,6 +170,17 @@ def _placed(folder: Path, key: str, text: str) -> str:
     """A path or an image's name that means the same in any working directory."""
     if key == "reward":
         return str(folder / text) if own_code.is_reference(text) else text
-    if key == "image" and not (folder / text).exists():
-        return _RELATIVE.sub(lambda _: f"{folder}/", text)
+    if key == "image":
+        return _image(folder, text)
     return text if _URL.match(text) else str(folder / text)
+
+
+def _image(folder: Path, text: str) -> str:
+    from intercode.sandbox.images.spec import parse
+
+    if (folder / text).exists():  # without the ./ that tells a path from a name
+        return str(folder / text)
+    try:
+        return str(parse(text, folder))
+    except ImageError:
+        return text  # for the provider of sandboxes to understand, or to refuse
