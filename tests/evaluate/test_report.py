@@ -1,60 +1,63 @@
-"""Statistics, against numbers worked out elsewhere."""
+"""The numbers of a run, against numbers worked out by hand."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from dataclasses import replace
+from typing import Any
 
-from intercode.episode import Status
-from intercode.evaluate.report import Outcome, by_tag, errors_by_type, summarize, wilson
+import pytest
+
+from intercode.episode import Episode, Score, Status, Turn
+from intercode.evaluate.coverage import covered
+from intercode.evaluate.outcome import Outcome
+from intercode.evaluate.report import (
+    by_attempts,
+    by_level,
+    by_place,
+    by_tag,
+    by_turn,
+    errors_by_type,
+    summarize,
+)
+from intercode.evaluate.spending import spending
+from intercode.evaluate.statistics import pass_at_k, wilson
 
 
 def outcome(
-    reward: float | None, status: Status = "submitted", *tags: str, turns: int = 1
+    reward: float | None, status: Status = "submitted", *tags: str, turns: int = 1, **more: Any
 ) -> Outcome:
-    return Outcome("t", 0, status, reward, reward == 1.0, turns, 2.0, tags=tags)
-
-
-@pytest.mark.parametrize(
-    ("successes", "total", "low", "high"),
-    [  # the textbook values
-        (0, 10, 0.0, 0.27753279),
-        (5, 10, 0.23659309, 0.76340691),
-        (10, 10, 0.72246721, 1.0),
-        (485, 1000, 0.45414286, 0.51597159),
-    ],
-)
-def test_wilson(successes: int, total: int, low: float, high: float) -> None:
-    assert wilson(successes, total) == pytest.approx((low, high), abs=1e-4)
-
-
-@given(st.integers(0, 500), st.integers(0, 500))
-def test_wilson_holds_the_rate(successes: int, failures: int) -> None:
-    total = successes + failures
-    low, high = wilson(successes, total)
-    assert 0.0 <= low <= (successes / total if total else 0.5) <= high <= 1.0
+    made = Outcome("t", 0, status, reward, reward == 1.0, turns, 2.0, tags=tags)
+    return replace(made, **more)
 
 
 def test_errors_are_no_zeros() -> None:
     stats = summarize(
         [
             outcome(1.0),
-            outcome(0.5, "truncated", turns=3),
+            outcome(0.5, "truncated", turns=3, invalid=1),
             outcome(0.0, "skipped"),
-            outcome(None, "error"),
+            outcome(None, "error", turns=9, invalid=9),
         ]
     )
     assert (stats.episodes, stats.errors, stats.successes) == (3, 1, 1)
     assert stats.success_rate == pytest.approx(1 / 3)
     assert stats.mean_reward == pytest.approx(0.5)
     assert stats.mean_turns == pytest.approx(5 / 3)
-    assert (stats.truncated, stats.skipped) == (1, 1)
+    assert (stats.truncated, stats.skipped, stats.error_rate) == (1, 1, 0.25)
+    assert stats.invalid_rate == pytest.approx(1 / 5)
+    assert stats.reward_low is not None and stats.reward_low < 0.5
 
 
 def test_nothing_has_no_rate() -> None:
     stats = summarize([outcome(None, "error")])
     assert stats.success_rate is stats.mean_reward is stats.success_low is None
+    assert stats.invalid_rate is stats.cost is stats.clusters is None
+    assert summarize([]).error_rate is None and by_turn([]) == by_attempts([]) == []
+
+
+def test_one_episode_says_nothing_of_the_spread() -> None:
+    stats = summarize([outcome(0.5)])
+    assert stats.reward_low is stats.reward_high is None
 
 
 def test_tags_and_errors() -> None:
@@ -63,3 +66,105 @@ def test_tags_and_errors() -> None:
     assert list(tags) == ["b", "a"]
     assert (tags["a"].success_rate, tags["b"].success_rate) == (1.0, 0.5)
     assert errors_by_type([*outcomes, outcome(None, "error")]) == {"unknown": 1}
+
+
+def test_levels_are_in_their_order() -> None:
+    outcomes = [outcome(0.0, "submitted", tag) for tag in ("hard", "x", "extra", "hard", "easy")]
+    assert list(by_level(outcomes)) == ["easy", "hard", "extra"]
+    assert by_level(outcomes)["hard"].episodes == 2
+
+
+def test_databases_are_clusters() -> None:
+    outcomes = [
+        outcome(float(n < 10), task_id=str(n), place="one" if n < 10 else "two" if n < 15 else "x")
+        for n in range(20)
+    ]
+    stats = summarize(outcomes)
+    assert (stats.success_low, stats.success_high) == wilson(10, 20)
+    assert stats.clusters == 3 and stats.few_clusters
+    assert stats.clustered_low is not None and stats.success_low is not None
+    assert stats.clustered_low < stats.success_low
+    assert [s.episodes for s in by_place(outcomes).values()] == [10, 5, 5]
+    # Nothing to tell: one for all, or one for each.
+    assert summarize([replace(o, place="p") for o in outcomes]).clusters is None
+    assert summarize([replace(o, place=o.task_id) for o in outcomes]).clusters is None
+
+
+def test_several_attempts() -> None:
+    solved = {"a": 3, "b": 1, "c": 0}
+    outcomes = [
+        outcome(float(epoch < count), task_id=task, epoch=epoch)
+        for task, count in solved.items()
+        for epoch in range(3)
+    ]
+    found = {a.k: a for a in by_attempts([*outcomes, outcome(None, "error", task_id="c")])}
+    assert list(found) == [1, 2, 3]
+    assert (found[1].pass_at_k, found[1].pass_hat_k) == pytest.approx((4 / 9, 4 / 9))
+    assert found[2].pass_at_k == pytest.approx((1 + pass_at_k(3, 1, 2)) / 3)
+    assert (found[3].pass_at_k, found[3].pass_hat_k) == pytest.approx((2 / 3, 1 / 3))
+    assert by_attempts(outcomes[::3]) == []
+    # Attempts at a task are alike: nine of them are not nine tasks.
+    low = summarize(outcomes).success_low
+    assert low is not None and low < wilson(4, 9)[0]
+
+
+def test_success_by_turn() -> None:
+    outcomes = [
+        outcome(1.0, turns=1, solved_at=1),
+        outcome(1.0, turns=3, solved_at=3),
+        outcome(0.2, "truncated", turns=4),
+        outcome(None, "error", turns=8),
+    ]
+    curve = by_turn(outcomes)
+    assert [round(point.value, 3) for point in curve] == [0.333, 0.333, 0.667, 0.667]
+    assert (curve[2].low, curve[2].high) == wilson(2, 3)
+    assert len(by_turn(outcomes, 10)) == 10
+
+
+def test_the_outcome_of_an_episode() -> None:
+    turns = [
+        Turn("cat", "?", ok=False, seconds=0.5),
+        Turn("ls", "a", reward=1.0, seconds=1.0),
+        Turn("ls", "a", reward=1.0),
+    ]
+    episode = Episode("t", "q", "bash", turns=turns, status="submitted", score=Score(1.0))
+    episode.metadata.update(tags=["count", "easy"], image="db")
+    found = Outcome.of(episode)
+    assert (found.solved_at, found.invalid, found.action_seconds) == (2, 1, 1.5)
+    assert (found.place, found.level, found.cost) == ("db", "easy", None)
+    episode.turns = [replace(turn, reward=0.0) for turn in turns]  # rewarded at the end only
+    assert Outcome.of(episode).solved_at == 3
+    episode.score = Score(0.99)
+    assert Outcome.of(episode).solved_at is None
+
+
+def test_where_it_went() -> None:
+    found = spending(
+        [
+            outcome(1.0, turns=2, cost=0.25, tokens_in=10),
+            outcome(0.0, turns=3, cost=0.5, invalid=2),
+            outcome(None, "error", turns=1),
+        ]
+    )
+    assert list(found) == ["solved", "not solved", "error"]
+    assert (found["solved"].turns, found["solved"].cost, found["solved"].tokens_in) == (2, 0.25, 10)
+    assert (found["not solved"].invalid, found["not solved"].tokens_in) == (2, None)
+    assert found["error"].cost is None
+
+
+def test_coverage() -> None:
+    manifest: dict[str, Any] = {
+        "dataset": {"tasks": 10},
+        "excluded": {"t1": "broken", "t2": "broken"},
+        "sessions": [
+            {"settings": {"limit": 2, "tasks": None, "epochs": 1}},
+            {"settings": {"limit": None, "tasks": None, "epochs": 2}},
+        ],
+    }
+    outcomes = [outcome(1.0), outcome(0.0), outcome(None, "error")]
+    found = covered(manifest, outcomes)
+    assert (found.planned, found.scored, found.errored, found.missing) == (16, 2, 1, 13)
+    assert (found.excluded, found.coverage) == (2, 0.1)
+    chosen = [{"settings": {"tasks": ["t0", "t1", "t3"], "limit": None, "epochs": 1}}]
+    assert covered({**manifest, "sessions": chosen}, []).planned == 2
+    assert covered({}, outcomes).coverage is None

@@ -1,49 +1,19 @@
-"""What came of a run, in numbers. Pure functions of episodes."""
+"""What came of a run, in numbers. Pure functions of outcomes; rates have no errors in them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from intercode.episode import Episode, Status
+from intercode.evaluate.outcome import LEVELS, Outcome
+from intercode.evaluate.spending import total
+from intercode.evaluate.statistics import Estimate, mean, pass_at_k, pass_hat_k, rate
 
+__all__ = ["Outcome", "Statistics", "by_tag", "summarize"]
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the statistics need to know of an episode; small enough to keep of each."""
-
-    task_id: str
-    epoch: int
-    status: Status
-    reward: float | None
-    success: bool
-    turns: int
-    seconds: float
-    error: str | None = None
-    error_type: str | None = None
-    tags: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, episode: Episode) -> Outcome:
-        """The outcome of an episode."""
-        return cls(
-            task_id=episode.task_id,
-            epoch=episode.epoch,
-            status=episode.status,
-            reward=episode.reward,
-            success=episode.success,
-            turns=len(episode.turns),
-            seconds=episode.seconds,
-            error=episode.error,
-            error_type=episode.metadata.get("error_type"),
-            tags=tuple(episode.metadata.get("tags", ())),
-        )
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is no result: an error is counted apart, never as a reward of 0."""
-        return self.status == "error"
+_K = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +24,39 @@ class Statistics:
     """Episodes that have a result."""
     errors: int
     """Episodes that have none."""
+    error_rate: float | None
+    """Errors among all."""
     successes: int
     success_rate: float | None
     success_low: float | None
-    """Lower end of the success rate's 95 % interval (Wilson)."""
+    """Lower end of the success rate's 95 % interval: Wilson's; several attempts at a task count as
+    a cluster."""
     success_high: float | None
     """Upper end of it."""
+    clusters: int | None
+    """How many images or databases the episodes took place in; None if that tells nothing: there
+    is one, or each has one of its own."""
+    clustered_low: float | None
+    """Lower end of the interval that takes account of those clusters."""
+    clustered_high: float | None
+    few_clusters: bool
+    """Whether that interval is likely to be too narrow still."""
     mean_reward: float | None
+    reward_low: float | None
+    reward_high: float | None
     mean_turns: float | None
     mean_seconds: float | None
+    invalid_rate: float | None
+    """Turns whose action could not be executed or failed, among all turns."""
     truncated: int
     """Scored episodes that ran out of turns."""
     skipped: int
     """Scored episodes that the agent gave up."""
-
-
-def wilson(successes: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """The Wilson score interval of a proportion; by default the 95 % one."""
-    if total == 0:
-        return 0.0, 1.0
-    p = successes / total
-    scale = 1 + z * z / total
-    centre = (p + z * z / (2 * total)) / scale
-    half = z / scale * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
-    # At p = 0 and p = 1 the ends are exact; rounding must not move them past.
-    low = 0.0 if successes == 0 else max(0.0, centre - half)
-    high = 1.0 if successes == total else min(1.0, centre + half)
-    return low, high
+    tokens_in: int | None
+    """Of all episodes, those with errors too, as they were paid for; None: not recorded."""
+    tokens_out: int | None
+    cost: float | None
+    """US dollars, likewise."""
 
 
 def summarize(outcomes: Iterable[Outcome]) -> Statistics:
@@ -88,38 +64,141 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
     everything = list(outcomes)
     scored = [outcome for outcome in everything if not outcome.failed]
     n = len(scored)
-    successes = sum(outcome.success for outcome in scored)
-    low, high = wilson(successes, n) if n else (None, None)
+    success, success_low, success_high = _parts(_rate(scored, _attempts(scored)))
+    places = _places(scored)
+    clustered = _rate(scored, places) if places else None
+    _, clustered_low, clustered_high = _parts(clustered)
+    rewards = [outcome.reward or 0.0 for outcome in scored]
+    reward, reward_low, reward_high = _parts(mean(rewards, _attempts(scored)) if n else None)
+    turns = sum(outcome.turns for outcome in scored)
     return Statistics(
         episodes=n,
         errors=len(everything) - n,
-        successes=successes,
-        success_rate=successes / n if n else None,
-        success_low=low,
-        success_high=high,
-        mean_reward=math.fsum(outcome.reward or 0.0 for outcome in scored) / n if n else None,
-        mean_turns=sum(outcome.turns for outcome in scored) / n if n else None,
+        error_rate=(len(everything) - n) / len(everything) if everything else None,
+        successes=sum(outcome.success for outcome in scored),
+        success_rate=success,
+        success_low=success_low,
+        success_high=success_high,
+        clusters=len(set(places)) if places else None,
+        clustered_low=clustered_low,
+        clustered_high=clustered_high,
+        few_clusters=clustered is not None and clustered.few,
+        mean_reward=reward,
+        reward_low=reward_low,
+        reward_high=reward_high,
+        mean_turns=turns / n if n else None,
         mean_seconds=math.fsum(outcome.seconds for outcome in scored) / n if n else None,
+        invalid_rate=sum(outcome.invalid for outcome in scored) / turns if turns else None,
         truncated=sum(outcome.status == "truncated" for outcome in scored),
         skipped=sum(outcome.status == "skipped" for outcome in scored),
+        tokens_in=total(outcome.tokens_in for outcome in everything),
+        tokens_out=total(outcome.tokens_out for outcome in everything),
+        cost=total(outcome.cost for outcome in everything),
     )
 
 
 def by_tag(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
     """Tag → the statistics of the episodes whose task has it; most episodes first."""
-    groups: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        for tag in outcome.tags:
-            groups.setdefault(tag, []).append(outcome)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    return {tag: summarize(group) for tag, group in ordered}
+    return _grouped(outcomes, lambda outcome: outcome.tags)
+
+
+def by_level(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
+    """How hard → the statistics of the episodes whose task is, from the easiest on."""
+    found = _grouped(outcomes, lambda outcome: [outcome.level] if outcome.level else [])
+    return {level: found[level] for level in LEVELS if level in found}
+
+
+def by_place(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
+    """Image or database → the statistics of the episodes that took place in it."""
+    return _grouped(outcomes, lambda outcome: [outcome.place] if outcome.place else [])
 
 
 def errors_by_type(outcomes: Iterable[Outcome]) -> dict[str, int]:
     """Kind of error → how many episodes ended by it."""
-    counts: dict[str, int] = {}
+    kinds = Counter(outcome.error_type or "unknown" for outcome in outcomes if outcome.failed)
+    return dict(sorted(kinds.items()))
+
+
+def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estimate]:
+    """The success rate within one turn, within two, and so on, each with its interval.
+
+    An agent that knew it had fewer turns might have used them better.
+
+    Args:
+        outcomes: Those with errors are left out.
+        turns: How many; default: as many as any episode took.
+    """
+    scored = [outcome for outcome in outcomes if not outcome.failed]
+    if not scored:
+        return []
+    clusters = _attempts(scored)
+    last = turns or max(outcome.turns for outcome in scored)
+    return [
+        rate([o.solved_at is not None and o.solved_at <= turn for o in scored], clusters)
+        for turn in range(1, max(1, last) + 1)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """What several attempts at each task tell."""
+
+    k: int
+    tasks: int
+    """Tasks with at least `k` scored attempts: the others are left out."""
+    pass_at_k: float
+    pass_hat_k: float
+
+
+def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
+    """pass@k and pass^k: the means over the tasks. Empty where each was attempted once."""
+    counts: dict[str, list[int]] = {}
     for outcome in outcomes:
-        if outcome.failed:
-            kind = outcome.error_type or "unknown"
-            counts[kind] = counts.get(kind, 0) + 1
-    return dict(sorted(counts.items()))
+        if not outcome.failed:
+            count = counts.setdefault(outcome.task_id, [0, 0])
+            count[0] += 1
+            count[1] += outcome.success
+    most = max((n for n, _ in counts.values()), default=0)
+    found = []
+    for k in [k for k in _K if k <= most] if most > 1 else []:
+        tasks = [(n, c) for n, c in counts.values() if n >= k]
+        at = math.fsum(pass_at_k(n, c, k) for n, c in tasks) / len(tasks)
+        hat = math.fsum(pass_hat_k(n, c, k) for n, c in tasks) / len(tasks)
+        found.append(Attempts(k, len(tasks), at, hat))
+    return found
+
+
+def _rate(outcomes: Sequence[Outcome], clusters: Sequence[Hashable] | None) -> Estimate | None:
+    return rate([outcome.success for outcome in outcomes], clusters) if outcomes else None
+
+
+def _parts(found: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    if found is None:
+        return None, None, None
+    return found.value, _finite(found.low), _finite(found.high)
+
+
+def _attempts(outcomes: Sequence[Outcome]) -> list[str] | None:
+    """The clusters that several attempts at a task make; None if there is one each."""
+    tasks = [outcome.task_id for outcome in outcomes]
+    return None if len(set(tasks)) in (1, len(tasks)) else tasks
+
+
+def _places(outcomes: Sequence[Outcome]) -> list[str] | None:
+    places = [outcome.place for outcome in outcomes]
+    return None if len(set(places)) in (0, 1, len(places)) else places
+
+
+def _grouped(
+    outcomes: Iterable[Outcome], names: Callable[[Outcome], Iterable[str]]
+) -> dict[str, Statistics]:
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        for name in names(outcome):
+            groups.setdefault(name, []).append(outcome)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {name: summarize(group) for name, group in ordered}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

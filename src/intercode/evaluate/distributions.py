@@ -1,0 +1,94 @@
+"""The distributions that the statistics need, without SciPy. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+Z95 = NormalDist().inv_cdf(0.975)
+"""The 97.5 % quantile of the normal distribution: 1.96, of the 95 % intervals."""
+_STEPS = 300
+_TINY = 1e-300
+
+
+def normal_quantile(p: float) -> float:
+    """The value that a standard normal variable stays below with probability `p`."""
+    return NormalDist().inv_cdf(p)
+
+
+def normal_cdf(x: float) -> float:
+    """The probability that a standard normal variable is at most `x`."""
+    return NormalDist().cdf(x)
+
+
+@lru_cache(maxsize=1000)
+def t_quantile(p: float, freedom: float) -> float:
+    """The value that Student's t stays below with probability `p`; by bisection.
+
+    Args:
+        p: In (0, 1).
+        freedom: Degrees of freedom, above 0.
+    """
+    if p < 0.5:
+        return -t_quantile(1 - p, freedom)
+    low, high = 0.0, 1.0
+    while t_cdf(high, freedom) < p:
+        low, high = high, 2 * high
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if t_cdf(middle, freedom) < p else (low, middle)
+    return high
+
+
+def t_cdf(x: float, freedom: float) -> float:
+    """The probability that Student's t is at most `x` (Abramowitz and Stegun 1964, 26.7.1)."""
+    tail = _beta(freedom / 2, 0.5, freedom / (freedom + x * x)) / 2
+    return 1 - tail if x > 0 else tail
+
+
+def binomial_tail(k: int, n: int) -> float:
+    """The probability of at most `k` heads in `n` throws of a fair coin, exactly."""
+    term = total = 1
+    for i in range(k):
+        term = term * (n - i) // (i + 1)
+        total += term
+    return total / (1 << n) if k >= 0 else 0.0
+
+
+def _beta(a: float, b: float, x: float) -> float:
+    """The regularized incomplete beta function (Press et al., Numerical Recipes, 6.4)."""
+    if x <= 0 or x >= 1:
+        return 0.0 if x <= 0 else 1.0
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    # The fraction converges fast on one side only; the other side is its mirror.
+    if x < (a + 1) / (a + b + 2):
+        return front * _fraction(a, b, x) / a
+    return 1 - front * _fraction(b, a, 1 - x) / b
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Its continued fraction, by Lentz's method (ibid.)."""
+    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _STEPS):
+        step = 1.0
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / _nonzero(1 + term * d)
+            c = _nonzero(1 + term / c)
+            step = c * d
+            value *= step
+        if abs(step - 1) < 1e-15:
+            break
+    return value
+
+
+def _nonzero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

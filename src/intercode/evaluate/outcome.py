@@ -1,0 +1,94 @@
+"""What the statistics need to know of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from intercode.episode import Episode, Status
+
+LEVELS = (
+    *("introductory", "interview", "competition"),  # APPS
+    *("simple", "moderate", "challenging"),  # BIRD
+    *("easy", "medium", "hard", "extra"),  # Spider, and the bundled tasks
+)
+"""The tags that say how hard a task is, in each set from the easiest on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the statistics need to know of an episode; small enough to keep of each."""
+
+    task_id: str
+    epoch: int
+    status: Status
+    reward: float | None
+    success: bool
+    turns: int
+    seconds: float
+    error: str | None = None
+    error_type: str | None = None
+    tags: tuple[str, ...] = ()
+    place: str = ""
+    """The image or the database that it took place in: what its interval is clustered by."""
+    solved_at: int | None = None
+    """After how many turns the state was reached that solves the task; None: never."""
+    invalid: int = 0
+    """Turns whose action could not be executed, or failed: what 2023 called not admissible."""
+    action_seconds: float = 0.0
+    """Wall time of its actions; the rest went to the agent and to the reward."""
+    tokens_in: int | None = None
+    """Tokens of the prompts; None: not recorded."""
+    tokens_out: int | None = None
+    cost: float | None = None
+    """US dollars; None: not recorded, or the price is not known."""
+
+    @classmethod
+    def of(cls, episode: Episode) -> Outcome:
+        """The outcome of an episode."""
+        metadata, turns = episode.metadata, episode.turns
+        tokens_in, tokens_out, cost = _usage(metadata)
+        return cls(
+            task_id=episode.task_id,
+            epoch=episode.epoch,
+            status=episode.status,
+            reward=episode.reward,
+            success=episode.success,
+            turns=len(turns),
+            seconds=episode.seconds,
+            error=episode.error,
+            error_type=metadata.get("error_type"),
+            tags=tuple(metadata.get("tags", ())),
+            place=str(metadata.get("image", "")),
+            solved_at=_solved_at(episode),
+            invalid=sum(not turn.ok for turn in turns),
+            action_seconds=sum(turn.seconds for turn in turns),
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            cost=cost,
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no result: an error is counted apart, never as a reward of 0."""
+        return self.status == "error"
+
+    @property
+    def level(self) -> str | None:
+        """How hard the task is, if a tag says so."""
+        return next((tag for tag in self.tags if tag in LEVELS), None)
+
+
+def _solved_at(episode: Episode) -> int | None:
+    if not episode.success:
+        return None
+    for number, turn in enumerate(episode.turns, 1):
+        if turn.reward == 1.0:
+            return number
+    return len(episode.turns)
+
+
+def _usage(metadata: Mapping[str, Any]) -> tuple[int | None, int | None, float | None]:
+    usage = metadata.get("usage") or {}
+    return usage.get("input_tokens"), usage.get("output_tokens"), metadata.get("cost")

@@ -1,0 +1,151 @@
+"""Rates, means and their intervals: pure functions of numbers, each with its source.
+
+All intervals are of 95 %. A *cluster* is a group of results that are not independent of each
+other: those on one database, one file system, or the attempts at one task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from intercode.evaluate.distributions import Z95, t_quantile
+
+FEW_CLUSTERS = 20
+"""With fewer clusters their spread is hardly known: clustered intervals are too narrow.
+
+Cameron and Miller, A Practitioner's Guide to Cluster-Robust Inference, 2015, section VI: "few" is
+anything from under 20 to under 50.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A rate or a mean, and the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+    clusters: int | None = None
+    """How many clusters the interval takes account of, if it does."""
+
+    @property
+    def few(self) -> bool:
+        """Whether there are so few clusters that the interval is likely to be too narrow."""
+        return self.clusters is not None and self.clusters < FEW_CLUSTERS
+
+
+def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float]:
+    """The score interval of a proportion; by default the 95 % one.
+
+    Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927. `total` may
+    be an effective number, and then no integer.
+    """
+    if total == 0:
+        return 0.0, 1.0
+    p = successes / total
+    scale = 1 + z * z / total
+    centre = (p + z * z / (2 * total)) / scale
+    half = z / scale * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    # At p = 0 and p = 1 the ends are exact; rounding must not move them past.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == total else min(1.0, centre + half)
+    return low, high
+
+
+def rate(successes: Sequence[bool], clusters: Sequence[Hashable] | None = None) -> Estimate:
+    """A success rate with Wilson's interval, where there are clusters on the effective number.
+
+    The effective number is how many independent results would be as telling: n divided by the
+    design effect (Kish 1965), never more than n, corrected for the clusters' degrees of freedom
+    (Korn and Graubard, Confidence Intervals for Proportions with Small Expected Number of Positive
+    Counts Estimated from Survey Data, 1998). With Wilson's interval it keeps its promise best
+    (Dean and Pagano, Evaluating Confidence Interval Methods for Binomial Proportions in Clustered
+    Surveys, 2015). Where all results are alike the design effect cannot be known: then a cluster
+    counts as one result.
+
+    Raises:
+        ValueError: There are no results.
+    """
+    n = len(successes)
+    if n == 0:
+        raise ValueError("a rate of nothing")
+    p = sum(successes) / n
+    if clusters is None:
+        return Estimate(p, *wilson(sum(successes), n))
+    groups = len(set(clusters))
+    if groups < 2:
+        return Estimate(p, 0.0, 1.0, groups)  # one cluster says nothing of others
+    error = clustered_error([float(x) for x in successes], clusters)
+    freedom = (t_quantile(0.975, n - 1) / t_quantile(0.975, groups - 1)) ** 2
+    raw = p * (1 - p) / error**2 if error > 0 else groups if p in (0, 1) else n
+    effective = min(float(n), raw * freedom)
+    return Estimate(p, *wilson(p * effective, effective), groups)
+
+
+def mean(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> Estimate:
+    """A mean with its t interval, where there are clusters with their robust standard error.
+
+    One value, or one cluster, says nothing of the spread: then both ends are infinite.
+
+    Raises:
+        ValueError: There are no values.
+    """
+    n = len(values)
+    if n == 0:
+        raise ValueError("a mean of nothing")
+    centre = math.fsum(values) / n
+    groups = None if clusters is None else len(set(clusters))
+    independent = n if groups is None else groups
+    if independent < 2:
+        return Estimate(centre, -math.inf, math.inf, groups)
+    error = clustered_error(values, range(n) if clusters is None else clusters)
+    half = t_quantile(0.975, independent - 1) * error
+    return Estimate(centre, centre - half, centre + half, groups)
+
+
+def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
+    """The standard error of a mean over clusters; with one value in each, that of the textbook.
+
+    Liang and Zeger, Longitudinal Data Analysis Using Generalized Linear Models, 1986, with the
+    factor G/(G-1) for G clusters (Cameron and Miller 2015, equation 12); for evaluations: Miller,
+    Adding Error Bars to Evals, 2024, section 2.2.
+    """
+    n = len(values)
+    centre = math.fsum(values) / n
+    sums: dict[Hashable, float] = {}
+    for value, cluster in zip(values, clusters, strict=True):
+        sums[cluster] = sums.get(cluster, 0.0) + (value - centre)
+    groups = len(sums)
+    squares = math.fsum(residual * residual for residual in sums.values())
+    return math.sqrt(squares * groups / (groups - 1)) / n
+
+
+def pass_at_k(attempts: int, successes: int, k: int) -> float:
+    """The chance that at least one of `k` attempts at a task succeeds, without bias.
+
+    Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
+
+    Raises:
+        ValueError: There were fewer than `k` attempts.
+    """
+    _check(attempts, successes, k)
+    return 1 - math.comb(attempts - successes, k) / math.comb(attempts, k)
+
+
+def pass_hat_k(attempts: int, successes: int, k: int) -> float:
+    """pass^k: the chance that all of `k` attempts at a task succeed, without bias.
+
+    Yao et al., τ-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains, 2024.
+
+    Raises:
+        ValueError: There were fewer than `k` attempts.
+    """
+    _check(attempts, successes, k)
+    return math.comb(successes, k) / math.comb(attempts, k)
+
+
+def _check(attempts: int, successes: int, k: int) -> None:
+    if not (1 <= k <= attempts and 0 <= successes <= attempts):
+        raise ValueError(f"{successes} of {attempts} attempts cannot tell of {k}")
