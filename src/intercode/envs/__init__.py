@@ -68,8 +68,10 @@ def create_vec(
         from intercode.rewards.gold import GoldCache
 
         options["cache_gold"] = GoldCache()
-    seeds = [None if seed is None else seed + index for index in range(num_envs)]
-    return ThreadVectorEnv([create(env, seed=one, **options) for one in seeds], autoreset_mode)
+    seeds: list[dict[str, Any]] = [
+        {} if seed is None else {"seed": seed + index} for index in range(num_envs)
+    ]
+    return ThreadVectorEnv([create(env, **one, **options) for one in seeds], autoreset_mode)
 
 
 def _opened(env: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -1,0 +1,150 @@
+"""``intercode new``: what it writes works as it is, by the commands that its README names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from intercode import InterCodeEnv, UsageError, make
+from intercode.cli.new import kinds
+from intercode.project import read
+
+from .conftest import Run, keys, parsed
+
+BIN = Path(sys.executable).parent
+
+
+def bash(command: str, folder: Path) -> str:
+    """What a command prints; as in a terminal of a person who types nothing."""
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_there_is_a_beginning_for_every_environment() -> None:
+    assert kinds() == ["bash", "ctf", "python", "sql", "swe"]
+
+
+@pytest.mark.parametrize("env", ["bash", "ctf", "python", "sql", "swe"])
+def test_from_new_to_valid_by_the_readme(env: str, tmp_path: Path) -> None:
+    assert "intercode validate ." in bash(f"intercode new shop --env {env}", tmp_path)
+    folder = tmp_path / "shop"
+    readme = (folder / "README.md").read_text()
+    assert "{{" not in readme
+    named = re.findall(r"^- `([^`]+)`: ", readme, re.MULTILINE)
+    assert {"README.md", *named} == {path.name for path in folder.iterdir()}
+    commands = re.findall(r"^\$ (.+)$", readme, re.MULTILINE)
+    assert len(commands) == 5
+    printed = {command: bash(command, folder) for command in commands}
+    assert "3 of 3 tasks are as they should be" in printed["intercode validate ."]
+    assert "6 passed" in printed["python -m pytest -q test_tasks.py"]
+    assert re.search(r"all +3 +100\.0 %", printed["intercode run . --agent oracle"])
+    assert re.search(r"all +3 +0\.0 %", printed["intercode run . --agent noop"])
+    query = json.loads((folder / "tasks.jsonl").read_text().splitlines()[0])["query"]
+    assert query in printed["intercode play ."]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("new")
+    bash("intercode new shop", folder)
+    return folder / "shop"
+
+
+def test_the_folder_is_an_environment_in_python(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # its paths do not depend on where one is
+    env = make(str(shop), max_turns=2)
+    assert isinstance(env, InterCodeEnv) and env.max_turns == 2
+    env.reset(options={"task_id": "archive"})
+    env.step("grep ^2023 /srv/shop/orders.log > /srv/shop/orders-2023.log")
+    assert env.step("submit")[1] == 0.5  # one of the two files
+    assert env.episode.score is not None
+    assert env.episode.score.detail == {"wrong": ["/srv/shop/orders.log"]}
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "mkdir /root/answer",
+        "mkfifo /root/answer",
+        "ln -s /dev/zero /root/answer",
+        "head -c 1000000 /dev/zero > /root/answer",
+        "ln -s answer /root/answer",
+        "printf '\\377' > /root/answer; chmod 0 /root/answer",
+    ],
+)
+def test_the_reward_that_is_written_scores_whatever_it_finds(shop: Path, trick: str) -> None:
+    env = make(str(shop))
+    env.reset(options={"task_id": "pears"})
+    env.step(trick)
+    assert env.step("submit")[1] == 0.0
+    env.close()
+
+
+def test_what_is_written_can_be_told_by_programs(cli: Run, tmp_path: Path) -> None:
+    told = parsed(cli("new", "riddles", "--env", "ctf", "--json"))
+    keys(told, "folder env files")
+    assert told["folder"] == str(tmp_path / "riddles") and told["env"] == "ctf"
+    assert all((tmp_path / "riddles" / name).is_file() for name in told["files"])
+    assert read(tmp_path / "riddles").env == "ctf"
+    assert [path.name for path in tmp_path.iterdir()] == ["riddles"]  # and nothing beside it
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("../shop", "no name for a benchmark"),
+        ("2shop", "no name for a benchmark"),
+        ("a b", "no name for a benchmark"),
+        ("bash", "already the name of an environment"),
+        ("mbpp", "already the name of an environment or a dataset"),
+        ("taken", "there already is"),
+        ("dangling", "there already is"),
+    ],
+)
+def test_a_name_that_is_no_good_is_refused(
+    cli: Run, tmp_path: Path, name: str, message: str
+) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    assert message in cli("new", name, code=2).stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"taken", "dangling"}
+
+
+def test_an_environment_that_there_is_not_is_refused(cli: Run) -> None:
+    assert "fish" in cli("new", "shop", "--env", "fish", code=2).stderr
+
+
+def test_options_on_the_command_line_come_first(cli: Run, shop: Path, tmp_path: Path) -> None:
+    result = parsed(cli("run", shop, "--limit", 1, "--json", "--quiet", "--max-turns", 3))
+    manifest = json.loads((Path(tmp_path, result["run"]) / "run.json").read_text())
+    assert manifest["env"]["max_turns"] == 3
+    assert manifest["env"]["reward"] == str(shop / "reward.py:score")
+    assert manifest["env"]["reward_digest"]
+    assert result["statistics"]["success_rate"] == 1.0
+
+
+def test_a_folder_without_the_file_that_says_what_it_is_is_none(shop: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be read.*intercode new"):
+        read(shop / "files")
+    with pytest.raises(UsageError, match="no environment named"):
+        make(str(shop / "files"))

@@ -1,0 +1,117 @@
+"""What the examples must withstand. That they work as their READMEs say is tested with the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import intercode
+from intercode import InterCodeEnv
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+LINES = 100
+
+Try = Callable[..., float]
+
+
+@pytest.fixture(scope="module")
+def attempt() -> Iterator[Try]:
+    """What a task of an example is worth with these actions, gold's last of all if asked for."""
+    opened: dict[str, InterCodeEnv[object]] = {}
+
+    def run(example: str, task: str, *actions: str, then_gold: bool = False) -> float:
+        if example not in opened:
+            made = intercode.make(str(EXAMPLES / example))
+            assert isinstance(made, InterCodeEnv)
+            opened[example] = made
+        env = opened[example]
+        env.reset(options={"task_id": task})
+        gold = env.solution(env.dataset[task])
+        return max(env.step(action)[1] for action in (*actions, *(gold if then_gold else [])))
+
+    yield run
+    for env in opened.values():
+        env.close()
+
+
+@pytest.mark.parametrize("example", ["git_puzzle", "data_copilot", "c_vault"])
+def test_an_example_is_short(example: str) -> None:
+    code = [*(EXAMPLES / example).glob("[!R]*")]
+    assert len(code) >= 4
+    assert sum(len(path.read_text().splitlines()) for path in code) < LINES
+
+
+def test_the_git_puzzle_gives_half_for_a_near_miss(attempt: Try) -> None:
+    tag = "git -C /srv/recipes tag culprit {}"
+    assert attempt("git_puzzle", "culprit", tag.format("HEAD~1"), "submit") == 1.0
+    assert attempt("git_puzzle", "culprit", tag.format("HEAD~2"), "submit") == 0.5
+    assert attempt("git_puzzle", "culprit", tag.format("HEAD~3"), "submit") == 0.0
+
+
+def test_the_git_puzzle_finds_a_ref_that_git_has_packed(attempt: Try) -> None:
+    pack = "git -C /srv/recipes tag culprit HEAD~1; git -C /srv/recipes pack-refs --all"
+    assert attempt("git_puzzle", "culprit", pack, "submit") == 1.0
+
+
+def test_the_git_puzzle_runs_nothing_of_the_agent_s(attempt: Try) -> None:
+    liar = (
+        "mkdir -p /root/bin; printf '#!/bin/sh\\necho cfeb15ef' > /usr/local/bin/git; chmod 755 $_"
+    )
+    assert attempt("git_puzzle", "culprit", liar, "submit") == 0.0
+    assert attempt("git_puzzle", "culprit", "rm -rf /srv/recipes/.git", "submit") == 0.0
+
+
+def test_the_git_puzzle_s_script_is_not_left_in_it(attempt: Try) -> None:
+    look = 'test -e /tmp/history.sh && git -C /srv/recipes tag culprit "HEAD~1"'
+    assert attempt("git_puzzle", "culprit", look, "submit") == 0.0
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "SELECT 1",
+        "SELEC name FROM seller",
+        "WITH s AS (SELECT * FROM sale) SELECT * FROM s UNION SELECT * FROM sale;",
+        "-- DELETE FROM sale",
+    ],
+)
+def test_the_copilot_may_look_and_err(attempt: Try, action: str) -> None:
+    assert attempt("data_copilot", "best", action, then_gold=True) == 1.0
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "DELETE FROM sale WHERE id = 99",
+        "UPDATE nowhere SET a = 1",
+        "SELECT 1; DROP TABLE sale",
+        "CREATE TEMP TABLE t AS SELECT 1",
+        "INSERT INTO seller VALUES (1, 'again')",
+        "WITH s AS (SELECT 1) DELETE FROM sale",
+        "REPLACE INTO seller VALUES (1, 'Lena')",
+        "ALTER TABLE sale ADD COLUMN x",
+        "PRAGMA user_version = 3",
+        "BEGIN; ROLLBACK",
+        "VACUUM",
+    ],
+)
+def test_the_copilot_may_not_try_to_write(attempt: Try, action: str) -> None:
+    assert attempt("data_copilot", "best", action, then_gold=True) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("action", "found"),
+    [
+        ("grep -rhoa 'flag{[a-z_]*}' /srv /ctf /tmp /etc /root 2>/dev/null", False),
+        ("cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'", False),
+        ("exec 3<>/dev/tcp/127.0.0.1/5005; echo 1234 >&3; cat <&3", False),
+        ("exec 3<>/dev/tcp/127.0.0.1/5005; echo >&3; cat <&3", True),
+    ],
+)
+def test_the_vault_s_flag_is_only_behind_its_door(action: str, found: bool) -> None:
+    env = intercode.make(str(EXAMPLES / "c_vault"))
+    env.reset()
+    assert ("flag{" in env.step(action)[0]) == found
+    env.close()

@@ -1,0 +1,169 @@
+"""Folders with an intercode.toml, and what installed packages register."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from intercode import InterCodeEnv, UsageError, load_dataset, make, make_vec
+from intercode.project import read
+from intercode.registry import ENVS
+
+TASKS = '{"task_id": "a", "query": "Print a.", "gold": "echo a"}\n'
+MAZE = """
+from intercode import InterCodeEnv
+
+def score(task, episode, sandbox):
+    return len(episode.turns) / 4
+
+class Maze(InterCodeEnv):
+    name = "maze"
+
+    def __init__(self, data, *, doors=2, image="host", max_turns=10):
+        self.doors = doors
+        super().__init__(data, image=image, reward=score, max_turns=max_turns)
+"""
+
+
+def write(folder: Path, text: str, **files: str) -> Path:
+    files = {"tasks.jsonl": TASKS, "intercode.toml": text, **files}
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'env' is missing"),
+        ("env = 3", "'env' must be text, not 3"),
+        ('env = "fish"', "no environment 'fish'; known: bash, ctf"),
+        ('env = "bash:paper"', "no environment 'bash:paper'"),
+        ("env = ", "Invalid value"),
+        ('env = "bash"\ncolour = 1', "no option 'colour'; known: .*reward"),
+        ('env = "bash"\nattempts = 1', "'bash' has no option 'attempts'"),
+        ('env = "sql"\nimage = "host"', "'sql' has no option 'image'"),
+        ('env = "bash"\ndata = "x"', "no option 'data'"),
+        ('env = "bash"\nmax_turns = "3"', "'max_turns' must be a whole number, not '3'"),
+        ('env = "bash"\nnetwork = 1', "'network' must be true or false, not 1"),
+        ('env = "bash"\nmax_turns = true', "'max_turns' must be a whole number, not True"),
+        ('env = "bash"\ntimeout = 0', "'timeout' must be a number above 0"),
+        ('env = "bash"\nmemory = "1G"', "'memory' must be a number above 0"),
+        ('env = "env.py:Maze"', "there is no file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        read(write(tmp_path, text))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_paths_begin_in_the_folder(tmp_path: Path) -> None:
+    found = read(write(tmp_path, 'env = "bash"\nimage = "host+./a.sh"\nreward = "r.py:f"'))
+    assert found.tasks == str(tmp_path / "tasks.jsonl")
+    assert found.options == {"image": f"host+{tmp_path}/a.sh", "reward": f"{tmp_path}/r.py:f"}
+    found = read(write(tmp_path, 'env = "bash"\nimage = "debian:bookworm"\ntasks = "mbpp"'))
+    assert found.tasks == "mbpp" and found.options == {"image": "debian:bookworm"}
+    text = 'env = "swe"\nrepositories = "https://example.org/a"\ntimeout = 5'
+    found = read(write(tmp_path, text))
+    assert found.options == {"repositories": "https://example.org/a"}
+    assert found.limits == {"timeout": 5}
+
+
+def test_limits_hold_and_what_a_caller_gives_comes_first(tmp_path: Path) -> None:
+    folder = str(write(tmp_path, 'env = "bash"\ntimeout = 0.2\nmax_turns = 1'))
+    env = make(folder)
+    env.reset()
+    _, _, _, truncated, info = env.step("sleep 20")
+    assert info["timed_out"] and truncated
+    env.close()
+    many = make_vec(folder, num_envs=2, max_turns=2)
+    many.reset(seed=0)
+    assert not many.step(("true", "true"))[3].any()
+    many.close()
+
+
+def test_a_folder_has_an_environment_of_its_own(tmp_path: Path) -> None:
+    folder = write(tmp_path, 'env = "maze.py:Maze"\ndoors = 3', **{"maze.py": MAZE})
+    for _ in range(2):  # read again, it is the same
+        env = make(str(folder))
+    assert isinstance(env, InterCodeEnv) and env.name == "maze"
+    assert env.doors == 3  # type: ignore[attr-defined]
+    env.reset()
+    env.step("true")
+    assert env.step("submit")[1] == 0.25
+    env.close()
+    many = make_vec(str(folder), num_envs=2)  # though it takes no cache
+    many.close()
+    run = [sys.executable, "-m", "intercode.cli", "run", ".", "--quiet"]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "maze · agent oracle" in done.stdout and "0.250" in done.stdout
+
+
+def test_an_environment_without_a_name_of_its_own_is_refused(tmp_path: Path) -> None:
+    for name in ("bash", "Maze 1"):
+        source = MAZE.replace('"maze"', repr(name))
+        folder = write(tmp_path, 'env = "maze.py:Maze"', **{"maze.py": source})
+        with pytest.raises(UsageError, match="needs a 'name' of its own"):
+            read(folder)
+    assert ENVS.get("bash").__module__ == "intercode.envs.bash"
+
+
+PACKAGE = {
+    "mazes.py": f"{MAZE}\n\ndef load():\n    from intercode import Dataset, Task\n"
+    "    return Dataset([Task('m', 'Find the way out.', gold=('true',))], 'mazes')\n",
+    "mazes-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mazes\nVersion: 1.0\n",
+    "mazes-1.0.dist-info/entry_points.txt": """\
+[intercode.environments]
+mazes = mazes:Maze
+bash = mazes:Maze
+
+[intercode.datasets]
+mazes = mazes:load
+
+[intercode.rewards]
+bash:quarter = mazes:score
+""",
+}
+
+PROGRAM = """
+import intercode
+from intercode.registry import ENVS
+
+env = intercode.make("mazes", data="mazes", doors=5)
+env.reset()
+env.step("true")
+print(env.name, env.doors, env.step("submit")[1])
+env.close()
+env = intercode.make("bash", data="mazes", reward="quarter")
+env.reset()
+print(type(env).__name__, env.step("submit")[1])
+env.close()
+"""
+
+
+def test_an_installed_package_registers(tmp_path: Path) -> None:
+    for name, content in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+
+    def python(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # The current directory is on the path of both, as where packages are installed would be.
+    assert python("-c", PROGRAM) == "maze 5 0.25\nBashEnv 0.0\n"
+    said = python("-m", "intercode.cli", "run", "mazes", "--quiet", "--max-turns", "3")
+    assert "mazes · agent oracle · mazes (1 tasks" in said
+    assert "1 of 1" not in said
+
+
+def test_the_bundled_datasets_come_before_a_package_s() -> None:
+    assert load_dataset("bash").name == "bash"
