@@ -108,7 +108,12 @@ def run_python(code: str, *args: object) -> subprocess.Popen[str]:
         ("host+builtin:fs_shop.sh", "host", "", ["builtin:fs_shop.sh"]),
         ("/srv/c++", "folder", "/srv/c++", []),
         ("/srv/../root/+/x.tgz", "folder", "/root", ["/x.tgz"]),
-        ("oci:docker.io/library/alpine:3", "oci", "docker.io/library/alpine:3", []),
+        ("oci:/a/image.tar[x:1]+/b.sh", "oci", "/a/image.tar[x:1]", ["/b.sh"]),
+        ("docker://docker.io/library/alpine:3", "docker", "//docker.io/library/alpine:3", []),
+        ("/a/Dockerfile", "dockerfile", "/a/Dockerfile", []),
+        ("/a/x.Dockerfile[A=1,--target=b]", "dockerfile", "/a/x.Dockerfile[A=1,--target=b]", []),
+        ("/a/Dockerfile.old/", "folder", "/a/Dockerfile.old", []),
+        ("dockerfile:/a/../b", "dockerfile", "/b", []),
     ],
 )
 def test_spec(text: str, scheme: str, argument: str, additions: list[str]) -> None:
@@ -140,7 +145,7 @@ def test_spec_refused(text: str) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("text", ["nope", "nl2bash:3", "dockerfile:x", "docker:x", "Nl2bash"])
+@pytest.mark.parametrize("text", ["nope", "nl2bash:3", "podman:x", "Nl2bash"])
 def test_unknown_image_lists_what_is_understood(text: str) -> None:
     with pytest.raises(ImageError, match=r"(?s)debian:SUITE.*builtin:NAME"):
         resolve(text)

@@ -20,10 +20,14 @@ class Account:
     gid: int
     home: str
     name: str
+    groups: tuple[int, ...] = ()
+    """Its other groups."""
 
     def __str__(self) -> str:
         """Its numbers; nothing for root."""
-        return f"{self.uid}:{self.gid}" if self.uid or self.gid else ""
+        if not self.uid and not self.gid:
+            return ""
+        return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
 
 
 def user(layers: Sequence[Path], text: str) -> Account:
@@ -40,7 +44,10 @@ def user(layers: Sequence[Path], text: str) -> Account:
         raise ImageError(f"the image has no user {name!r}")
     uid, gid = (int(found[2]), int(found[3])) if found else (int(name), 0)
     home, login = (found[5] or "/", found[0]) if found else ("/", name)
-    return Account(uid, _group(layers, group) if group else gid, home, login)
+    if group:
+        return Account(uid, _group(layers, group), home, login)
+    also = [g for g in _table(layers, "etc/group") if login in g[-1].split(",")] if uid else []
+    return Account(uid, gid, home, login, tuple(int(line[2]) for line in also))
 
 
 def owner(layers: Sequence[Path], text: str) -> tuple[int, int]:

@@ -46,7 +46,8 @@ class Image:
     cwd: str = "/root"
     """The directory in which a command starts."""
     user: str = ""
-    """Who a command runs as, by number: ``uid:gid``; empty: root."""
+    """Who a command runs as, by number: ``uid:gid``, and ``,group`` for each other group; empty:
+    root."""
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The configuration of an image that has one, as OCI writes it: ``Env``, ``Cmd``, ``Labels``, …
     for people and for other tools. What InterCode goes by are the fields above."""

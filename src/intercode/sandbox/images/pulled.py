@@ -35,8 +35,8 @@ def make(argument: str, context: Context) -> Image:
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
-            f"docker:{argument} is an image of a Docker engine's own, for its sandboxes alone; "
-            f"docker://{argument} is pulled from its registry"
+            f"docker:{argument} is no name of an image: docker://{argument} is pulled from its "
+            f"registry, and docker-daemon:{argument} is what a Docker engine has, for --sandbox docker"
         )
     if not _REFERENCE.fullmatch(reference):
         raise ImageError(f"{reference!r} is no name of an image in a registry")

@@ -175,7 +175,7 @@ class Unpacker:
         assert source is not None  # a regular file's
         written = 0
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as target:
+        with source, os.fdopen(descriptor, "wb") as target:
             while block := source.read(1 << 20):
                 written += target.write(block)
         if written != member.size:

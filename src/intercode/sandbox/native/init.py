@@ -36,7 +36,7 @@ class Init:
         lower: int,
         capabilities: int,
         kept: int,
-        user: tuple[int, int] = (0, 0),
+        user: tuple[int, ...] = (0, 0),
         peak: int | None = None,
     ) -> None:
         self.control = control
@@ -166,12 +166,12 @@ class Init:
 
         None is the image's own user.
         """
-        uid, gid = self.own if user is None else (0, 0)
+        uid, gid, *groups = self.own if user is None else (0, 0)
         if user not in (None, "root", "0"):
             uid, gid = inside.look_up_user(str(user))
         if uid == gid == 0:
             return {}
-        return {"user": uid, "group": gid, "extra_groups": []}
+        return {"user": uid, "group": gid, "extra_groups": groups}
 
     def do_signal(self, pid: int, number: int, fds: list[int]) -> None:
         """Send a signal to one process; nothing happens if it has ended."""

@@ -24,16 +24,20 @@ class UserRights:
         kept: Those that programs of user 0 have.
         uid: The user that programs are.
         gid: Their group.
+        groups: Their other groups.
     """
 
-    def __init__(self, all_rights: int, kept: int, uid: int = 0, gid: int = 0) -> None:
+    def __init__(
+        self, all_rights: int, kept: int, uid: int = 0, gid: int = 0, *groups: int
+    ) -> None:
         self.all_rights, self.kept = all_rights, kept
-        self.uid, self.gid = uid, gid
+        self.uid, self.gid, self.groups = uid, gid, groups
 
     def __enter__(self) -> None:
         if self.uid == self.gid == 0:
             syscalls.capset(self.kept, self.all_rights, self.kept)
             return
+        os.setgroups(self.groups)
         os.setegid(self.gid)
         os.seteuid(self.uid)  # of another than 0, which has no capability
         if self.uid == 0:
@@ -45,6 +49,7 @@ class UserRights:
         syscalls.capset(self.all_rights, self.all_rights, self.kept)
         if self.uid or self.gid:
             os.setegid(0)
+            os.setgroups([])
             # A change of credentials clears it.
             syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -75,8 +75,8 @@ class Inside:
     """One of the image."""
     kept: int
     """The capabilities that programs have."""
-    user: tuple[int, int]
-    """User and group id of programs, unless another user is asked for."""
+    user: tuple[int, ...]
+    """User and group ids of programs, unless another user is asked for."""
 
 
 def clone(network: bool) -> int:
@@ -124,8 +124,8 @@ def enter(spec: dict[str, Any], link: socket.socket, machine: Machine) -> Inside
     _drop_rights(kept)
     sc.set_seccomp(machine.seccomp_program)
     os.umask(0o022)
-    uid, _, gid = spec["user"].partition(":")
-    return Inside(upper, lower, kept, (int(uid or 0), int(gid or 0)))
+    user = spec["user"].replace(":", ",") or "0,0"
+    return Inside(upper, lower, kept, tuple(map(int, user.split(","))))
 
 
 def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:

@@ -81,6 +81,7 @@ class _Build:
         self._files = Tree((self._folder,), rules, rules.has_exceptions, name=str(self._folder))
         self._arguments = Arguments(options.arguments, _platform())
         self._made: dict[int, Image] = {}
+        self._args: dict[int, dict[str, str]] = {}
         context.inputs.update(filter(None, (options.path, file, self._folder)))
 
     def image(self) -> Image:
@@ -120,7 +121,7 @@ class _Build:
         return self._made[stage.index]
 
     def _build(self, stage: Stage) -> Image:
-        base = self._base(stage)
+        base, args = self._base(stage)
         state = evaluate.Stage.begin(
             base,
             source=self._source,
@@ -128,23 +129,26 @@ class _Build:
             other=lambda instruction, name: self._other(stage, instruction, name),
             network=self._options.network,
             arguments=self._arguments,
+            args=dict(args),
         )
         image = base
         for instruction, step in state.steps(stage.instructions):
             image = self._layer(image, instruction, step)
+        self._args[stage.index] = state.args
         account = accounts.user(image.layers, state.user)
         home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
         finished = state.finished(replace(image, user=str(account)))
         return replace(finished, env={**finished.env, **(home if state.user else {})})
 
-    def _base(self, stage: Stage) -> Image:
+    def _base(self, stage: Stage) -> tuple[Image, dict[str, str]]:
+        """What it is from, and the build arguments that hold there."""
         start = stage.start
         try:
             name = evaluate.from_name(stage.base, self._arguments, self._source.escape)
             self._check_platform(start)
             if (other := self._plan.stage(name, stage.index)) and not name.isdigit():
-                return self._stage(other)
-            return bases.find(name, self._folder, self._context)
+                return self._stage(other), self._args[other.index]
+            return bases.find(name, self._folder, self._context), {}
         except (ImageError, ValueError) as error:
             if isinstance(error, ImageError) and str(error).startswith(f"{self._source.name}:"):
                 raise

@@ -157,6 +157,7 @@ class Stage:
             owner=self._word(instruction.flag("chown")),
             mode=int(mode, 8) if mode else None,
             unpack=instruction.name == "ADD",
+            keep_owner=image is not None,
         )
 
     _add = _copy

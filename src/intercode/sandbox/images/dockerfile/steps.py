@@ -112,6 +112,8 @@ class Copy:
     mode: int | None
     unpack: bool
     """Whether archives are unpacked."""
+    keep_owner: bool
+    """Whether files without an owner here keep their own: those of an image."""
 
     def key(self) -> list[str | bytes]:
         """As `Step`."""
@@ -124,7 +126,7 @@ class Copy:
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
         owner = accounts.owner(base.layers, self.owner) if self.owner else None
-        writer = Writer(base, layer, owner, self.mode)
+        writer = Writer(base, layer, owner, self.mode, self.keep_owner)
         into = self.to.endswith("/") or len(self.items) > 1 or Tree(base.layers).is_dir(self.to)
         for item in self.items:
             found = item.tree.look(item.parts) if item.tree else None
@@ -150,18 +152,24 @@ class Writer:
     Args:
         base: The image below.
         layer: An empty folder.
-        owner: Whose they become; None: root's, or of an archive's members those that it names.
+        owner: Whose they become, but for an archive's members; None: root's.
         mode: Theirs, if not their own.
+        keep_owner: Whether, without an owner, files keep their own.
     """
 
     def __init__(
-        self, base: Image, layer: Path, owner: tuple[int, int] | None, mode: int | None
+        self,
+        base: Image,
+        layer: Path,
+        owner: tuple[int, int] | None,
+        mode: int | None,
+        keep_owner: bool = False,
     ) -> None:
         mounted = host_mounts() if base.host else ()
         below = tuple(name.strip("/") for name in mounted)
         self._tree = Tree((*base.layers, layer))
         self._unpacker = Unpacker(layer, base.layers, below)
-        self._owner, self._mode = owner, mode
+        self._owner, self._mode, self._keep_owner = owner, mode, keep_owner
         self._now = time.time()
 
     def finish(self) -> None:
@@ -190,17 +198,13 @@ class Writer:
 
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
         """The content of a directory. One that is there already keeps its owner and mode."""
-        found = tree.look(parts)
-        assert found is not None
-        self.folders(os.path.dirname(path.rstrip("/")))  # noqa: PTH120 - it is the image's
-        if not self._tree.is_dir(path):
-            self._entry(found.path, found.info, path)
+        self.folders(path)
         for place, below in tree.walk(parts):
             inner = "/".join(place[len(parts) :])
             self._entry(below.path, below.info, f"{path.rstrip('/')}/{inner}")
 
     def archive(self, source: Path, path: str) -> None:
-        """An archive's members."""
+        """An archive's members, with the owners that it names, as Docker has it."""
         self.folders(path)
         with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
             for member in file:
@@ -211,8 +215,6 @@ class Writer:
                 if member.islnk():
                     link = split_name(member.linkname)
                     member.linkname = "/".join((path.strip("/"), *link)).strip("/")
-                if self._owner is not None:
-                    member.uid, member.gid = self._owner
                 self._unpacker.add(file, member)
 
     def _entry(self, source: Path, info: os.stat_result, path: str) -> None:
@@ -226,6 +228,8 @@ class Writer:
         if kind is None:
             return  # a socket, which means nothing without its process
         header = _header(path, kind, stat.S_IMODE(info.st_mode), info.st_mtime)
+        if self._keep_owner:
+            header.uid, header.gid = info.st_uid, info.st_gid
         if kind == tarfile.SYMTYPE:
             header.linkname = str(source.readlink())
             self._add(header)
@@ -238,7 +242,8 @@ class Writer:
     def _add(
         self, header: tarfile.TarInfo, content: bytes | Path = b"", keep_mode: bool = False
     ) -> None:
-        header.uid, header.gid = self._owner or (0, 0)
+        if self._owner is not None:
+            header.uid, header.gid = self._owner
         if self._mode is not None and not keep_mode:
             header.mode = self._mode
         self._unpacker.add(_Content(content), header)
