@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import containers
 import floors
 import intercode
 import python
@@ -184,6 +185,7 @@ def main() -> int:
         "comparing": sql.comparing,
         "python": python.prompt,
         "swe": swe.issues,
+        "docker": containers.measure,
     }
     if args.upstream:
         parts["mbpp"] = lambda: python.gold(Path(args.upstream))

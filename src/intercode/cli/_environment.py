@@ -165,7 +165,7 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     given = {option: value for option, value in given.items() if value is not None}
     known = _parameters(name, args.protocol)
     if wrong := [option for option in given if option not in known]:
-        flag = "--" + wrong[0].replace("_", "-")
+        flag = "--" + wrong[0].replace("provider", "sandbox").replace("_", "-")
         raise UsageError(f"environment {name!r}, protocol {args.protocol!r}, takes no {flag}")
     reward = given.get("reward")
     if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
@@ -186,7 +186,7 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     facts |= {
         option: given[option] for option in ("network", "attempts", "python") if option in given
     }
-    provider = provider_that_tells(name)
+    provider = provider_that_tells(name, args.provider)
 
     def make() -> InterCodeEnv[Any]:
         return cast("InterCodeEnv[Any]", create(name, protocol=args.protocol, **options))
@@ -222,17 +222,17 @@ def _say(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
 
-def provider_that_tells(env: str = "bash") -> Provider:
-    """An environment's sandbox provider.
+def provider_that_tells(env: str = "bash", provider_name: str | None = None) -> Provider:
+    """An environment's sandbox provider, by its name.
 
     What it builds, which may take minutes, it says on standard error.
     """
     if env == "python":
         from intercode.interpreters.python_start import provider as of_python
 
-        provider = of_python()
+        provider = of_python(provider_name or "native")
     else:
-        provider = get_provider()
+        provider = get_provider(provider_name or "native")
     if hasattr(provider, "progress"):
         provider.progress = _say
     return provider

@@ -6,9 +6,11 @@ import argparse
 import re
 from typing import Any
 
+from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
 
 ENVIRONMENT = (
+    "provider",
     "image",
     "network",
     "attempts",
@@ -64,6 +66,12 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     """Options that say where tasks are tried, and within what limits."""
     limits = Limits()
     group = parser.add_argument_group("where")
+    group.add_argument(
+        "--sandbox",
+        choices=sorted(PROVIDERS),
+        dest="provider",
+        help="what runs the sandboxes: native (default), or docker: an engine with Docker's API",
+    )
     group.add_argument(
         "--image", metavar="IMAGE", help="for all tasks (default: each task's own, else host)"
     )

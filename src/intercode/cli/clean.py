@@ -1,4 +1,4 @@
-"""Remove what killed runs have left: control groups, snapshots, half-built images.
+"""Remove what killed runs have left: control groups, containers, snapshots, half-built images.
 
 What a living process uses is never touched, nor are finished images (see 'intercode images
 prune') and runs.
@@ -14,6 +14,7 @@ import argparse
 
 from intercode.cli._text import print_json, safe
 from intercode.sandbox import images
+from intercode.sandbox.docker.sweep import sweep_all
 from intercode.sandbox.native.sweep import sweep
 
 
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Sweep, and say what was found."""
-    found = sweep(args.dry_run)
+    found = sweep(args.dry_run) + sweep_all(args.dry_run)
     # A half-built image is only told from one that is being built by taking its lock.
     found += [] if args.dry_run else [str(path) for path in images.sweep()]
     if args.json:

@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from intercode import __version__
 from intercode.cli._text import indented, print_json, safe
 from intercode.evaluate.manifest import version
+from intercode.sandbox.docker.doctor import DOCKER_SANDBOX
+from intercode.sandbox.docker.doctor import check as check_docker
 from intercode.sandbox.native.doctor import Check, check
 
 _EXTRAS = {"yaml": "yaml"}
@@ -33,8 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run all checks and print them."""
-    checks = [*_python(), *check(), _bash(), *_extras()]
-    usable = all(found.ok is not False for found in checks)
+    checks = [*_python(), *check(), *check_docker(), _bash(), *_extras()]
+    usable = all(found.ok is not False for found in checks) or any(
+        found.ok for found in checks if found.name == DOCKER_SANDBOX
+    )
     if args.json:
         print_json({"usable": usable, "checks": [asdict(found) for found in checks]})
         return 0 if usable else 1

@@ -19,7 +19,7 @@ LABEL = "intercode"
 LEASE = "intercode.lease"
 """Whose it is: a sweep removes those of processes that are gone."""
 _SECONDS = 120
-_INSTALL = "pip install 'intercode-gym[docker]'"
+INSTALL = "pip install 'intercode-gym[docker]'"
 _SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock", "{run}/podman/podman.sock",
             "/run/podman/podman.sock")  # fmt: skip
 
@@ -52,7 +52,7 @@ class Engine:
             import docker
         except ImportError:
             raise SandboxUnavailableError(
-                f"the sandbox 'docker' needs the package docker: {_INSTALL}", _INSTALL
+                f"the sandbox 'docker' needs the package docker: {INSTALL}", INSTALL
             ) from None
         environment = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
         try:

@@ -1,7 +1,7 @@
 """From an image's name to what the engine starts containers from.
 
 A name means the same as on the native sandbox: the image is built as there, and given to the engine
-once, under its digest. ``docker:REFERENCE`` is an image of the engine's own.
+once, under its digest. ``docker-daemon:REFERENCE`` is an image of the engine's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from intercode.sandbox.images import (
 )
 from intercode.sandbox.images.base import clean_environment
 
-SCHEME = "docker:"
+SCHEME = "docker-daemon:"
 REPOSITORY = "intercode"
 _FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
@@ -84,7 +84,7 @@ class Images:
                 self._known[key] = EngineImage(
                     replace(image, layers=()),
                     self._imported(image),
-                    user=image.user or "0",
+                    user=image.user.partition(",")[0] or "0",
                     binds=tuple(host_mounts()) if image.host else (),
                     hidden=tuple(_hidden()) if image.host else (),
                     files={path: tree.read(image.layers, path) or "" for path in _FILES},

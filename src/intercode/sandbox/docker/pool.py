@@ -76,7 +76,7 @@ class Pool:
                 container.close()
                 return
             self._coming[key] += 1
-        self._later(lambda: self._arrive(key, lambda: self._as_new(container)))
+        self._later(lambda: self._return(container))
 
     def lost(self, container: Container) -> None:
         """It is no longer used, and cannot be."""
@@ -102,6 +102,10 @@ class Pool:
             return container
         container.close()
         return None
+
+    def _return(self, container: Container) -> None:
+        self._arrive(container.key, lambda: self._as_new(container))
+        self._refill(container.key)  # it may not have been usable
 
     def _ahead(self, key: Key) -> Container | None:
         return None if self.closed else self._start(key)

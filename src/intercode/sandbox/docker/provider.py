@@ -168,7 +168,7 @@ class DockerProvider:
             if self._home is None:
                 sweep(self._engine)
                 driver = self._engine.info()
-                self._home = Home(self._preload, self._path, _has_quota(driver))
+                self._home = Home(self._preload, self._path, has_quota(driver))
             return self._home
 
     def _new_pool(self) -> Pool:
@@ -227,7 +227,7 @@ def _for_user(found: EngineImage, container: Container) -> Image:
     return replace(found.image, env={**found.image.env, **own})
 
 
-def _has_quota(info: dict[str, Any]) -> bool:
+def has_quota(info: dict[str, Any]) -> bool:
     """Whether a container's size can be limited: overlay2 on xfs with project quotas."""
     status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
     return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"

@@ -34,6 +34,17 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
     return found + sweep_folders(dry_run)
 
 
+def sweep_all(dry_run: bool = False) -> list[str]:
+    """The same, where there may be no engine."""
+    engine = Engine()
+    try:
+        return sweep(engine, dry_run)
+    except SandboxError:
+        return sweep_folders(dry_run)
+    finally:
+        engine.close()
+
+
 def sweep_folders(dry_run: bool = False) -> list[str]:
     """The same of what is kept on this machine for containers. Needs no engine."""
     found = []

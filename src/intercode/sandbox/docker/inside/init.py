@@ -11,7 +11,6 @@ import socket
 from typing import Any
 
 from intercode.sandbox.docker.inside import compare, layer, mounts, restore, users
-from intercode.sandbox.native import inside
 from intercode.sandbox.native.init import Init
 
 
@@ -30,24 +29,19 @@ class ContainerInit(Init):
         self, control: socket.socket, rights: int, kept: int, hello: dict[str, Any]
     ) -> None:
         nowhere = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        super().__init__(control, nowhere, nowhere, rights, kept)
         self.user = users.find(hello["user"])
+        own = (self.user.uid, self.user.gid)
+        super().__init__(control, nowhere, nowhere, rights, kept, own)
         self.tree = compare.Tree(self.root, hello["volumes"])
         self.mounted = mounts.MountedFiles(hello["files"])
         self.memory = mounts.InMemory()
 
     def identity(self, user: str | None) -> dict[str, Any]:
-        """What `Popen` needs to run as a user; as the image's own, if no other is asked for."""
-        if user is not None:
-            return super().identity(user)
-        if self.user.is_root:
-            return {}
-        own = self.user
-        return {"user": own.uid, "group": own.gid, "extra_groups": list(own.groups)}
-
-    def user_rights(self) -> inside.UserRights:
-        """For its duration, only what the image's user may do."""
-        return users.Rights(self.capabilities, self.kept, self.user)
+        """What `Popen` needs to run as a user; the image's own has groups, too."""
+        identity = super().identity(user)
+        if user is None and identity:
+            identity["extra_groups"] = list(self.user.groups)
+        return identity
 
     def do_root(self, fds: list[int]) -> dict[str, Any]:
         """A descriptor of the root, for others to be compared with."""

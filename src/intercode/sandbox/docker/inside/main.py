@@ -20,15 +20,8 @@ from typing import Any
 from intercode.sandbox.docker.inside.init import ContainerInit
 from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native.launch import CAPABILITY_BITS
 
-CAPABILITY_BITS = {
-    "chown": 0,
-    "dac_override": 1,
-    "fowner": 3,
-    "fsetid": 4,
-    "setgid": 6,
-    "setuid": 7,
-}
 _HARD_OPEN_FILES = 4096
 
 

@@ -2,7 +2,8 @@
 
 All that an episode can leave: processes (killed before), files of the image's, files in memory,
 System V memory, semaphores and queues. What is put back has the content, the owner, the mode, the
-times and the extended attributes of the pristine file; its inode number is its own. Where there is anything else, or too much, the container is not for reuse.
+times and the extended attributes of the pristine file; its inode number is its own. Where there is
+anything else, or too much, the container is not for reuse.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The user whom an image names for its programs, and acting as they for a moment."""
+"""The user whom an image names for its programs."""
 
 from __future__ import annotations
 
 import os
 import stat
 from dataclasses import dataclass
-
-from intercode.sandbox.native import inside
 
 _BYTES = 1 << 20
 
@@ -20,11 +18,6 @@ class User:
     groups: tuple[int, ...]
     name: str
     home: str
-
-    @property
-    def is_root(self) -> bool:
-        """Whether it is user 0 with its own group."""
-        return self.uid == self.gid == 0
 
 
 def find(text: str) -> User:
@@ -63,27 +56,3 @@ def _table(path: str) -> list[list[str]]:
         lines = file.read(_BYTES).decode(errors="replace").splitlines()
     fields = [line.split(":") for line in lines]
     return [f for f in fields if len(f) > 2 and f[2].isdigit()]
-
-
-class Rights(inside.UserRights):
-    """For its duration, this process may do what the image's user may, and no more."""
-
-    def __init__(self, all_rights: int, kept: int, user: User) -> None:
-        super().__init__(all_rights, kept)
-        self.user = user
-
-    def __enter__(self) -> None:
-        if self.user.is_root:
-            super().__enter__()
-            return
-        os.setgroups(self.user.groups)
-        os.setegid(self.user.gid)
-        os.seteuid(self.user.uid)  # which takes the capabilities, too
-
-    def __exit__(self, *_: object) -> None:
-        if self.user.is_root:
-            super().__exit__()
-            return
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups([])
