@@ -46,7 +46,7 @@ def test_it_runs(version: str) -> None:
         (f"intercode.interpreters.{name}", python_start._source(name))
         for name in python_start._NEEDED[python_start.SESSION]
     ]
-    facts = json.dumps({"modules": sources, "limit": 1000}).encode()
+    facts = json.dumps({"modules": sources, "cwd": "/", "limit": 1000}).encode()
     actions = [b"x = 20\nx + 1", b"def f():\n    return 1 / 0\nf()", b"exit(3)", b"x"]
     data = struct.pack("=I", len(facts)) + facts
     data += b"".join(python_wire.frame(0, n, action) for n, action in enumerate(actions))

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from intercode.errors import ActionError, TaskError
+from intercode.errors import ActionError, ImageError, TaskError
 from intercode.interpreters import python_worker as worker
 from intercode.interpreters.base import Execution
 from intercode.interpreters.drain import Drain
@@ -30,6 +30,7 @@ _EXIT_SECONDS = 5.0
 _PRELUDE_SECONDS = 60.0
 _CHUNK = 1 << 18
 _MOST_AT_ONCE = 1 << 20
+_GONE = "it cannot be started any more: its program is gone"
 _KILLED = 128 + signal.SIGKILL
 
 _drain = Drain()
@@ -77,7 +78,11 @@ class PythonInterpreter:
         self._prelude = prelude
         self._number = 0
         self._pending = OutputBuffer(sandbox.limits.output)
-        self._process = self._start()
+        self._gone = False
+        self._process = start(sandbox, SESSION, python)
+        if said := self._run_prelude():
+            self.close()
+            raise TaskError(f"the task's 'setup_code' fails: {said}")
         self._rest()
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
@@ -87,6 +92,8 @@ class PythonInterpreter:
         """
         if "\0" in action:
             raise ActionError("source code cannot hold a NUL")
+        if self._gone:
+            return Execution(b"", ok=False, notes=(_GONE,), info={"executed": False})
         began = time.monotonic()
         seconds = self.sandbox.limits.timeout if timeout is None else timeout
         _drain.release(self._process.out)
@@ -118,19 +125,20 @@ class PythonInterpreter:
         _drain.release(self._process.out)
         self._process.close()
 
-    def _start(self) -> PythonProcess:
-        self._process = process = start(self.sandbox, SESSION, self._python)
-        if self._prelude:
-            run = _Run(0, OutputBuffer(4096), time.monotonic() + _PRELUDE_SECONDS)
-            self._run(run, self._prelude)
-            if run.status != worker.DONE:
-                said = run.output.getvalue().decode(errors="replace").strip()
-                self.close()
-                raise TaskError(f"the task's 'setup_code' fails: {said or 'it does not end'}")
-        return process
+    def _run_prelude(self) -> str:
+        """Run it; what went wrong."""
+        if not self._prelude:
+            return ""
+        run = _Run(0, OutputBuffer(4096), time.monotonic() + _PRELUDE_SECONDS)
+        self._run(run, self._prelude)
+        if run.status == worker.DONE:
+            return ""
+        return run.output.getvalue().decode(errors="replace").strip() or "it does not end"
 
     def _rest(self) -> None:
         """Between actions a thread may go on printing: the output of the next one."""
+        if self._gone:
+            return
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
         _drain.watch(self._process.out, self._pending, limit)
 
@@ -214,7 +222,8 @@ class PythonInterpreter:
         if run.lost:
             why = "was killed" if run.stopped else _end(self._process)
             self._restart()
-            notes.append(f"the interpreter {why}; it was started anew, and all names are lost")
+            now = _GONE if self._gone else "it was started anew, and all names are lost"
+            notes.append(f"the interpreter {why}; {now}")
         elif run.stopped:
             notes.append("interrupted: the interpreter goes on, with its names")
         elif run.status == worker.EXITED:
@@ -224,7 +233,13 @@ class PythonInterpreter:
     def _restart(self) -> None:
         self._process.close()
         self.sandbox.kill()
-        self._process = self._start()
+        try:
+            self._process = start(self.sandbox, SESSION, self._python)
+        except ImageError:
+            self._gone = True
+            return
+        # It has run before: if it fails now, then by what the agent has done to its files.
+        self._run_prelude()
 
 
 def _left_well(run: _Run) -> bool:

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.errors import ImageError, UsageError
+from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.python_wire import Frames, frame
 from intercode.sandbox import Process, Provider, Sandbox, get_provider
 
@@ -51,6 +51,10 @@ def read(size):
         data += os.read(230, size - len(data))
     return data
 start = json.loads(read(struct.unpack("=I", read(4))[0]))
+try:
+    os.chdir(start["cwd"])
+except OSError:
+    pass  # an agent has removed it
 for name in ("intercode", "intercode.interpreters"):
     sys.modules[name] = types.ModuleType(name)
 for name, source in start["modules"]:
@@ -191,12 +195,16 @@ def _execute(sandbox: Sandbox, module: str, python: str) -> PythonProcess:
         process = sandbox.popen(
             [python, "-c", _BOOTSTRAP],
             channels={_READ: "r", _WRITE: "w"},
-            env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"},
+            cwd="/",
+            env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1", "PWD": sandbox.cwd},
         )
-    except FileNotFoundError as error:
+    except OSError as error:
+        if isinstance(error, SandboxError):
+            raise
         raise ImageError(f"the image has no program {python!r} to be its Python") from error
     sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _NEEDED[module]]
-    facts = json.dumps({"modules": sources, "limit": sandbox.limits.output}).encode()
+    given = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
+    facts = json.dumps(given).encode()
     fds = process.fds
     started = PythonProcess(process, fds[_WRITE], fds[_READ], fds[1])
     started.send_raw(struct.pack("=I", len(facts)) + facts)

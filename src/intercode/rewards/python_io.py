@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from intercode.episode import Episode
-from intercode.errors import TaskError
+from intercode.errors import ImageError, TaskError
 from intercode.interpreters.python_program import RUN, SAID
 from intercode.interpreters.python_start import PROGRAM, PythonProcess, start
 from intercode.rewards.python_source import session_source
@@ -32,6 +32,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
 _SHOWN = 200
 _NOTHING = (b"", "")
+_FORGED = "it sent what no program sends"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +119,28 @@ def _run(
 ) -> Result:
     request = {"before": submitted.before, "program": submitted.program, "stdin": case["stdin"]}
     most = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
-    with closing(start(sandbox, PROGRAM, python)) as process:
+    try:
+        started = start(sandbox, PROGRAM, python)
+    except ImageError as error:  # by the agent's doing: the image has it
+        return Result(False, str(error))
+    with closing(started) as process:
         deadline = time.monotonic() + timeout
         process.send(RUN, 0, json.dumps(request).encode(), timeout)
         printed, said = bytearray(), ""
-        for out, control in _events(process, deadline):
+        for out, control in _events(sandbox, process, deadline):
             printed += out
             said = said or control
             if len(printed) > most:
                 sandbox.kill()
                 return Result(False, f"it printed more than {most} bytes")
+            if control == _FORGED:
+                sandbox.kill()
+                return Result(False, _FORGED)
         code = process.process.poll()
     if code is None:
         sandbox.kill()
         return Result(False, f"not done within {timeout:g} s", late=True)
     if code:
-        sandbox.kill()  # that a sandbox which died is noticed, and is no wrong answer
         return Result(False, said or f"it ended with exit code {code}")
     text = printed.decode(errors="surrogateescape")
     if same_output(text, case["stdout"]):
@@ -141,7 +148,9 @@ def _run(
     return Result(False, f"it printed {text[:_SHOWN]!r}, not {case['stdout'][:_SHOWN]!r}")
 
 
-def _events(process: PythonProcess, deadline: float) -> Iterator[tuple[bytes, str]]:
+def _events(
+    sandbox: Sandbox, process: PythonProcess, deadline: float
+) -> Iterator[tuple[bytes, str]]:
     """What is printed and said until the process has ended, or time is up."""
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
@@ -159,7 +168,11 @@ def _events(process: PythonProcess, deadline: float) -> Iterator[tuple[bytes, st
                 poll.unregister(fd)
             else:
                 yield event
-    # What is there by now: a child that lives on may go on printing.
+    if process.process.poll() is None:
+        return
+    # What is there by now: a child that lives on could go on printing for ever. And if it ended
+    # because the sandbox died, that is noticed here, and is no wrong answer.
+    sandbox.kill()
     for read in readers.values():
         while (event := read()) is not None and event != _NOTHING:
             yield event
@@ -179,7 +192,7 @@ def _said(process: PythonProcess) -> tuple[bytes, str] | None:
     try:
         frames = process.receive()
     except ValueError:
-        return b"", "it sent what no program sends"
+        return b"", _FORGED
     if frames is None:
         return None
     return b"", "".join(data.decode(errors="replace") for kind, _, data in frames if kind == SAID)

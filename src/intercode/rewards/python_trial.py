@@ -10,10 +10,12 @@ import json
 import select
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from intercode.errors import ImageError
 from intercode.interpreters.python_grader import OPEN, TEST
 from intercode.interpreters.python_peer import ANSWER, ASK
 from intercode.interpreters.python_start import GRADER, SUBJECT, PythonProcess, start
@@ -42,10 +44,6 @@ class _Failure(Exception):  # noqa: N818 - not an error of ours
     """The processes cannot go on, for a reason of the submission's."""
 
 
-class _LateFailure(_Failure):
-    """The time limit was reached."""
-
-
 class Trial:
     """Runs tests against a submission, whose process is started at once.
 
@@ -70,7 +68,9 @@ class Trial:
         self._sources = sources
         self._plan = json.dumps(plan).encode()
         self._timeout = timeout
-        self._processes = {SUBJECT: start(subject, SUBJECT, python)}
+        self._processes: dict[str, PythonProcess] = {}
+        with suppress(ImageError):  # each test will fail by it
+            self._processes[SUBJECT] = start(subject, SUBJECT, python)
 
     def __enter__(self) -> Trial:
         return self
@@ -104,23 +104,33 @@ class Trial:
         return results
 
     def _test(self, number: int, test: Any) -> Result:
+        began = time.monotonic()
         try:
             if GRADER not in self._processes:
                 self._begin()
             said = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
             self._end(SUBJECT, GRADER)
-            return Result(False, str(failure), isinstance(failure, _LateFailure))
+            # Also who takes long to load, and then ends, is not to be waited for at each test.
+            return Result(False, str(failure), time.monotonic() - began >= self._timeout)
         return Result(not said, said)
 
     def _begin(self) -> None:
         for module, sandbox in self._sandboxes.items():
             if module not in self._processes:
-                self._processes[module] = start(sandbox, module, self._python)
+                self._processes[module] = self._start(module, sandbox)
         for number, source in enumerate(self._sources):
             self._load(number, source)
         if said := self._ask_grader(OPEN, 0, self._plan):
             raise _Failure(said)
+
+    def _start(self, module: str, sandbox: Sandbox) -> PythonProcess:
+        try:
+            return start(sandbox, module, self._python)
+        except ImageError as error:
+            if module == SUBJECT:  # by the agent's doing: the image has it
+                raise _Failure(str(error)) from None
+            raise
 
     def _end(self, *modules: str) -> None:
         """End the processes, and in these sandboxes everything else that was started."""
@@ -165,7 +175,7 @@ class Trial:
         left = deadline - time.monotonic()
         ready = {fd for fd, _ in poll.poll(max(left, 0) * 1000)} if left > 0 else set()
         if not ready:
-            raise _LateFailure(f"not done within {self._timeout:g} s")
+            raise _Failure(f"not done within {self._timeout:g} s")
         for process in processes:
             if process.control in ready:
                 try:
