@@ -73,6 +73,13 @@ def test_paths_begin_in_the_folder(tmp_path: Path) -> None:
     assert found.limits == {"timeout": 5}
 
 
+def test_the_file_that_the_documentation_shows_can_be_read(tmp_path: Path) -> None:
+    page = Path(__file__).parents[1] / "docs" / "how-to" / "your-own-environment.md"
+    shown = page.read_text().partition("```toml\n")[2].partition("```")[0]
+    found = read(write(tmp_path, shown))
+    assert found.limits == {"timeout": 30} and found.options["max_turns"] == 20
+
+
 def test_limits_hold_and_what_a_caller_gives_comes_first(tmp_path: Path) -> None:
     folder = str(write(tmp_path, 'env = "bash"\ntimeout = 0.2\nmax_turns = 1'))
     env = make(folder)
