@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from intercode.episode import Turn
 from intercode.errors import InterCodeError
@@ -42,6 +42,24 @@ class ChecksTasks(Protocol):
         Raises:
             UsageError: It names them.
         """
+
+
+@runtime_checkable
+class HasFacts(Protocol):
+    """What a factory may have besides: what identifies its agents, for a run's record."""
+
+    name: str
+
+    def facts(self) -> dict[str, Any]:
+        """Plain JSON types, without anything secret."""
+
+
+@runtime_checkable
+class HasMetadata(Protocol):
+    """What an agent may have besides: what its episode's record is to say of it."""
+
+    def episode_metadata(self) -> Mapping[str, Any]:
+        """Plain JSON types. Asked once, when the episode has ended, in whatever way."""
 
 
 @runtime_checkable

@@ -17,9 +17,20 @@ __all__ = ["AGENTS", "digest", "get"]
 AGENTS = Registry(
     "agent",
     {
-        "oracle": "intercode.agents.scripted:Oracle",
         "noop": "intercode.agents.scripted:noop",
+        "oracle": "intercode.agents.scripted:Oracle",
+        "plan-solve": "intercode.agents.plan_solve:PLAN_SOLVE",
+        "plan-solve-refine": "intercode.agents.plan_solve:PLAN_SOLVE_REFINE",
+        "plan-solve-refine-oracle": "intercode.agents.plan_solve:PLAN_SOLVE_REFINE_ORACLE",
+        "predictions": "intercode.agents.predictions:Predictions",
+        "random": "intercode.agents.random:RandomAgents",
+        "react": "intercode.agents.react:REACT",
+        "react-zero-shot": "intercode.agents.react:REACT_ZERO_SHOT",
         "replay": "intercode.agents.scripted:Replay",
+        "single-turn": "intercode.agents.single_turn:SINGLE_TURN",
+        "tool-calling": "intercode.agents.tool_calling:TOOL_CALLING",
+        "try-again": "intercode.agents.try_again:TRY_AGAIN",
+        "try-again-oracle": "intercode.agents.try_again:TRY_AGAIN_ORACLE",
     },
 )
 """Name → what takes the agent's options and gives its factory."""

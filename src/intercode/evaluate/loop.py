@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
-from intercode.agents.base import AgentError, AgentFactory, KnowsEnvironment
-from intercode.episode import Episode
+from intercode.agents.base import Agent, AgentError, AgentFactory, HasMetadata, KnowsEnvironment
+from intercode.episode import Episode, Turn
+from intercode.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -56,6 +57,8 @@ def run_episode(
 
     Raises:
         AgentError: The agent raised, or gave something that is no action.
+        ModelError: The agent's model gave no answer.
+        UsageError: The agent cannot act in this environment.
         SandboxError: The sandbox died.
         RewardError: The result could not be judged.
     """
@@ -66,20 +69,33 @@ def run_episode(
         episode.metadata["tags"] = list(task.tags)
     try:
         actor = agent.within(env, task) if isinstance(agent, KnowsEnvironment) else agent(task)
+    except UsageError:
+        raise  # it would be the same for every task
     except Exception as error:
         raise AgentError(f"the agent could not be made: {_described(error)}") from error
-    terminated = truncated = False
-    while not (terminated or truncated):
-        try:
-            action = actor.act(observation, episode.turns)
-        except Exception as error:
-            raise AgentError(f"the agent raised {_described(error)}") from error
-        if not isinstance(action, str):
-            raise AgentError(f"the agent's action is no text but {type(action).__name__}")
-        if on_action is not None:
-            on_action(task, action)
-        observation, _, terminated, truncated, _ = env.step(action)
+    try:
+        terminated = truncated = False
+        while not (terminated or truncated):
+            action = _act(actor, observation, episode.turns)
+            if on_action is not None:
+                on_action(task, action)
+            observation, _, terminated, truncated, _ = env.step(action)
+    finally:
+        if isinstance(actor, HasMetadata):
+            episode.metadata.update(actor.episode_metadata())
     return episode
+
+
+def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
+    try:
+        action = actor.act(observation, turns)
+    except ModelError:
+        raise  # no fault in the agent
+    except Exception as error:
+        raise AgentError(f"the agent raised {_described(error)}") from error
+    if not isinstance(action, str):
+        raise AgentError(f"the agent's action is no text but {type(action).__name__}")
+    return action
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:

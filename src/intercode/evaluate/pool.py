@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Sequence
 
 from intercode.episode import Episode
+from intercode.errors import BudgetError
 from intercode.evaluate.interrupts import Interrupts
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Stopped, Worker
@@ -82,7 +83,10 @@ class Pool:
         try:
             try:
                 while (job := self._next()) is not None:
-                    self._messages.put(worker.run(job))
+                    episode = worker.run(job)
+                    if episode.metadata.get("error_type") == BudgetError.__name__:
+                        self._draining = True  # no other could be afforded
+                    self._messages.put(episode)
             finally:
                 worker.close()
         except Stopped:

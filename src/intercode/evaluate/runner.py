@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents import registry
-from intercode.agents.base import AgentFactory, ChecksTasks
+from intercode.agents.base import AgentFactory, ChecksTasks, HasFacts
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import drift, manifest
@@ -118,9 +118,13 @@ def evaluate(
     """
     if workers < 1 or epochs < 1 or max_retries < 0:
         raise UsageError("workers and epochs must be at least 1, retries at least 0")
-    name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     options = dict(agent_options or {})
     factory = registry.get(agent, **options) if isinstance(agent, str) else agent
+    if isinstance(factory, HasFacts):
+        name, facts = factory.name, factory.facts()
+    else:
+        name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
+        facts = {key: str(value) for key, value in options.items()}
     chosen = select(dataset, tasks, limit, exclude or {})
     if isinstance(factory, ChecksTasks):
         factory.check(chosen)
@@ -134,7 +138,7 @@ def evaluate(
         env=settings or {},
         agent={
             "name": name,
-            "options": {key: str(value) for key, value in options.items()},
+            "options": facts,
             "digest": registry.digest(name),
         },
         seed=seed,

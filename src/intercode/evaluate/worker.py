@@ -11,6 +11,7 @@ from intercode.episode import Episode
 from intercode.errors import (
     EnvironmentStateError,
     ImageError,
+    ModelError,
     RewardError,
     SandboxError,
     SandboxUnavailableError,
@@ -20,6 +21,10 @@ from intercode.evaluate.loop import EpisodeEnv, episode_seed, failed, run_episod
 
 if TYPE_CHECKING:
     from intercode.task import Task
+
+
+_NO_RESULT = (SandboxError, RewardError, ImageError, TaskError, AgentError, ModelError)
+"""What ends an episode without a result, and no other episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,7 @@ class Worker:
                 break
             except SandboxUnavailableError:
                 raise
-            except (SandboxError, RewardError, ImageError, TaskError, AgentError) as error:
+            except _NO_RESULT as error:
                 if self._stopped:
                     raise Stopped from error
                 if self._env is None and not isinstance(error, SandboxError):

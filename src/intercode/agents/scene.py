@@ -1,0 +1,91 @@
+"""What an agent needs to know of an environment and a task to talk about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from intercode.errors import UsageError
+
+if TYPE_CHECKING:
+    from intercode.task import Task
+
+LANGUAGES: Mapping[str, str] = {
+    "bash": "bash",
+    "ctf": "bash",
+    "python": "python",
+    "sql": "sql",
+    "swe": "bash",
+}
+"""Environment → the language of its actions."""
+SETTINGS: Mapping[str, str] = {"bash": "Bash on Linux", "python": "Python 3", "sql": "SQL"}
+"""Language → what a prompt calls its setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What prompts can speak of."""
+
+    env: str
+    """The environment's kind: one of `LANGUAGES`."""
+    language: str
+    setting: str
+    query: str
+    max_turns: int
+    schema: str = ""
+    """For SQL: tables and their columns, if they are to be told (2023's "handicap")."""
+    seed: int | None = None
+    """The episode's."""
+
+    @classmethod
+    def of(cls, env: object, task: Task, *, setting: str = "", schema: bool = False) -> Scene:
+        """The scene of an episode.
+
+        Args:
+            env: The environment; None: an agent that is tried without any, in Bash.
+            task: What is asked.
+            setting: What to call the setting.
+            schema: Whether to tell the database's schema.
+        """
+        kind = kind_of(env)
+        language = LANGUAGES[kind]
+        return cls(
+            env=kind,
+            language=language,
+            setting=setting or SETTINGS[language],
+            query=task.query,
+            max_turns=int(getattr(env, "max_turns", 10)),
+            schema=describe_tables(task) if schema else "",
+            seed=None if env is None else env.episode.seed,  # type: ignore[attr-defined]
+        )
+
+    def values(self) -> dict[str, Any]:
+        """For a template."""
+        names = ("env", "language", "setting", "query", "max_turns", "schema")
+        return {name: getattr(self, name) for name in names}
+
+
+def kind_of(env: object) -> str:
+    """Which of our environments this is, or is made from; what is none of them has a shell."""
+    for kind in type(env).__mro__:
+        if (name := vars(kind).get("name")) in LANGUAGES:
+            return str(name)
+    return str(name) if (name := getattr(env, "name", "")) in LANGUAGES else "bash"
+
+
+def describe_tables(task: Task) -> str:
+    """A task's tables and columns, as its dataset tells them.
+
+    Raises:
+        UsageError: It does not.
+    """
+    tables = task.metadata.get("db_tables")
+    if not isinstance(tables, Mapping):
+        raise UsageError(
+            f"task {task.task_id!r} does not say which tables its database has "
+            "(metadata.db_tables): leave --schema away"
+        )
+    return "\n".join(
+        f"- {name}: {', '.join(map(str, columns))}" for name, columns in tables.items()
+    )

@@ -1,0 +1,104 @@
+"""What was said to a model in one episode, and what it took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from intercode.errors import ModelError
+from intercode.models.base import Message, Model, Reply, Settings, Tool, Usage
+
+
+class Transcript:
+    """A model that keeps every message to and from another.
+
+    A message is kept once, however often it is sent; a call names its messages by their numbers.
+
+    Args:
+        model: The one that answers.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.name = model.name
+        self.usage = Usage()
+        self.cost: float | None = 0.0
+        """In US dollars; None once the price of a call is unknown."""
+        self.turn = 0
+        """The turn that is being decided on."""
+        self._model = model
+        self._messages: list[dict[str, Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._tools: Sequence[Tool] = ()
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        """What the model answers.
+
+        Raises:
+            ModelError: See `Model.complete`; the call is kept all the same.
+        """
+        call: dict[str, Any] = {"turn": self.turn, "sent": [*map(self._number, messages)]}
+        if settings.seed is not None:
+            call["seed"] = settings.seed
+        self._calls.append(call)
+        self._tools = tools
+        try:
+            reply = self._model.complete(messages, settings, tools)
+        except ModelError as error:
+            call["error"] = type(error).__name__
+            raise
+        answer = Message("assistant", reply.text, reply.tool_calls)
+        call |= {
+            "reply": self._number(answer),
+            "model": reply.model,
+            **asdict(reply.usage),
+            "cost": reply.cost,
+            "finish": reply.finish,
+            "cached": reply.cached,
+            "seconds": round(reply.seconds, 6),
+            "retries": reply.retries,
+        }
+        self.usage += reply.usage
+        if self.cost is not None:
+            self.cost = None if reply.cost is None else self.cost + reply.cost
+        return reply
+
+    def note(self, **facts: Any) -> None:
+        """Say more of the last call: which thought, which step of a plan."""
+        self._calls[-1].update(facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, for the episode's record."""
+        return {
+            "name": self.name,
+            **asdict(self.usage),
+            "cost": self.cost,
+            "messages": self._messages,
+            "calls": self._calls,
+            **({"tools": [asdict(tool) for tool in self._tools]} if self._tools else {}),
+        }
+
+    def _number(self, message: Message) -> int:
+        plain = _plain(message)
+        key = json.dumps(plain, sort_keys=True)
+        if (number := self._numbers.get(key)) is None:
+            number = self._numbers[key] = len(self._messages)
+            self._messages.append(plain)
+        return number
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """A message without what is empty in it."""
+    found: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        found["tool_calls"] = [asdict(call) for call in message.tool_calls]
+    if message.call_id is not None:
+        found["call_id"] = message.call_id
+    return found
