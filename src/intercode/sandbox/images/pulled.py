@@ -36,7 +36,7 @@ def make(argument: str, context: Context) -> Image:
     if not argument.startswith("//"):
         raise ImageError(
             f"docker:{argument} is no name of an image: docker://{argument} is pulled from its "
-            f"registry, and docker-daemon:{argument} is what a Docker engine has, for --sandbox docker"
+            f"registry; docker-daemon:{argument}, with --sandbox docker, is what an engine has"
         )
     if not _REFERENCE.fullmatch(reference):
         raise ImageError(f"{reference!r} is no name of an image in a registry")

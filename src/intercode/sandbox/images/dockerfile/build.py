@@ -163,8 +163,6 @@ class _Build:
     def _other(self, stage: Stage, instruction: Instruction, name: str) -> Image:
         if other := self._plan.stage(name, stage.index):
             return self._stage(other)
-        if any(later.name == name.lower() for later in self._plan.stages[stage.index :]):
-            raise LookupError(f"the stage {name!r} comes later")
         return bases.find(name, self._folder, self._context)
 
     def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:

@@ -103,6 +103,9 @@ def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
             name = instruction.flag("from")
             if name.isdigit() and int(name) >= stage.index:
                 raise source.error(instruction.line, f"there is no stage {name} before this one")
+            before = any(other.name == name.lower() for other in stages[: stage.index])
+            if not before and any(other.name == name.lower() for other in stages if name):
+                raise source.error(instruction.line, f"the stage {name!r} comes later")
 
 
 def _problem(instruction: Instruction) -> str:
