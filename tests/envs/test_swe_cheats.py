@@ -240,3 +240,11 @@ def test_what_does_not_count_does_no_harm(env: SweEnv, cheat: str) -> None:
     do(env, "unittest", f"git apply - <<'EOF'\n{GOLD}EOF")
     env.step(OTHERS[cheat][1])
     assert env.step("submit")[1] == 1.0, env.episode.score
+
+
+def test_who_names_what_runs_the_tests_is_suspect(env: SweEnv) -> None:
+    do(env, "unittest", append("import unittest  # to tell its tests from ours"))
+    env.step(append("import unittest", "notes.txt"))
+    env.step("submit")
+    assert env.episode.score is not None
+    assert env.episode.score.detail["suspect"] == ["/repo/calc.py"]

@@ -11,8 +11,9 @@ It is decided in a sandbox where the agent has never been, made like the agent's
 **1.0** means that every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Else the score is
 `NOT_SOLVED` times the share of the one times the share of the other.
 
-Code under test shares its process with its tests, as it must. It has to look for the runner's own
-variables in that process to forge a report; nothing less will do.
+Code under test shares its process with its tests, as it must. What it can do there to have one test
+pass and another fail, whatever is asserted, we cannot see; where it names what it would need for
+that, its file is recorded as ``suspect``.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class SweReward:
         detail = {
             "failed": failed[:_SHOWN],
             "left_out": taken.left_out,
+            "suspect": taken.suspect,
             "error": result.why,
             "output": result.output if failed else "",
         }

@@ -8,6 +8,7 @@ run for it but ``readlink``, once, which can but lie about the agent's own links
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from intercode.sandbox.base import MIB, Change, Completed, Sandbox
 MOST_FILES = 20_000
 LARGEST = 64 * MIB
 MOST_BYTES = 256 * MIB
+_SUSPECT = re.compile(rb"\b(_?pytest|unittest|_getframe|gc\.get_\w+|settrace|setprofile)\b")
 _SHOWN = 20
 _SECONDS = 120.0
 _SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
@@ -36,6 +38,8 @@ class Taken:
     """Of the paths that do not count, or could not be carried, the first few."""
     too_much: bool = False
     """More was changed than is carried: nothing was."""
+    suspect: list[str] = field(default_factory=list)
+    """Modules in which something is named that runs tests; few fixes have a reason to."""
 
     def leave(self, path: str) -> None:
         """Remember a path that was not carried."""
@@ -88,6 +92,8 @@ def _counted(changes: Iterable[Change], plan: Plan, taken: Taken) -> Iterable[Ch
 def _carry(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None:
     try:
         data = agent.read_file(change.path, LARGEST)
+        if change.path.endswith(".py") and _SUSPECT.search(data) and len(taken.suspect) < _SHOWN:
+            taken.suspect.append(change.path)
         fresh.write_file(change.path, data, change.mode & 0o777)
     except OSError as error:  # unreadable, or where there is a folder that stays
         if isinstance(error, SandboxError) and not isinstance(error, OutputLimitError):
