@@ -196,6 +196,6 @@ def test_the_run_json_knows_what_was_run(cli: Run, data: Path, tmp_path: Path) -
     [session] = manifest["sessions"]
     session["versions"].pop("commit", None)  # where it is known
     keys(session["versions"], "python intercode code gymnasium numpy")
-    assert session["sandbox"]["name"] == "native"
+    assert manifest["env"]["sandbox"] == "native" and "cgroup" in session["sandbox"]
     assert session["tools"]["host"]["bash"][0].isdigit()
     assert session["settings"]["workers"] == 1 and session["host"]["cpus"] >= 1

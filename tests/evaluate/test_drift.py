@@ -34,7 +34,7 @@ MANIFEST: dict[str, Any] = {
         {
             "versions": {"python": "3.11.2", "code": "1", "commit": "abc+", "numpy": "1"},
             "host": {"release": "6.1", "cpus": 2},
-            "sandbox": {"name": "native"},
+            "sandbox": {"cgroup": 1},
             "tools": {"host": {"git": "2.39"}},
         }
     ],
@@ -63,7 +63,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("sessions/0/versions/code", "2", "versions.code", "git checkout abc"),
         ("sessions/0/versions/numpy", "2", "versions.numpy", "pip install 'numpy==1'"),
         ("sessions/0/host/release", "6.2", "host.release", "machine"),
-        ("sessions/0/sandbox/name", "docker", "sandbox.name", "--sandbox"),
+        ("sessions/0/sandbox/cgroup", 2, "sandbox.cgroup", "machine"),
         ("sessions/0/tools", {"host": {"git": "2.40"}}, "tools.host.git", "image"),
         ("sessions/0/tools", {}, "tools.host.git", "image"),
     ],

@@ -14,7 +14,7 @@ from intercode.evaluate import evaluate
 from intercode.evaluate.drift import DriftError, differences
 from intercode.evaluate.log import read_manifest
 from intercode.evaluate.provenance import own_versions
-from intercode.evaluate.tools import sandbox_facts, tool_versions
+from intercode.evaluate.tools import tool_versions
 from intercode.sandbox import get_provider
 
 from .fakes import Factory, dataset
@@ -74,7 +74,7 @@ def test_what_a_run_was_made_of_is_recorded(made: Path) -> None:
         "seed": 3,
         "timeout": 7.0,
     }
-    assert session["sandbox"] == sandbox_facts(get_provider())
+    assert session["sandbox"] == get_provider().facts()  # type: ignore[attr-defined]
     assert session["tools"] == tool_versions(get_provider(), ["host"])
     assert session["versions"].items() >= own_versions().items()
 

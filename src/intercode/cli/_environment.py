@@ -18,7 +18,7 @@ from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.tools import sandbox_facts, tool_versions
+from intercode.evaluate.tools import tool_versions
 from intercode.own_code import digest, is_reference
 from intercode.project import is_project, read
 from intercode.registry import DATASETS, ENVS, REWARDS
@@ -42,7 +42,8 @@ class Setting:
         if self.provider is None:
             return {}
         tools = tool_versions(self.provider, self.facts["images"])
-        return {"sandbox": sandbox_facts(self.provider), "tools": tools}
+        facts = getattr(self.provider, "facts", dict)
+        return {"sandbox": facts(), "tools": tools}
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:
@@ -183,6 +184,8 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     if "engine" in known:
         engine = options["engine"] = shared_engine(args.engine or "sqlite", progress=_say)
         facts["engine"] = {"name": engine.name, **engine.facts()}
+    else:
+        facts["sandbox"] = args.provider or "native"
     facts |= {
         option: given[option] for option in ("network", "attempts", "python") if option in given
     }

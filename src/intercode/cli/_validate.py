@@ -10,7 +10,7 @@ from typing import Any
 
 from intercode.cli import _environment, _options
 from intercode.cli._progress import Watcher
-from intercode.cli._text import number, one_line, print_json, safe
+from intercode.cli._text import duration, number, one_line, print_json, safe, size
 from intercode.datasets.kind import environment_of
 from intercode.episode import Episode
 from intercode.evaluate.checks import AGAIN, GOLD, NOTHING, WRONG
@@ -24,7 +24,7 @@ _SHOWN = 20
 _SAID = {
     "gold": "gold does not solve {}",
     "free": "{} solved for free",
-    "varies": "{} not the same from run to run",
+    "varies": "{} not always the same",
     "error": "{} without a score",
 }
 
@@ -61,7 +61,12 @@ def validate(args: argparse.Namespace) -> int:
     args.env_option = None
     name = _environment.chosen(args)
     dataset = _environment.narrowed(args, name, everything)
-    setting = _environment.prepare(args, name, dataset, select(dataset, args.tasks, args.limit))
+    tasks = select(dataset, args.tasks, args.limit)
+    setting = _environment.prepare(args, name, dataset, tasks)
+    also_on = {}
+    for provider in args.also_on or ():
+        there = argparse.Namespace(**{**vars(args), "provider": provider})
+        also_on[provider] = _environment.prepare(there, name, dataset, tasks).make
     found = run(
         dataset,
         setting.make,
@@ -71,6 +76,7 @@ def validate(args: argparse.Namespace) -> int:
         tasks=args.tasks,
         progress=_Counts(quiet=args.quiet),
         settings=setting.facts,
+        also_on=also_on,
     )
     if args.json:
         print_json(_report(name, dataset, found))
@@ -111,6 +117,8 @@ def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
         "seconds": found.seconds,
         "problems": [asdict(problem) for problem in found.problems],
         "slow": [asdict(slow) for slow in found.slow],
+        "leaks": [asdict(leak) for leak in found.leaks],
+        "usage": [asdict(used) for used in found.usage],
     }
 
 
@@ -124,6 +132,10 @@ def _print(found: Validation) -> None:
             f"{safe(slow.task_id)}: slow: {slow.seconds:.1f} s of {slow.limit:g} s; "
             f"a timeout of {slow.suggested_timeout:g} would leave room"
         )
+    for leak in found.leaks[:_SHOWN]:
+        print(f"{safe(leak.task_id)}: leak: {one_line(leak.text, 400)}")
+    if len(found.leaks) > _SHOWN:
+        print(f"… and {len(found.leaks) - _SHOWN} more leaks (--json has them all)")
     tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
     counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
     said = [_SAID[kind].format(count) for kind, count in counts.items() if count]
@@ -132,7 +144,18 @@ def _print(found: Validation) -> None:
         f"mean rewards: gold {number(gold.mean_reward)}, doing nothing "
         f"{number(nothing.mean_reward)}, a wrong answer {number(wrong.mean_reward)}"
     )
+    print(_usage(found))
     state = "" if found.complete else ", but not all were tried"
     more = f": {', '.join(said)}" if said else ""
     good = found.tasks - len(found.reasons())
     print(f"{good} of {found.tasks} tasks are as they should be{state}{more}")
+
+
+def _usage(found: Validation) -> str:
+    """What gold takes at most."""
+    slowest = max(found.usage, key=lambda used: used.seconds)
+    text = f"gold takes at most {duration(slowest.seconds)} ({safe(slowest.task_id)})"
+    if counted := [(used.memory, used.task_id) for used in found.usage if used.memory is not None]:
+        most, task_id = max(counted)
+        text += f" and {size(most)} of memory ({safe(task_id)})"
+    return f"{text}; a timeout of {slowest.suggested_timeout:g} s leaves room"

@@ -16,6 +16,7 @@ import argparse
 from pathlib import Path
 
 from intercode.cli import _options
+from intercode.sandbox import PROVIDERS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="write the tasks that are not as they should be, for a run to leave out",
+    )
+    parser.add_argument(
+        "--also-on",
+        action="append",
+        choices=sorted(PROVIDERS),
+        metavar="SANDBOX",
+        help="see that gold does the same there: native or docker; may be given several times",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -50,6 +50,20 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What gold takes."""
+
+    task_id: str
+    seconds: float
+    """Of its slowest action, or of its tests."""
+    memory: int | None
+    """The most bytes that its sandbox has used, files that it wrote included; None where nobody
+    counts."""
+    suggested_timeout: float
+    """A time limit with room to spare, in whole seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """What the checks need to know of an episode."""
 
@@ -125,19 +139,45 @@ def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
 def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
     """Gold does the same twice: rewards and observations."""
     one, other = trials.get(GOLD), trials.get(AGAIN)
-    if one is None or other is None or one.reward is None or other.reward is None:
+    if one is not None and other is not None:
+        yield from varies(task, one, other, "the second time", "from run to run")
+
+
+def varies(task: Task, one: Trial, other: Trial, when: str, between: str) -> Iterator[Problem]:
+    """Two trials of gold do the same, if both have a score.
+
+    Args:
+        task: The task.
+        one: The one.
+        other: The other one.
+        when: What is special about the other one.
+        between: What lies between them.
+    """
+    if one.reward is None or other.reward is None:
         return
     if one.reward != other.reward:
-        text = f"gold scores {one.reward:.2f}, and the second time {other.reward:.2f}"
+        text = f"gold scores {one.reward:.2f}, and {when} {other.reward:.2f}"
         yield Problem(task.task_id, "varies", text, min(one.reward, other.reward))
         return
     for turn, (first, second) in enumerate(zip_longest(one.observations, other.observations), 1):
         if first != second:
-            text = f"what gold shows in turn {turn} differs from run to run"
+            text = f"what gold shows in turn {turn} differs {between}"
             if first and second:
                 text += _difference(first[1], second[1])
             yield Problem(task.task_id, "varies", text, one.reward)
             return
+
+
+def elsewhere(task: Task, here: Trials, there: Trials, name: str) -> Iterator[Problem]:
+    """Gold does the same on another back end, of this name."""
+    other = there.get(GOLD)
+    if other is None or GOLD not in here:
+        return
+    if other.reward is None:
+        text = f"on {name} gold cannot be scored: {other.error}"
+        yield Problem(task.task_id, "error", text, error_type=other.error_type)
+    else:
+        yield from varies(task, here[GOLD], other, f"on {name}", f"on {name}")
 
 
 CHECKS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
@@ -148,18 +188,23 @@ CHECKS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
 )
 
 
-def slow(task: Task, trials: Trials, timeout: float) -> Iterator[Slow]:
-    """Gold's actions leave room below the time limit, and so do its tests.
+def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
+    """What gold takes.
 
     How long the tests of gold take is known by what doing nothing, which fails them, does not take.
     """
-    limit = timeout if task.timeout is None else task.timeout
     golds = [trials[number] for number in (GOLD, AGAIN) if number in trials]
     seconds = max((trial.slowest for trial in golds), default=0.0)
     if golds and NOTHING in trials:
         seconds = max(seconds, min(trial.rest for trial in golds) - trials[NOTHING].rest)
-    if seconds > SLOW * limit:
-        yield Slow(task.task_id, seconds, limit, float(max(limit, math.ceil(seconds / SLOW))))
+    return Usage(task.task_id, seconds, memory, float(max(1, math.ceil(seconds / SLOW))))
+
+
+def slow(task: Task, used: Usage, timeout: float) -> Iterator[Slow]:
+    """Gold's actions leave room below the time limit, and so do its tests."""
+    limit = timeout if task.timeout is None else task.timeout
+    if used.seconds > SLOW * limit:
+        yield Slow(task.task_id, used.seconds, limit, max(limit, used.suggested_timeout))
 
 
 def _difference(one: str, other: str) -> str:

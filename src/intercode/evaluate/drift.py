@@ -37,7 +37,7 @@ _ADVICE = (
     ("versions.python", "use Python {recorded}"),
     ("versions", "pip install '{name}=={recorded}'"),
     ("tools", "use the image with that version; an image 'debian:…' does not follow this machine"),
-    ("sandbox", "leave out --sandbox, or use a machine as it was"),
+    ("sandbox", "use a machine as it was"),
     ("host", "use a machine as it was"),
 )
 """Beginning of a difference's name → what to do about it; the first that fits."""

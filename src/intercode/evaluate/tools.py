@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from intercode.errors import ImageError
-from intercode.sandbox import PROVIDERS
 from intercode.sandbox.images.spec import parse
 
 if TYPE_CHECKING:
@@ -32,18 +31,6 @@ TOOLS = {
 _VERSION = re.compile(rb"\d+(?:\.\d+)+")
 _NAME = re.compile(rb'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _KEPT = 2000
-
-
-def sandbox_facts(provider: Provider) -> dict[str, Any]:
-    """Whose sandboxes these are, and what they are like on this machine."""
-    name = next((name for name, path in PROVIDERS.items() if _is(provider, path)), "")
-    facts = getattr(provider, "facts", dict)
-    return {"name": name or type(provider).__name__, **facts()}
-
-
-def _is(provider: Provider, path: str) -> bool:
-    kind = type(provider)
-    return path == f"{kind.__module__}:{kind.__qualname__}"
 
 
 def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -21,13 +21,18 @@ from intercode.evaluate.checks import (
     Problem,
     Slow,
     Trial,
+    Usage,
+    elsewhere,
     slow,
+    usage,
 )
 from intercode.evaluate.report import summarize
-from intercode.evaluate.runner import evaluate, select
+from intercode.evaluate.runner import RunResult, evaluate, select
+from intercode.evaluate.watched import Seen, Watched
 
 if TYPE_CHECKING:
-    from intercode.agents.base import Agent
+    from intercode.agents.base import Agent, AgentFactory
+    from intercode.evaluate.leaks import Leak
     from intercode.evaluate.loop import EpisodeEnv
     from intercode.evaluate.progress import Progress
     from intercode.evaluate.report import Outcome, Statistics
@@ -51,6 +56,10 @@ class Validation:
     """Of each trial, over all tasks."""
     problems: list[Problem]
     slow: list[Slow]
+    leaks: list[Leak]
+    """No problems but warnings: a task may be meant to be like that."""
+    usage: list[Usage]
+    """One for each task."""
     seconds: float
     complete: bool
     """Whether all was tried."""
@@ -95,6 +104,7 @@ def validate(
     tasks: Sequence[str] | None = None,
     progress: Progress | None = None,
     settings: Mapping[str, Any] | None = None,
+    also_on: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
 ) -> Validation:
     """Try every task in all four ways, and check what comes of it.
 
@@ -107,42 +117,69 @@ def validate(
         tasks: Only these.
         progress: Is told how it goes.
         settings: Of the environment.
+        also_on: Name → what makes the same environment elsewhere: there gold must do the same.
 
     Raises:
         UsageError: The arguments make no sense.
         SandboxUnavailableError: This machine permits no sandbox.
     """
     chosen = select(dataset, tasks, limit)
-    # On the disk, because observations may be large, and there may be many.
-    with TemporaryDirectory(prefix="intercode-validate-") as folder:
-        result = evaluate(
-            dataset,
-            Prober(),
-            env_factory,
-            workers=workers,
-            out=folder,
-            limit=limit,
-            tasks=tasks,
-            epochs=len(TRIALS),
-            progress=progress,
-            settings=settings,
-        )
+    seen = Seen()
+
+    def attempt(
+        agent: AgentFactory, make: Callable[[], EpisodeEnv], epochs: int
+    ) -> tuple[RunResult, dict[str, dict[int, Trial]]]:
         trials: dict[str, dict[int, Trial]] = {task.task_id: {} for task in chosen}
-        for episode in result.episodes():
-            trials[episode.task_id][episode.epoch] = Trial.of(episode)
+        # On the disk, because observations may be large, and there may be many.
+        with TemporaryDirectory(prefix="intercode-validate-") as folder:
+            result = evaluate(
+                dataset,
+                agent,
+                make,
+                workers=workers,
+                out=folder,
+                limit=limit,
+                tasks=tasks,
+                epochs=epochs,
+                progress=progress,
+                settings=settings,
+            )
+            for episode in result.episodes():
+                trials[episode.task_id][episode.epoch] = Trial.of(episode)
+        return result, trials
+
+    result, trials = attempt(
+        Prober(), lambda: Watched(env_factory(), dataset, seen), epochs=len(TRIALS)
+    )
     problems = [
         problem
         for task in chosen
         for check in CHECKS
         for problem in check(task, trials[task.task_id])
     ]
+    runs = [result]
+    for name, make in (also_on or {}).items():
+        if runs[-1].interrupted:
+            break
+        other, there = attempt(Oracle(), make, epochs=1)
+        runs.append(other)
+        for task in chosen:
+            problems += elsewhere(task, trials[task.task_id], there[task.task_id], name)
+    used = [usage(task, trials[task.task_id], seen.memory.get(task.task_id)) for task in chosen]
     return Validation(
         tasks=len(chosen),
         statistics={trial: summarize(_only(trial, result.outcomes)) for trial in TRIALS},
         problems=problems,
-        slow=[found for task in chosen for found in slow(task, trials[task.task_id], timeout)],
-        seconds=result.seconds,
-        complete=len(result.outcomes) == result.planned,
+        slow=[
+            found
+            for task, one in zip(chosen, used, strict=True)
+            for found in slow(task, one, timeout)
+        ],
+        leaks=[leak for task in chosen for leak in seen.leaks.get(task.task_id, ())],
+        usage=used,
+        seconds=sum(run.seconds for run in runs),
+        complete=all(len(run.outcomes) == run.planned for run in runs)
+        and len(runs) == 1 + len(also_on or {}),
     )
 
 
