@@ -178,8 +178,8 @@ def _placed(folder: Path, key: str, text: str) -> str:
 def _image(folder: Path, text: str) -> str:
     from intercode.sandbox.images.spec import parse
 
-    if (folder / text).exists():  # without the ./ that tells a path from a name
-        return str(folder / text)
+    if (folder / text).exists() and not text.startswith((".", "/")):
+        text = f"./{text}"  # which tells a path from a name
     try:
         return str(parse(text, folder))
     except ImageError:

@@ -46,9 +46,14 @@ class Registry:
             self._look_for_packages()
         return name in self._entries
 
-    def names(self) -> list[str]:
-        """All names, sorted."""
-        self._look_for_packages()
+    def names(self, *, packages: bool = True) -> list[str]:
+        """All names, sorted.
+
+        Args:
+            packages: Whether to look for those of installed packages, which takes its time.
+        """
+        if packages:
+            self._look_for_packages()
         return sorted(self._entries)
 
     def register(self, name: str, target: Any, *, replace: bool = False) -> None:

@@ -48,7 +48,7 @@ class Setting:
 
 def add_name(parser: argparse.ArgumentParser) -> None:
     """The environment and its tasks: ``ENV`` or ``--env ENV``, and ``--data``."""
-    known = f"one of {', '.join(names())}; or a folder that 'intercode new' made"
+    known = f"one of {', '.join(names(packages=False))}; or a folder that 'intercode new' made"
     parser.add_argument("env", nargs="?", metavar="ENV", help=known)
     parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
     parser.add_argument(
@@ -58,9 +58,9 @@ def add_name(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def names() -> list[str]:
+def names(*, packages: bool = True) -> list[str]:
     """The environments, without their other protocols."""
-    return [name for name in ENVS.names() if ":" not in name]
+    return [name for name in ENVS.names(packages=packages) if ":" not in name]
 
 
 def load(args: argparse.Namespace) -> tuple[str, Dataset]:
@@ -87,7 +87,7 @@ def chosen(args: argparse.Namespace) -> str:
     name: str = args.env or args.env_option
     if not name:
         raise UsageError(f"name an environment: {', '.join(names())}")
-    if name not in names():
+    if name not in ENVS or ":" in name:
         raise UsageError(f"there is no environment {name!r}; known: {', '.join(names())}")
     return name
 
