@@ -35,7 +35,7 @@ demo: $(VENV)/.demo  ## Watch an agent being evaluated on interactive Bash tasks
 	@$(BIN)/intercode run bash --agent oracle --limit 8 --workers 2 --show
 
 test: $(VENV)/.test  ## Install what the tests need, and run them all
-	@scripts/need-system debootstrap git perl
+	@scripts/need-system debootstrap docker-registry git perl skopeo
 	@scripts/need-system --packages debian-archive-keyring || true
 	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true
 	@/usr/bin/python3 -c 'import pytest' 2>/dev/null || scripts/need-system --packages python3-pytest || true
