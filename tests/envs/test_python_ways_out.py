@@ -68,6 +68,15 @@ def test_setup_code_that_the_agent_has_broken(env: PythonEnv) -> None:
     assert "names are lost" in env.episode.turns[0].observation
 
 
+@pytest.mark.parametrize(("name", "depth"), [("d", 1200), ("d" * 200, 40)])
+def test_folders_too_deep_for_the_machine(name: str, depth: int) -> None:
+    deep = f"\nimport os\nfor _ in range({depth}): os.mkdir('{name}'); os.chdir('{name}')\n"
+    env = PythonEnv(TASKS, reward_every_turn=True)
+    env.reset(options={"task_id": "many"})
+    assert env.step(ADD + deep)[1] == 1.0
+    env.close()
+
+
 def test_who_takes_long_to_load_and_then_ends_is_not_waited_for_at_each_test(
     env: PythonEnv,
 ) -> None:

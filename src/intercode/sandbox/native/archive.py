@@ -16,6 +16,9 @@ from pathlib import Path
 from intercode.sandbox.native import diff
 
 _OPAQUE_HEADER = "INTERCODE.opaque"
+LONGEST = 3072
+"""Bytes of a path in the layer: what has a longer one, which the machine could not name where
+layers are kept, is left out. So is what is in folders nested deeper than `diff.MAX_DEPTH`."""
 
 
 def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None:
@@ -48,6 +51,8 @@ class _Writer:
         if lower is not None and diff.is_opaque(names, lower, merged):
             info.pax_headers = {_OPAQUE_HEADER: "y"}
         self.tar.addfile(info)
+        if path.count("/") + 1 >= diff.MAX_DEPTH:
+            return
         for name in sorted(names):
             if time.monotonic() > self.deadline:
                 raise TimeoutError("saving the file system took too long")
@@ -55,6 +60,8 @@ class _Writer:
             if child is None:
                 continue
             child_path = f"{path}/{name}" if path else name
+            if len(os.fsencode(child_path)) > LONGEST:
+                continue
             if stat.S_ISDIR(child.st_mode):
                 old = diff.lstat(name, lower)
                 below = lower if old is not None and stat.S_ISDIR(old.st_mode) else None
