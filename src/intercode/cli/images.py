@@ -1,4 +1,4 @@
-"""What sandboxes start from: list the images, build them, remove them.
+"""What sandboxes start from: list the images, build them, look at them, remove them.
 
 An image is built when it is first used; building it before saves that wait.
 
@@ -7,6 +7,8 @@ Examples:
   intercode images build nl2bash
   intercode images build 'debian:bookworm[python3,jq]'
   intercode images build host+./files.tar.gz+./setup.sh
+  intercode images build ./Dockerfile --build-arg VERSION=3
+  intercode images inspect ./Dockerfile
   intercode images prune --unused-for 7d
   intercode images prune --all --dry-run
 """
@@ -14,15 +16,14 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import time
-from pathlib import Path
 
 from intercode.cli._text import print_json, safe, size, table
 from intercode.errors import ImageError, UsageError
 from intercode.sandbox.images import (
-    Command,
     Image,
     ImageInfo,
     Progress,
@@ -51,6 +52,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     build.add_argument("image", nargs="+", help="an image's name, for instance debian:bookworm")
     build.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    build.add_argument(
+        "--build-arg",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of a Dockerfile: a value for an ARG; may be given several times",
+    )
+    build.add_argument("--target", metavar="STAGE", help="of a Dockerfile: the stage to build")
+    build.add_argument(
+        "--network", action="store_true", help="of a Dockerfile: let RUN use this machine's network"
+    )
+    build.add_argument(
+        "--pull", action="store_true", help="ask registries anew what their names stand for"
+    )
+
+    inspect = actions.add_parser(
+        "inspect", parents=[as_json], help="what an image consists of, and how programs start there"
+    )
+    inspect.add_argument("image", help="an image's name; it is built if need be")
 
     pruning = actions.add_parser("prune", parents=[as_json], help="remove images nobody needs")
     pruning.add_argument(
@@ -66,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Do what was asked."""
-    {"list": _list, "build": _build, "prune": _prune}[args.action](args)
+    {"list": _list, "build": _build, "inspect": _inspect, "prune": _prune}[args.action](args)
     return 0
 
 
@@ -89,19 +109,87 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _build(args: argparse.Namespace) -> None:
-    try:
-        for spec in args.image:
-            check(spec)
-    except ImageError as error:
-        raise UsageError(str(error)) from None
+    options = [*args.build_arg, *([f"--target={args.target}"] if args.target else [])]
+    options += ["--network=default"] if args.network else []
+    specs = [_checked(name, options) for name in args.image]
     progress: Progress = (lambda line: None) if args.quiet else _show
-    built = [resolve(spec, build_script=_run_script, progress=progress) for spec in args.image]
+    built = _resolved(specs, progress, args.pull)
     sizes = {info.digest: info.size for info in list_images()}
     if args.json:
-        print_json({"images": [_as_json(image, sizes.get(image.digest)) for image in built]})
+        listed = [
+            {"spec": spec, **_as_json(image, sizes.get(image.digest))}
+            for spec, image in zip(specs, built, strict=True)
+        ]
+        print_json({"images": listed})
         return
     for image in built:
         print(safe(image.name), image.digest, size(sizes.get(image.digest, 0)), sep="  ")
+
+
+def _checked(name: str, options: list[str]) -> str:
+    """The canonical name of an image, with options for its Dockerfile."""
+    for option in options:
+        if "=" not in option or set(option) & set(",[]"):
+            raise UsageError(f"{option!r} is not NAME=VALUE, or holds a comma or a bracket")
+    try:
+        spec = check(name)
+        if options:
+            if spec.scheme not in ("dockerfile", "folder") or spec.additions:
+                raise UsageError(f"{name!r} is no Dockerfile: {options[0]!r} means nothing to it")
+            path = spec.argument.removesuffix("]")
+            joined = "," if path != spec.argument else "["
+            spec = check(f"dockerfile:{path}{joined}{','.join(options)}]")
+    except ImageError as error:
+        raise UsageError(str(error)) from None
+    return str(spec)
+
+
+def _resolved(specs: list[str], progress: Progress, refresh: bool = False) -> list[Image]:
+    from intercode.sandbox.native.provider import NativeProvider
+
+    provider = NativeProvider()
+    try:
+        return [
+            resolve(spec, build_script=provider.build_script, progress=progress, refresh=refresh)
+            for spec in specs
+        ]
+    finally:
+        provider.close()
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    spec = _checked(args.image, [])
+    (image,) = _resolved([spec], _show)
+    known = {info.digest: info for info in list_images()}
+    layers = [known.get(path.parent.name) for path in image.layers]
+    shown = [
+        {"path": str(path), "name": info.name if info else "", "size": info.size if info else None}
+        for path, info in zip(image.layers, layers, strict=True)
+    ]
+    starts = {"user": image.user or "0:0", "cwd": image.cwd, "env": dict(image.env)}
+    if args.json:
+        print_json(
+            {
+                "name": image.name,
+                "spec": spec,
+                "digest": image.digest,
+                "layers": shown,
+                **starts,
+                "config": dict(image.config),
+            }
+        )
+        return
+    print(f"name     {safe(image.name)}\nspec     {safe(spec)}\ndigest   {image.digest}")
+    print(f"user     {starts['user']}\ncwd      {safe(image.cwd)}")
+    for name, value in sorted(image.env.items()):
+        print(f"env      {safe(f'{name}={value}')}")
+    for name, value in sorted(image.config.items()):
+        if name not in ("Env", "User", "WorkingDir"):
+            print(f"config   {safe(f'{name}: {json.dumps(value)}')}")
+    for info, path in zip(layers, image.layers, strict=True):
+        print(
+            f"layer    {safe(info.name if info else str(path))}  {size(info.size if info else 0)}"
+        )
 
 
 def _prune(args: argparse.Namespace) -> None:
@@ -130,16 +218,6 @@ def _prune(args: argparse.Namespace) -> None:
     print(f"{did} {len(removed)} images, {size(total)}")
     if sources:
         print(f"{did} {len(sources)} packed folders and repositories, {size(packed)}")
-
-
-def _run_script(image: Image, script: bytes | Command, layer: Path) -> None:
-    from intercode.sandbox.native.provider import NativeProvider
-
-    provider = NativeProvider()
-    try:
-        provider.build_script(image, script, layer)
-    finally:
-        provider.close()
 
 
 def _as_json(image: Image, own_size: int | None) -> dict[str, object]:
