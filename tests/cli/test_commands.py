@@ -1,4 +1,4 @@
-"""`play`, `doctor`, `clean`, `replay`."""
+"""`play`, `clean`, `replay`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,6 @@ def test_play_json(cli: Run, data: Path) -> None:
 def test_play_shows_the_last_observation_of_a_full_episode(cli: Run, data: Path) -> None:
     done = cli("play", "bash", "--data", data, "--max-turns", 1, "--limit", 1, stdin="echo last\n")
     assert "last\ntruncated: reward" in done.stdout.replace("$ ", "")
-
-
-def test_doctor(cli: Run) -> None:
-    told = parsed(cli("doctor", "--json"))
-    keys(told, "usable checks")
-    assert told["usable"]
-    for check in told["checks"]:
-        keys(check, "name ok detail fix")
-    assert "Sandboxes can be used." in cli("doctor").stdout
 
 
 def test_clean(cli: Run) -> None:

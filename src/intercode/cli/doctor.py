@@ -1,5 +1,8 @@
 """Check whether this machine can run sandboxes, and say what mends what is missing.
 
+What works is marked ok; note: it works, with a restriction; FAIL: it does not. Sandboxes can be
+used if one back end works, native or docker; whatever else is missing is a note.
+
 Examples:
   intercode doctor
   intercode doctor --json
@@ -11,20 +14,19 @@ from __future__ import annotations
 
 import argparse
 import platform
-import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.util import find_spec
 
 from intercode import __version__
+from intercode.cli import _programs
 from intercode.cli._text import indented, print_json, safe
 from intercode.evaluate.manifest import version
-from intercode.sandbox.docker.doctor import DOCKER_SANDBOX
-from intercode.sandbox.docker.doctor import check as check_docker
-from intercode.sandbox.native.doctor import Check, check
+from intercode.evaluate.provenance import own_versions
+from intercode.sandbox.docker import doctor as docker
+from intercode.sandbox.native import doctor as native
+from intercode.sandbox.native.doctor import Check
 
-_EXTRAS = {"yaml": "yaml"}
-"""Module → the extra that brings it."""
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
 
@@ -35,45 +37,51 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run all checks and print them."""
-    checks = [*_python(), *check(), *check_docker(), _bash(), *_extras()]
-    usable = all(found.ok is not False for found in checks) or any(
-        found.ok for found in checks if found.name == DOCKER_SANDBOX
-    )
+    groups = {
+        "python": _python(),
+        "native": native.check(),
+        "docker": docker.check(),
+        "machine": _programs.check(),
+    }
+    backends = {
+        "native": all(found.ok is not False for found in groups["native"]),
+        "docker": any(
+            found.ok for found in groups["docker"] if found.name == docker.DOCKER_SANDBOX
+        ),
+    }
+    usable = any(backends.values()) and all(found.ok is not False for found in groups["python"])
     if args.json:
-        print_json({"usable": usable, "checks": [asdict(found) for found in checks]})
-        return 0 if usable else 1
-    width = max(len(found.name) for found in checks)
-    for found in checks:
-        detail = indented(safe(found.detail), " " * (width + 8)).lstrip()
-        print(f"{_MARKS[found.ok]}  {found.name:{width}}  {detail}")
-        if found.fix and not found.ok:
-            print(f"{'':{width + 6}}  to mend it: {safe(found.fix)}")
-    print()
-    print("Sandboxes can be used." if usable else "Sandboxes cannot be used on this machine yet.")
+        checks = [{"group": name, **asdict(found)} for name, of in groups.items() for found in of]
+        print_json({"usable": usable, "sandboxes": backends, "checks": checks})
+    else:
+        _print(groups)
+        print(_verdict(usable, backends))
     return 0 if usable else 1
+
+
+def _print(groups: Mapping[str, Sequence[Check]]) -> None:
+    width = max(len(found.name) for checks in groups.values() for found in checks)
+    for checks in groups.values():
+        for found in checks:
+            detail = indented(safe(found.detail), " " * (width + 8)).lstrip()
+            print(f"{_MARKS[found.ok]}  {found.name:{width}}  {detail}")
+            if found.fix and not found.ok:
+                print(f"{'':{width + 6}}  to mend it: {safe(found.fix)}")
+        print()
+
+
+def _verdict(usable: bool, backends: Mapping[str, bool]) -> str:
+    if not usable:
+        return "Sandboxes cannot be used on this machine yet."
+    how = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
+    return f"Sandboxes can be used: {how}."
 
 
 def _python() -> list[Check]:
     good = sys.version_info >= (3, 10)
+    commit = own_versions().get("commit", "")
     return [
-        Check("intercode", True, __version__),
+        Check("intercode", True, f"{__version__}{commit and f', commit {commit[:12]}'}"),
         Check("python", good, platform.python_version(), "" if good else "install Python 3.10"),
         Check("gymnasium", True, version("gymnasium")),
     ]
-
-
-def _bash() -> Check:
-    path = shutil.which("bash")
-    if path is None:
-        return Check("bash", None, "not installed: the image 'host' has none", "apt install bash")
-    return Check("bash", True, path)
-
-
-def _extras() -> list[Check]:
-    checks = []
-    for module, extra in _EXTRAS.items():
-        there = find_spec(module) is not None
-        fix = "" if there else f"pip install 'intercode-gym[{extra}]'"
-        detail = "installed" if there else f"not installed: no {extra.upper()} task files"
-        checks.append(Check(f"extra {extra}", True if there else None, detail, fix))
-    return checks

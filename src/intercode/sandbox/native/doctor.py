@@ -16,6 +16,7 @@ from intercode.sandbox.native.provider import NativeProvider
 
 _FILES_FOR_MANY = 4096
 _CACHE_BYTES = 2 << 30
+_OTHER_CACHE = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Check:
 
 def check() -> list[Check]:
     """Run the whole path once, and look at what limits it."""
-    return [_kernel(), *_sandbox(), _open_files(), _processes(), _cache(), _debootstrap()]
+    return [_kernel(), *_sandbox(), _open_files(), _processes(), _cache()]
 
 
 def _kernel() -> Check:
@@ -76,7 +77,7 @@ def _memory(facts: dict[str, object]) -> Check:
     fix = (
         "systemd-run --user --scope -p Delegate=yes intercode …"
         if os.geteuid()
-        else "mount a cgroup hierarchy with the memory controller, writable"
+        else "mount -o remount,rw /sys/fs/cgroup"
     )
     return Check(
         "memory limit",
@@ -102,7 +103,10 @@ def _processes() -> Check:
     limit = int(Path("/proc/sys/kernel/pid_max").read_text())
     ok = True if limit >= 32_768 else None
     return Check(
-        "process ids", ok, f"pid_max is {limit}", "" if ok else "sysctl -w kernel.pid_max=4194304"
+        "process ids",
+        ok,
+        f"pid_max is {limit}: so many processes and threads on the whole machine",
+        "" if ok else "sysctl -w kernel.pid_max=4194304",
     )
 
 
@@ -111,21 +115,11 @@ def _cache() -> Check:
     folder = next(p for p in (root, *root.parents) if p.exists())
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
-        return Check("image cache", False, f"{root} cannot be written", "set INTERCODE_CACHE")
+        return Check("image cache", False, f"{root} cannot be written", _OTHER_CACHE)
     ok = True if free >= _CACHE_BYTES else None
     return Check(
         "image cache",
         ok,
         f"{root}: {free / 2**30:.1f} GiB free",
         "" if ok else "intercode images prune",
-    )
-
-
-def _debootstrap() -> Check:
-    if not is_root():
-        return Check("debootstrap", None, "only root can build Debian images", "")
-    if shutil.which("debootstrap"):
-        return Check("debootstrap", True, "Debian images can be built")
-    return Check(
-        "debootstrap", None, "not installed: no Debian images", "apt-get install debootstrap"
     )

@@ -1,0 +1,81 @@
+"""`doctor`: what this machine can do, what that means, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode.cli import _programs
+
+from .conftest import Run, command, keys, parsed
+
+NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+
+
+def by_name(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in told["checks"]}
+
+
+def test_doctor(cli: Run) -> None:
+    told = parsed(cli("doctor", "--json", env=NO_ENGINE))
+    keys(told, "usable sandboxes checks")
+    assert told["usable"] and told["sandboxes"] == {"native": True, "docker": False}
+    found = by_name(told)
+    assert len(found) == len(told["checks"]), "every name stands once"
+    for check in told["checks"]:
+        keys(check, "group name ok detail fix")
+        assert check["ok"] is not False and check["detail"]
+    assert {check["group"] for check in told["checks"]} == {"python", "native", "docker", "machine"}
+    assert found["sandbox"]["ok"] and "cgroup" in found["memory limit"]["detail"]
+    assert "GiB free" in found["image cache"]["detail"] and "GiB free" in found["runs"]["detail"]
+    git = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout
+    assert found["git"]["detail"].split(":")[0] in git
+    assert found["docker"]["ok"] is None and found["docker"]["fix"]
+
+
+def test_for_people(cli: Run) -> None:
+    shown = cli("doctor", env=NO_ENGINE).stdout
+    assert shown.endswith("\nSandboxes can be used: --sandbox native.\n")
+    assert "\nok    git " in shown
+    assert "\nnote  docker " in shown and "to mend it: " in shown
+
+
+def test_what_is_not_installed_is_a_note_with_a_command(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "apt-get").symlink_to(shutil.which("true") or "/bin/true")
+    told = parsed(cli("doctor", "--json", env={**NO_ENGINE, "PATH": f"{tmp_path}/bin"}))
+    assert told["usable"]
+    found = by_name(told)
+    for name in ("bash", "git", "gcc", "skopeo", "debootstrap"):
+        assert found[name]["ok"] is None and found[name]["detail"].startswith("not installed: ")
+        assert found[name]["fix"] == f"apt-get install {name}"
+    assert found["sqlite"]["ok"]
+
+
+def test_no_sandboxes_at_all(cli: Run, tmp_path: Path) -> None:
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
+    argv = ["unshare", "-Urm", "sh", "-c", forbid, "sh", *command("doctor")]
+    env = {**os.environ, **NO_ENGINE}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL  sandbox " in done.stdout
+    assert "to mend it: sysctl -w user.max_user_namespaces=" in done.stdout
+    assert done.stdout.endswith("Sandboxes cannot be used on this machine yet.\n")
+
+
+def test_an_engine_that_listens_at_no_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "podman"
+    program.write_text("#!/bin/sh\necho podman version 4.3.1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    found = {check.name: check for check in _programs.check()}["podman"]
+    assert found.ok is None and found.detail.startswith("4.3.1, but listens at no socket")
+    assert found.fix.startswith("systemctl ") and "podman.socket" in found.fix
