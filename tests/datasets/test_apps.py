@@ -127,6 +127,12 @@ def test_gold_solves_them_and_nothing_else_does(tmp_path: Path) -> None:
     assert rewards(dataset, "noop") == dict.fromkeys(PROBLEMS, 0.0)
 
 
+def test_the_first_of_many_elements_is_not_the_answer(tmp_path: Path) -> None:
+    facts = {"fn_name": "f", "inputs": [[[2, 1]], [[3]]], "outputs": [[1, 2], [3]]}
+    dataset = apps.load(folders(tmp_path, {"0020": {"question": "q", "input_output": facts}}))
+    assert dataset[0].tests == ("_gives(f([2, 1]), [1, 2])", "_gives(f([3]), [3], 3)")
+
+
 def test_what_cannot_be_graded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broken = {number: {"question": "?", "input_output": v} for number, v in UNUSABLE.items()}
     folders(tmp_path, {**PROBLEMS, **broken})

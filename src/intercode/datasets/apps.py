@@ -229,7 +229,7 @@ def _joined(value: Any) -> str:
 def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
     for given, expected in zip(tests["inputs"], tests["outputs"], strict=True):
         accepted = [_numbered(expected)]
-        if isinstance(expected, list) and expected:
+        if isinstance(expected, list) and len(expected) == 1:
             accepted.append(_numbered(expected[0]))  # some outputs are wrapped in a list, some not
         arguments = ", ".join(repr(_numbered(value)) for value in given)
         yield f"_gives({function}({arguments}), {', '.join(map(repr, accepted))})"
