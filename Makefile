@@ -37,6 +37,7 @@ demo: $(VENV)/.demo  ## Watch an agent being evaluated on interactive Bash tasks
 test: $(VENV)/.test  ## Install what the tests need, and run them all
 	@scripts/need-system debootstrap docker-registry git perl skopeo
 	@scripts/need-system --packages debian-archive-keyring || true
+	@[ -e /usr/include/stdio.h ] && command -v gcc >/dev/null || scripts/need-system --packages gcc libc6-dev || true
 	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true
 	@/usr/bin/python3 -c 'import pytest' 2>/dev/null || scripts/need-system --packages python3-pytest || true
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -143,8 +144,21 @@ def test_options_on_the_command_line_come_first(cli: Run, shop: Path, tmp_path: 
     assert result["statistics"]["success_rate"] == 1.0
 
 
-def test_a_folder_without_the_file_that_says_what_it_is_is_none(shop: Path) -> None:
+def test_a_run_is_held_to_the_reward_that_it_had(cli: Run, shop: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(shop, folder)
+    cli("run", "shop", "--quiet", "--limit", 1, "--out", "first")
+    cli("run", "--locked", "first", "--quiet", "--out", "second")
+    with (folder / "reward.py").open("a") as file:
+        file.write("# kinder\n")
+    assert "env.reward_digest" in cli("run", "--locked", "first", "--out", "x", code=2).stderr
+    assert "reward_digest" in cli("run", "shop", "--limit", 1, "--out", "first", code=None).stderr
+
+
+def test_a_folder_without_the_file_that_says_what_it_is_is_none(cli: Run, shop: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot be read.*intercode new"):
         read(shop / "files")
     with pytest.raises(UsageError, match="no environment named"):
         make(str(shop / "files"))
+    for command in ("run", "play", "validate"):
+        assert "'intercode new' makes such a folder" in cli(command, shop / "files", code=2).stderr

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from intercode import datasets
@@ -20,7 +21,7 @@ from intercode.errors import ImageError, UsageError
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.tools import tool_versions
 from intercode.own_code import digest, is_reference
-from intercode.project import is_project, read
+from intercode.project import read
 from intercode.registry import DATASETS, ENVS, REWARDS
 from intercode.rewards.gold import GoldCache
 from intercode.sandbox import Provider, get_provider
@@ -80,7 +81,7 @@ def chosen(args: argparse.Namespace) -> str:
     Raises:
         UsageError: It is missing, unknown, or given twice and differently.
     """
-    if args.env is not None and args.env not in ENVS and is_project(args.env):
+    if args.env is not None and args.env not in ENVS and Path(args.env).is_dir():
         args.env = _open(args, args.env)
     if args.env and args.env_option and args.env != args.env_option:
         raise UsageError(f"which environment: {args.env!r} or {args.env_option!r}?")
@@ -95,7 +96,7 @@ def chosen(args: argparse.Namespace) -> str:
 def open_data(args: argparse.Namespace) -> str | None:
     """The environment of the folder that ``args.data`` names; None if it names something else."""
     folder = args.data
-    if folder in DATASETS or not is_project(folder):
+    if folder in DATASETS or not Path(folder).is_dir():
         return None
     args.data = None
     return _open(args, folder)

@@ -27,6 +27,7 @@ _ADVICE = (
     ("dataset", "take the tasks as they were, from {source}"),
     ("env.images", "build the image from what it was built from"),
     ("env.engine", "use the database engine that was used"),
+    ("env.reward_digest", "take the reward's file as it was, or name another with --reward"),
     ("env", "leave out the option that says otherwise"),
     ("agent.digest", "take the agent's file as it was, or name another with --agent"),
     ("agent", "leave out --agent and --recording"),
