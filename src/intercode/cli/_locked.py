@@ -22,8 +22,13 @@ _OF_THE_CALL = {
 """Options that say nothing of what is run, or that the record has under another name."""
 _DEFAULTS = {"agent": "oracle", "epochs": 1, "protocol": "default", "seed": 0}
 """Of options that must be known to have been given."""
-_GIVEN_MAY_DIFFER = {"agent": "agent", "recording": "agent", "seed": "seed", "exclude": "excluded"}
+_GIVEN_MAY_DIFFER = {
+    **dict.fromkeys(("agent", "model", "preset", "prompt", "recording", "temperature"), "agent"),
+    "seed": "seed",
+    "exclude": "excluded",
+}
 """Option → what it says in the record: who gives it wants just that to be another."""
+_PATHS = {"cache", "prices", "prompt", "recording"}
 _TOGETHER = (("agent", "recording"), ("limit", "tasks"))
 """Of these, none is taken over if one was given."""
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
@@ -108,7 +113,7 @@ def _take_over(args: argparse.Namespace, manifest: Mapping[str, Any]) -> None:
             continue
         if isinstance(value, str) and "***@" in value:
             raise UsageError(f"the record has no password: give --{name.replace('_', '-')} again")
-        setattr(args, name, Path(value) if name == "recording" else value)
+        setattr(args, name, Path(value) if name in _PATHS else value)
 
 
 def _recorded(args: argparse.Namespace) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, Usage
 COMMANDS = {
     "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
+    "score": "score predictions that were made elsewhere",
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",
     "show": "the episodes of a finished run, turn by turn",

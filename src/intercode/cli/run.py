@@ -7,8 +7,17 @@ episodes in flight, a second one stops at once.
 agents:
   oracle                 runs gold: checks the tasks
   noop                   submits at once: what doing nothing is worth
+  random                 acts at random: what luck is worth
   replay                 does again what --recording holds (a run's folder, or JSON: task → actions)
   path/to/file.py:make   your own: make(task) gives an object with act(observation, history)
+
+agents that are language models, with --model PROVIDER/NAME:
+  single-turn            one reply, which is run
+  try-again              sees what came of its code, until it submits
+  react                  thought, action, observation; react-zero-shot without examples
+  plan-solve             a plan, then its steps; plan-solve-refine goes on after them
+  tool-calling           the model's own function calls
+  try-again-oracle, plan-solve-refine-oracle   with the true reward of every turn, as in 2023
 
 Examples:
   intercode run bash
@@ -18,6 +27,9 @@ Examples:
   intercode run sql --agent oracle --engine mysql
   intercode run sql --data tasks.json --databases shop.sqlite --agent my_agent.py:make
   intercode run python --data mbpp --exclude broken.json     (see 'datasets validate')
+  intercode run bash --agent try-again --model openai/gpt-4o --max-cost 5 --workers 8
+  intercode run sql --agent react --model vllm/NAME --base-url http://localhost:8000/v1
+  intercode run --preset paper-gpt-3.5-bash-try-again --protocol paper --data nl2bash
   intercode run --locked runs/mine                           (the same again, or not at all)
 
 exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
@@ -31,14 +43,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from intercode.agents import registry
 from intercode.agents.base import AgentFactory, ChecksTasks
-from intercode.cli import _environment, _locked, _options, _summary
+from intercode.cli import _agents, _environment, _locked, _options, _summary
 from intercode.cli._progress import Watcher
 from intercode.cli._text import duration, print_json, safe
-from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.exclusion import read_exclusion
@@ -53,9 +62,12 @@ TAGS = 8
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     _environment.add_name(parser)
-    who = parser.add_argument_group("who")
-    who.add_argument("--agent", help="see above (default: oracle)")
-    who.add_argument("--recording", type=Path, metavar="PATH", help="for --agent replay")
+    _agents.add_options(parser)
+    add_tasks(parser)
+
+
+def add_tasks(parser: argparse.ArgumentParser) -> None:
+    """The options that do not say who acts."""
     _options.add_selection(parser)
     parser.add_argument(
         "--exclude",
@@ -96,27 +108,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
+    _agents.apply_preset(args)
     lock = _locked.Lock(args)
     name = _environment.chosen(args)
     everything = _environment.load_all(args, args.data or name)
     exclude = _excluded(args.exclude, everything) or lock.excluded
     dataset = _environment.narrowed(args, name, everything)
     tasks = select(dataset, args.tasks, args.limit, exclude)
-    options: dict[str, Any] = {} if args.recording is None else {"recording": args.recording}
-    if args.agent == "replay" and args.recording is None:
-        raise UsageError("--agent replay needs --recording PATH")
-    agent = registry.get(args.agent, **options)
-    _check(args, agent, tasks)
+    who = _agents.make(args)
+    _check(args, who.factory, tasks)
     setting = _environment.prepare(args, name, dataset, tasks)
+    facts = {**setting.facts, **who.asks_of_environment}
     context = {**lock.context(args), **setting.context()}
-    out = args.out or _default_folder(name, args.agent)
+    out = args.out or _default_folder(name, args.agent, args.model)
     watcher = Watcher(
         show=(sys.stderr if args.json else sys.stdout) if args.show else None, quiet=args.quiet
     )
     try:
         result = evaluate(
             dataset,
-            args.agent,
+            who.agent,
             setting.make,
             workers=args.workers,
             out=out,
@@ -127,8 +138,8 @@ def execute(args: argparse.Namespace) -> int:
             seed=args.seed,
             progress=watcher,
             max_retries=args.retries,
-            settings=setting.facts,
-            agent_options=options,
+            settings=facts,
+            agent_options=who.options,
             context=context,
             locked=lock.manifest,
             accept=lock.accept,
@@ -169,9 +180,10 @@ def _check(args: argparse.Namespace, agent: AgentFactory, tasks: list[Task]) -> 
         )
 
 
-def _default_folder(env: str, agent: str) -> Path:
+def _default_folder(env: str, agent: str, model: str | None = None) -> Path:
     """A new name below ``runs/``: two runs of the same second get different ones."""
-    label = re.sub(r"[^\w.-]+", "-", Path(agent).name if ".py:" in agent else agent)
+    who = "-".join([Path(agent).name if ".py:" in agent else agent, *(model or "").split("/")[1:]])
+    label = re.sub(r"[^\w.-]+", "-", who)
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{env}-{label}"
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())
@@ -203,6 +215,6 @@ def _print(args: argparse.Namespace, out: Path, result: RunResult) -> None:
     workers = "1 worker" if args.workers == 1 else f"{args.workers} workers"
     print(f"{result.ran} episodes in {duration(result.seconds)} ({rate:.1f}/s, {workers})")
     print(f"run: {out}")
-    if result.interrupted:
-        missing = result.planned - len(result.outcomes)
-        print(f"interrupted: {missing} episodes are missing; go on with the same and --out {out}")
+    if missing := result.planned - len(result.outcomes):
+        why = "interrupted" if result.interrupted else "the budget is used up"
+        print(f"{why}: {missing} episodes are missing; go on with the same and --out {out}")

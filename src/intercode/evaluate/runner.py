@@ -121,10 +121,10 @@ def evaluate(
     options = dict(agent_options or {})
     factory = registry.get(agent, **options) if isinstance(agent, str) else agent
     if isinstance(factory, HasFacts):
-        name, facts = factory.name, factory.facts()
+        name, facts = factory.name, {"language_model": factory.facts()}
     else:
         name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
-        facts = {key: str(value) for key, value in options.items()}
+        facts = {}
     chosen = select(dataset, tasks, limit, exclude or {})
     if isinstance(factory, ChecksTasks):
         factory.check(chosen)
@@ -138,8 +138,9 @@ def evaluate(
         env=settings or {},
         agent={
             "name": name,
-            "options": facts,
+            "options": {key: str(value) for key, value in options.items()},
             "digest": registry.digest(name),
+            **facts,
         },
         seed=seed,
         excluded=exclude or {},

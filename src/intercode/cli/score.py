@@ -1,0 +1,41 @@
+"""Score predictions that were made elsewhere: a file of them goes in, scores come out.
+
+Each is run as one action in a fresh place of its task, and submitted: plain seq2seq, without any
+interaction. For CTF a prediction is the flag, for SWE a patch. The file has JSON Lines: objects
+with task_id and prediction (or, as for SWE-bench, instance_id and model_patch). Tasks that it does
+not have are not tried.
+
+Examples:
+  intercode score predictions.jsonl bash
+  intercode score predictions.jsonl sql --data spider --workers 4 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from intercode.agents.predictions import read_predictions
+from intercode.cli import _agents, _environment, run
+from intercode.errors import UsageError
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options: those of ``run`` that have to do with tasks."""
+    parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON Lines")
+    _environment.add_name(parser)
+    run.add_tasks(parser)
+    others = argparse.ArgumentParser()
+    _agents.add_options(others)
+    parser.set_defaults(**{**vars(others.parse_args([])), "agent": "predictions"})
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run, and print the summary."""
+    texts = read_predictions(args.predictions)
+    args.recording = args.predictions
+    unknown = sorted(set(args.tasks or ()) - texts.keys())
+    if unknown:
+        raise UsageError(f"{args.predictions} has no prediction for {unknown[0]}")
+    args.tasks = args.tasks or list(texts)
+    return run.execute(args)
