@@ -16,6 +16,7 @@ from intercode.sandbox.images import Command, Image, list_images, resolve
 from intercode.sandbox.images.tree import Tree
 from intercode.sandbox.native.provider import NativeProvider
 
+pytestmark = pytest.mark.ordinary
 ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="not for an ordinary user: there is no other user")
 

@@ -14,6 +14,7 @@ from intercode.sandbox.images.dockerfile.ignore import Ignore, glob
 from intercode.sandbox.images.dockerfile.parse import read
 from intercode.sandbox.images.dockerfile.words import expand
 
+pytestmark = pytest.mark.ordinary
 VARIABLES = {"A": "one", "EMPTY": "", "_b2": "t w o"}
 
 WORDS = {

@@ -26,6 +26,7 @@ from intercode.sandbox.native.provider import NativeProvider
 from sandbox import rootfs
 from sandbox.layouts import Member, entry, layer, layout, saved
 
+pytestmark = pytest.mark.ordinary
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
