@@ -1,0 +1,106 @@
+"""Secrets: from the environment, or from ``.env`` in the working directory; from nowhere else.
+
+They are handed to the clients and kept out of everything that is shown or written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from intercode.errors import UsageError
+
+FILE = ".env"
+_NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
+SHORTEST = 6
+"""Shorter values are no secrets, and hiding them would tear texts apart."""
+
+
+def parse(text: str) -> dict[str, str]:
+    r"""The variables of an ``.env`` file.
+
+    ``NAME=value``, with or without ``export``; ``#`` begins a comment, within an unquoted value
+    only after a blank; ``'…'`` is taken as it is, ``"…"`` with ``\n`` and the like. Nothing is
+    expanded. Other lines are passed over, as other tools' files may have them.
+    """
+    found: dict[str, str] = {}
+    for line in text.removeprefix("\ufeff").splitlines():
+        if match := _NAME.fullmatch(line.strip()):
+            found[match[1]] = _value(match[2])
+    return found
+
+
+def _value(text: str) -> str:
+    if match := re.match(r"'([^']*)'", text):
+        return match[1]
+    if match := re.match(r'"((?:[^"\\]|\\.)*)"', text):
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), match[1])
+    return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].strip()
+
+
+def _file() -> dict[str, str]:
+    try:
+        return parse(Path(FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return {}
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{FILE} cannot be read: {reason}") from None
+
+
+def find(name: str) -> str | None:
+    """A variable's value, from the environment or else from ``.env``; not if it is empty."""
+    return os.environ.get(name, "").strip() or _file().get(name) or None
+
+
+def require(name: str, what: str) -> str:
+    """A key that must be there.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if value := find(name):
+        return value
+    raise UsageError(f"{what} needs a key: set {name} in the environment or in {FILE}")
+
+
+def hide(text: str, *secrets: str) -> str:
+    """A text without these, and without any other secret that the environment or ``.env`` has.
+
+    A server may say a key back in its error message.
+    """
+    try:
+        variables = {**_file(), **os.environ}
+    except UsageError:
+        variables = dict(os.environ)
+    named = {value: f"[{name}]" for name, value in variables.items() if _SECRET.search(name)}
+    named.update((secret, "[key]") for secret in secrets if secret not in named)
+    for value in sorted(named, key=len, reverse=True):  # one may hold another
+        if len(value.strip()) >= SHORTEST:
+            text = text.replace(value, named[value])
+    return text
+
+
+def check_url(url: str) -> str:
+    """A base URL that may be shown and recorded.
+
+    Raises:
+        UsageError: It is none, or holds a secret.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UsageError("a base URL begins with http:// or https:// and a host")
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise UsageError(
+            f"the base URL of {parts.hostname} has a user, a query or a fragment, which would be "
+            f"recorded: put keys in the environment or in {FILE}"
+        )
+    return url.rstrip("/")

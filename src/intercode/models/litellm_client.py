@@ -1,0 +1,58 @@
+"""Everything else, through LiteLLM: Bedrock, Vertex, Azure, Mistral, Cohere, and a hundred more.
+
+It finds their keys in the environment itself, under the names that its documentation gives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intercode.models import keys, sdk
+from intercode.models.client import Answer, Request
+from intercode.models.decoding import load
+from intercode.models.openai_wire import decode_chat, encode_chat
+
+
+class LiteLlmClient:
+    """A model under LiteLLM's name for it.
+
+    Args:
+        model: ``provider/name``, as LiteLLM has it.
+        base_url: Where the provider is, if it is not where LiteLLM thinks.
+        timeout: Seconds for which the server may be silent.
+    """
+
+    def __init__(self, model: str, base_url: str | None, timeout: float) -> None:
+        self._module: Any = sdk.load("litellm", "a model through LiteLLM")
+        # LiteLLM's errors are OpenAI's, or derived from them.
+        self._errors = sdk.Errors(sdk.load("openai", "LiteLLM"), "")
+        self._timeout = timeout
+        self._base_url = base_url
+        self.model = model
+        self.endpoint = f"litellm:{base_url or ''}"
+
+    def __repr__(self) -> str:
+        return f"LiteLlmClient({self.model!r})"
+
+    def send(self, request: Request) -> Answer:
+        """Ask once."""
+        with self._errors:
+            response = self._module.completion(
+                model=self.model,
+                base_url=self._base_url,
+                timeout=self._timeout,
+                num_retries=0,
+                max_retries=0,
+                drop_params=True,  # what a provider does not know: a seed, mostly
+                **encode_chat(request),
+            )
+            data = load(response.model_dump_json().encode())
+        return decode_chat(data, request.tools)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def litellm(model: str, *, base_url: str | None, timeout: float) -> LiteLlmClient:
+    """A model by LiteLLM's name for it."""
+    return LiteLlmClient(model, base_url and keys.check_url(base_url), timeout)

@@ -1,0 +1,84 @@
+"""What tokens cost: a table that comes with InterCode, and a reader's own file before it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import UsageError
+from intercode.models.base import Usage
+
+PER = 1_000_000
+"""Tokens that a price is for."""
+_KEYS = {"input", "output", "cached_input"}
+_DATED = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens. Where ``cached_input`` is not given, it is ``input``."""
+
+    input: float
+    output: float
+    cached_input: float | None = None
+
+    def of(self, usage: Usage) -> float:
+        """What these tokens cost."""
+        cached = self.input if self.cached_input is None else self.cached_input
+        fresh = usage.input_tokens - usage.cached_tokens
+        total = fresh * self.input + usage.cached_tokens * cached
+        return (total + usage.output_tokens * self.output) / PER
+
+
+class Prices:
+    """Prices by a model's name with its provider: ``openai/gpt-4o``."""
+
+    def __init__(self, file: str | Path | None = None) -> None:
+        """Read the table, and a file of one's own in the same form.
+
+        Raises:
+            UsageError: The file cannot be read, or is malformed.
+        """
+        own = resources.files("intercode.models").joinpath("prices.json")
+        self._table = _parse(own.read_text(encoding="utf-8"), "prices.json")
+        if file is not None:
+            try:
+                text = Path(file).read_text(encoding="utf-8")
+            except (OSError, UnicodeError) as error:
+                raise UsageError(f"the prices in {file} cannot be read: {error}") from error
+            self._table.update(_parse(text, str(file)))
+
+    def find(self, name: str) -> Price | None:
+        """A model's price: under its name, or under that without the date at its end.
+
+        ``None`` is unknown, which is not free. LiteLLM's names are looked for without ``litellm/``.
+        """
+        name = name.removeprefix("litellm/")
+        return self._table.get(name) or self._table.get(_DATED.sub("", name))
+
+
+def _parse(text: str, where: str) -> dict[str, Price]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"the prices in {where} are no JSON: {error}") from error
+    models = data.get("models") if isinstance(data, dict) else None
+    if not isinstance(models, dict):
+        raise UsageError(f'{where}: prices are {{"models": {{"provider/name": {{…}}}}}}')
+    return {name: _price(entry, f"{where}: {name}") for name, entry in models.items()}
+
+
+def _price(entry: Any, where: str) -> Price:
+    if not isinstance(entry, Mapping) or not {"input", "output"} <= set(entry) <= _KEYS:
+        raise UsageError(f"{where}: a price has input and output, and may have cached_input")
+    for key, value in entry.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not math.isfinite(value) or value < 0:
+            raise UsageError(f"{where}: {key} must be dollars for a million tokens, not {value!r}")
+    return Price(**entry)
