@@ -32,8 +32,9 @@ def test_json(cli: Run, data: Path) -> None:
     keys(told["dataset"], "name source digest tasks")
     keys(
         told["statistics"],
-        "episodes errors successes success_rate success_low success_high mean_reward "
-        "mean_turns mean_seconds truncated skipped",
+        "episodes errors error_rate successes success_rate success_low success_high clusters "
+        "clustered_low clustered_high few_clusters mean_reward reward_low reward_high "
+        "mean_turns mean_seconds invalid_rate truncated skipped tokens_in tokens_out cost",
     )
     assert (told["run"], told["env"], told["agent"]) == ("run", "bash", "noop")
     assert told["planned"] == told["finished"] == told["ran"] == 4
@@ -138,7 +139,10 @@ def test_show_and_report(cli: Run, data: Path) -> None:
     assert episode["status"] == "submitted" and episode["agent"] == "noop"
     assert "no episode of nope" in cli("show", "run", "--task", "nope", code=2).stderr
     told = parsed(cli("report", "run", "--json"))
-    keys(told, "run manifest statistics tags errors")
+    keys(
+        told,
+        "run manifest coverage statistics tags errors levels places turns attempts spending",
+    )
     assert told["statistics"]["episodes"] == 4
     assert "agent noop" in cli("report", "run").stdout
 

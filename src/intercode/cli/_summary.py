@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from intercode.cli._text import number, percent, safe, table
-from intercode.evaluate.report import Outcome, Statistics, by_tag, errors_by_type, summarize
+from intercode.cli._text import safe, table
+from intercode.evaluate.outcome import Outcome
+from intercode.evaluate.report import by_tag, errors_by_type, summarize
+from intercode.evaluate.report_tables import Table, groups
 
-_HEADER = ("", "episodes", "success", "95 % interval", "reward", "turns", "seconds", "errors")
 SHOWN_ERRORS = 5
 
 
@@ -46,29 +47,44 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def as_text(outcomes: Sequence[Outcome], tags: int | None = None) -> str:
+def as_text(outcomes: Sequence[Outcome], tags: int) -> str:
     """The statistics as a table, by tag where there are tags, and the errors by kind.
 
     Args:
         outcomes: What is summarized.
-        tags: Only the most frequent ones, so many; None: all.
+        tags: Only the most frequent ones, so many.
     """
-    groups = list(by_tag(outcomes).items())
-    rows = [_row("all", summarize(outcomes))]
-    rows += [_row(f"  {safe(tag)}", stats) for tag, stats in groups[:tags]]
-    text = table(_HEADER, rows)
-    if tags is not None and len(groups) > tags:
-        text += f"\n  ... {len(groups) - tags} more tags: see 'intercode report'"
-    if kinds := errors_by_type(outcomes):
-        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        text += f"\n\nEpisodes without a result: {counts}. They count in no rate or mean.\n"
-        failed = [outcome for outcome in outcomes if outcome.failed]
-        text += "\n".join(
-            f"  {safe(o.task_id)}: {safe(o.error or '')}" for o in failed[:SHOWN_ERRORS]
-        )
-        if len(failed) > SHOWN_ERRORS:
-            text += f"\n  … and {len(failed) - SHOWN_ERRORS} more"
+    named = list(by_tag(outcomes).items())
+    rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
+    text = written(groups("", rows)).rstrip("\n")
+    if len(named) > tags:
+        text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
+    if failed := errors(outcomes).rstrip("\n"):
+        text += f"\n\n{failed}"
     return text
+
+
+def written(found: Table) -> str:
+    """A table for the terminal, with what it is about above it and its note below."""
+    rows = [[safe(cell) for cell in row] for row in found.cells()]
+    left = int(found.columns[0][1] == "text")
+    text = table([safe(name) for name, _ in found.columns], rows, left) + "\n"
+    title = f"{found.title}\n" if found.title else ""
+    return title + text + (f"{safe(found.note)}\n" if found.note else "")
+
+
+def errors(outcomes: Sequence[Outcome]) -> str:
+    """The episodes without a result by kind, and the first of them; empty if there are none."""
+    kinds = errors_by_type(outcomes)
+    if not kinds:
+        return ""
+    counts = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    lines = [f"Episodes without a result: {counts}. They count in no rate or mean."]
+    lines += [f"  {safe(o.task_id)}: {safe(o.error or '')}" for o in failed[:SHOWN_ERRORS]]
+    if len(failed) > SHOWN_ERRORS:
+        lines.append(f"  … and {len(failed) - SHOWN_ERRORS} more")
+    return "\n".join(lines) + "\n"
 
 
 def _excluded(manifest: Mapping[str, Any]) -> str:
@@ -79,19 +95,3 @@ def _excluded(manifest: Mapping[str, Any]) -> str:
 
 def _images(names: Sequence[str]) -> str:
     return f"image {names[0]}" if len(names) == 1 else f"{len(names)} images"
-
-
-def _row(name: str, stats: Statistics) -> list[str]:
-    interval = "-"
-    if stats.success_low is not None and stats.success_high is not None:
-        interval = f"{100 * stats.success_low:.1f} - {100 * stats.success_high:.1f} %"
-    return [
-        name,
-        str(stats.episodes),
-        percent(stats.success_rate),
-        interval,
-        number(stats.mean_reward, 3),
-        number(stats.mean_turns, 1),
-        number(stats.mean_seconds, 3),
-        str(stats.errors),
-    ]

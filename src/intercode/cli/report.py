@@ -1,9 +1,11 @@
-"""The summary of a finished run, or of one that is going on; of several, and what sets them apart.
+"""What came of runs: one in detail; several side by side, and task by task against the first.
 
 Examples:
   intercode report runs/20250101-120000-bash-oracle
   intercode report RUN --json | jq .statistics.success_rate
   intercode report RUN OTHER             (warns if they were not made of the same)
+  intercode report RUN OTHER --html report.html
+  intercode report --paper DIR           (the success rates of 2023 from their recorded files)
 """
 
 from __future__ import annotations
@@ -17,9 +19,14 @@ from typing import Any
 
 from intercode.cli import _summary
 from intercode.cli._text import print_json, safe
+from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference, differences
-from intercode.evaluate.log import latest, read_manifest
-from intercode.evaluate.report import Outcome
+from intercode.evaluate.report import by_attempts, by_level, by_place, by_turn
+from intercode.evaluate.report_episodes import Episodes
+from intercode.evaluate.report_formats import to_csv, to_markdown
+from intercode.evaluate.report_runs import Paired, Run, compare, read_runs
+from intercode.evaluate.report_tables import Table, of_pairs, of_run, of_runs
+from intercode.evaluate.spending import spending
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
 _SHOWN = 10
@@ -27,58 +34,137 @@ _SHOWN = 10
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("run", type=Path, nargs="+", metavar="RUN", help="the run's folder")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("run", type=Path, nargs="*", metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page with everything, and each episode"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    form.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    form.add_argument("--csv", action="store_true", help="print a line for each group of episodes")
+    parser.add_argument(
+        "--paper", type=Path, metavar="DIR", help="instead of runs: the recorded files of 2023"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the summaries, and warn of runs that cannot be compared."""
-    manifests = [read_manifest(run) for run in args.run]
+    """Print the report, and warn of runs that cannot be compared."""
+    if args.paper is not None:
+        return _paper(args)
+    if not args.run:
+        raise UsageError("which runs? Give their folders, or --paper DIR")
+    episodes = Episodes()
+    runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
     apart = {
-        str(run): differences(manifests[0], manifest, _COMPARED_ON_PURPOSE)
-        for run, manifest in zip(args.run[1:], manifests[1:], strict=True)
+        str(run.folder): differences(runs[0].manifest, run.manifest, _COMPARED_ON_PURPOSE)
+        for run in runs[1:]
     }
+    pairs = [(run, found) for run in runs[1:] if (found := compare(runs[0].outcomes, run.outcomes))]
+    warnings = [_warning(str(args.run[0]), run, found) for run, found in apart.items() if found]
+    if args.html:
+        _write(args.html, runs, pairs, episodes, warnings)
     if args.json:
-        found = [_as_json(run, manifest) for run, manifest in zip(args.run, manifests, strict=True)]
-        print_json(found[0] if len(found) == 1 else {"runs": found, "differences": _plain(apart)})
+        print_json(_as_json(runs, pairs, apart))
         return 0
-    texts: list[str] = []
-    for run, manifest in zip(args.run, manifests, strict=True):
-        if len(manifests) > 1:
-            texts.append(f"{safe(str(run))}:")
-        texts += [_summary.facts(manifest), _summary.as_text(_outcomes(run))]
-    print("\n\n".join(texts))
-    for run, found_apart in apart.items():
-        _warn(str(args.run[0]), run, found_apart)
+    print(_text(args, runs, pairs), end="")
+    for warning in warnings:
+        print(f"\nintercode: warning: {safe(warning)}", file=sys.stderr)
+    if args.html:
+        print(f"written: {args.html}", file=sys.stderr)
     return 0
 
 
-def _outcomes(run: Path) -> list[Outcome]:
-    return list(latest(run, Outcome.of).values())
+def _paper(args: argparse.Namespace) -> int:
+    if args.run or args.html or args.csv:
+        raise UsageError("--paper goes with no runs, no --html and no --csv")
+    from intercode.paper.tables import rates, tables
+
+    found = rates(args.paper)
+    if args.json:
+        print_json({"paper": str(args.paper), "rates": [one.to_dict() for one in found]})
+    else:
+        form = to_markdown if args.markdown else _summary.written
+        print("\n".join(form(table) for table in tables(found)), end="")
+    return 0
 
 
-def _as_json(run: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    return {"run": str(run), "manifest": manifest, **_summary.as_json(_outcomes(run))}
+def _text(
+    args: argparse.Namespace, runs: Sequence[Run], pairs: Sequence[tuple[Run, Paired]]
+) -> str:
+    if args.csv:
+        return to_csv(runs)
+    form = to_markdown if args.markdown else _summary.written
+    if len(runs) == 1:
+        facts = _summary.facts(runs[0].manifest)
+        return f"{facts}\n\n" + "\n".join(
+            [*map(form, of_run(runs[0])), _summary.errors(runs[0].outcomes)]
+        )
+    texts = []
+    for run in runs:
+        texts.append(f"{safe(str(run.folder))}: {_summary.facts(run.manifest)}\n")
+        texts.append(_summary.errors(run.outcomes))
+    texts += [form(table) for table in (*of_runs(runs), *of_pairs(runs[0], pairs))]
+    return "\n".join(filter(None, texts))
 
 
-def _plain(apart: dict[str, list[Difference]]) -> dict[str, list[dict[str, Any]]]:
+def _write(
+    path: Path,
+    runs: Sequence[Run],
+    pairs: Sequence[tuple[Run, Paired]],
+    episodes: Episodes,
+    warnings: Sequence[str],
+) -> None:
+    from intercode.evaluate.report_html import write_page
+
+    sections: list[tuple[str, Sequence[Table]]] = []
+    if len(runs) > 1:
+        sections.append(("Side by side", of_runs(runs)))
+    if compared := of_pairs(runs[0], pairs):
+        sections.append(("Compared", compared))
+    sections += [(f"{run.folder}: {_summary.facts(run.manifest)}", of_run(run)) for run in runs]
+    write_page(path, runs, sections, episodes, warnings)
+
+
+def _as_json(
+    runs: Sequence[Run],
+    pairs: Sequence[tuple[Run, Paired]],
+    apart: dict[str, list[Difference]],
+) -> dict[str, Any]:
+    if len(runs) == 1:
+        return _run(runs[0])
     return {
-        run: [
-            {name: value for name, value in asdict(one).items() if name != "advice"}
-            for one in found
-        ]
-        for run, found in apart.items()
+        "runs": [_run(run) for run in runs],
+        "comparisons": {str(run.folder): asdict(found) for run, found in pairs},
+        "differences": {run: _plain(found) for run, found in apart.items()},
     }
 
 
-def _warn(first: str, other: str, found: Sequence[Difference]) -> None:
-    if not found:
-        return
+def _run(run: Run) -> dict[str, Any]:
+    outcomes = run.outcomes
+    return {
+        "run": str(run.folder),
+        "manifest": run.manifest,
+        "coverage": asdict(run.coverage),
+        **_summary.as_json(outcomes),
+        "levels": {level: asdict(stats) for level, stats in by_level(outcomes).items()},
+        "places": {place: asdict(stats) for place, stats in by_place(outcomes).items()},
+        "turns": [asdict(point) for point in by_turn(outcomes)],
+        "attempts": [asdict(found) for found in by_attempts(outcomes)],
+        "spending": {end: asdict(found) for end, found in spending(outcomes).items()},
+    }
+
+
+def _plain(found: Sequence[Difference]) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in asdict(one).items() if name != "advice"} for one in found
+    ]
+
+
+def _warning(first: str, other: str, found: Sequence[Difference]) -> str:
     lines = [f"  {one.what}: {_said(one.recorded)} and {_said(one.now)}" for one in found[:_SHOWN]]
     if len(found) > _SHOWN:
         lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
-    text = f"{first} and {other} were not made of the same:\n" + "\n".join(lines)
-    print(f"\nintercode: warning: {safe(text)}", file=sys.stderr)
+    return f"{first} and {other} were not made of the same:\n" + "\n".join(lines)
 
 
 def _said(value: object) -> str:

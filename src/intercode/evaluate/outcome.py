@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from intercode.episode import Episode, Status
 
@@ -37,7 +35,9 @@ class Outcome:
     invalid: int = 0
     """Turns whose action could not be executed, or failed: what 2023 called not admissible."""
     action_seconds: float = 0.0
-    """Wall time of its actions; the rest went to the agent and to the reward."""
+    """Wall time of its actions."""
+    model_seconds: float = 0.0
+    """Wall time of the model's replies; the rest went to the sandbox and to the reward."""
     tokens_in: int | None = None
     """Tokens of the prompts; None: not recorded."""
     tokens_out: int | None = None
@@ -48,7 +48,7 @@ class Outcome:
     def of(cls, episode: Episode) -> Outcome:
         """The outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
-        tokens_in, tokens_out, cost = _usage(metadata)
+        model = metadata.get("model") or {}
         return cls(
             task_id=episode.task_id,
             epoch=episode.epoch,
@@ -64,9 +64,10 @@ class Outcome:
             solved_at=_solved_at(episode),
             invalid=sum(not turn.ok for turn in turns),
             action_seconds=sum(turn.seconds for turn in turns),
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            cost=cost,
+            model_seconds=sum(call.get("seconds", 0.0) for call in model.get("calls", ())),
+            tokens_in=model.get("input_tokens"),
+            tokens_out=model.get("output_tokens"),
+            cost=model.get("cost"),
         )
 
     @property
@@ -87,8 +88,3 @@ def _solved_at(episode: Episode) -> int | None:
         if turn.reward == 1.0:
             return number
     return len(episode.turns)
-
-
-def _usage(metadata: Mapping[str, Any]) -> tuple[int | None, int | None, float | None]:
-    usage = metadata.get("usage") or {}
-    return usage.get("input_tokens"), usage.get("output_tokens"), metadata.get("cost")

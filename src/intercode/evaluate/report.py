@@ -43,6 +43,7 @@ class Statistics:
     """Whether that interval is likely to be too narrow still."""
     mean_reward: float | None
     reward_low: float | None
+    """Lower end of its 95 % interval (Student's t); None where all rewards are alike."""
     reward_high: float | None
     mean_turns: float | None
     mean_seconds: float | None
@@ -70,6 +71,9 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
     _, clustered_low, clustered_high = _parts(clustered)
     rewards = [outcome.reward or 0.0 for outcome in scored]
     reward, reward_low, reward_high = _parts(mean(rewards, _attempts(scored)) if n else None)
+    if reward_low == reward_high:
+        # All are alike: t would be sure of it, and knows nothing.
+        reward_low = reward_high = None
     turns = sum(outcome.turns for outcome in scored)
     return Statistics(
         episodes=n,

@@ -22,6 +22,7 @@ class Spending:
     """Turns whose action could not be executed or failed."""
     seconds: float
     action_seconds: float
+    model_seconds: float
     tokens_in: int | None
     tokens_out: int | None
     cost: float | None
@@ -40,6 +41,7 @@ def spending(outcomes: Iterable[Outcome]) -> dict[str, Spending]:
             invalid=sum(outcome.invalid for outcome in group),
             seconds=math.fsum(outcome.seconds for outcome in group),
             action_seconds=math.fsum(outcome.action_seconds for outcome in group),
+            model_seconds=math.fsum(outcome.model_seconds for outcome in group),
             tokens_in=total(outcome.tokens_in for outcome in group),
             tokens_out=total(outcome.tokens_out for outcome in group),
             cost=total(outcome.cost for outcome in group),
