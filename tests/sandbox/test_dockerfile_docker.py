@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from intercode.sandbox.images import Image
+from intercode.sandbox.images import Image, resolve
 from intercode.sandbox.images.tree import Tree
 from intercode.sandbox.native.provider import NativeProvider
 from private_engine import PrivateEngine
@@ -180,3 +180,52 @@ def test_programs_start_alike(folder: Path, saved: Path, provider: NativeProvide
         return {name: image.config.get(name) for name in names}
 
     assert settings(ours) == settings(theirs)
+
+
+def test_sandboxes_of_both_back_ends_are_alike(
+    engine: PrivateEngine, folder: Path, provider: NativeProvider
+) -> None:
+    """Who has built the image is all the same."""
+    from intercode.sandbox.docker.provider import DockerProvider
+
+    told: list[str] = []
+    docker = DockerProvider(progress=told.append, url=engine.url)
+    text = "id; pwd; echo $HOME $PLACE $COLOUR; touch new && ls -ln new | cut -c1-20; umask"
+    outputs = []
+    try:
+        for one in (docker, provider):
+            sandbox = one.start(f"{folder}/Dockerfile")
+            done = sandbox.exec(["sh", "-c", text], merge_stderr=True)
+            sandbox.write_file("more/x", b"")
+            changes = {change.path: (change.uid, change.gid) for change in sandbox.changes()}
+            outputs.append((done.stdout.decode(), changes))
+            sandbox.close()
+    finally:
+        docker.close()
+    assert outputs[0] == outputs[1]
+    assert any("giving the image" in line for line in told)
+
+
+SMALL = """\
+FROM scratch
+ADD rootfs.tar /
+RUN mkdir /d && chown 5:6 /d && touch /d/x && chmod 4711 /d/x && ln -s x /d/y && rm /etc/group
+USER app
+RUN id > /tmp/id; env | sort > /tmp/env
+"""
+
+
+def test_both_back_ends_build_the_same(
+    engine: PrivateEngine, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from intercode.sandbox.docker.provider import DockerProvider
+
+    (folder / "small.Dockerfile").write_text(SMALL)
+    found = []
+    for one in (NativeProvider(), DockerProvider(url=engine.url)):
+        monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / type(one).__name__))
+        image = resolve(f"{folder}/small.Dockerfile", build_script=one.build_script)
+        one.close()
+        found.append((entries(image), image.digest))
+    assert found[0] == found[1]
+    assert found[0][0]["d/x"][:3] == ("104711", 0, 0) and "etc/group" not in found[0][0]
