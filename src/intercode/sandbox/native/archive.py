@@ -166,7 +166,11 @@ def _extract_one(
         data = tar.extractfile(info)
         with target.open("xb") as out:
             while data is not None and (block := data.read(1 << 20)):
-                out.write(block)
+                if block.count(0) == len(block):
+                    out.seek(len(block), os.SEEK_CUR)  # a hole takes no room of the machine's
+                else:
+                    out.write(block)
+            out.truncate()
 
 
 def _safe(name: str) -> str:

@@ -22,7 +22,8 @@ from typing import Any
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _BLOCK = 1 << 16
-_ZEROS = bytes(_BLOCK)
+_PAGE = 1 << 12
+_ZEROS = bytes(_PAGE)
 MAX_DEPTH = 300
 """Folders nested deeper are listed but not entered: three descriptors a level are open at once."""
 _TYPES = {
@@ -190,32 +191,38 @@ def _metadata(st: os.stat_result) -> tuple[int, int, int]:
 
 
 def content_digest(fd: int, check: Callable[[], None] = lambda: None) -> str:
-    """BLAKE2b-128 of a file's size and of its blocks that are not all zero, by position.
+    """BLAKE2b-128 of a file's size and of its pages that are not all zero, by position.
 
     A hole and written zeros are the same content and give the same digest; a sparse file of
-    terabytes costs only what it holds.
+    terabytes costs only what it holds, wherever in it that is.
     """
     size = os.fstat(fd).st_size
     state = blake2b(size.to_bytes(8, "little"), digest_size=16)
     offset = 0
     while offset < size:
         try:
-            offset = os.lseek(fd, offset, os.SEEK_DATA) // _BLOCK * _BLOCK
+            offset = os.lseek(fd, offset, os.SEEK_DATA) // _PAGE * _PAGE
         except OSError:  # ENXIO: only a hole is left
             break
         end = os.lseek(fd, offset, os.SEEK_HOLE)
-        if end <= offset:  # the block's head is a hole; read it all the same
+        if end <= offset:  # the page's head is a hole; read it all the same
             end = offset + 1
         while offset < end:
             check()
-            block = os.pread(fd, _BLOCK, offset)
+            block = os.pread(fd, min(_BLOCK, _whole_pages(end - offset)), offset)
             if not block:
                 return state.hexdigest()
-            if block != _ZEROS[: len(block)]:
-                state.update(offset.to_bytes(8, "little"))
-                state.update(block)
-            offset += _BLOCK
+            for start in range(0, len(block), _PAGE):
+                page = block[start : start + _PAGE]
+                if page != _ZEROS[: len(page)]:
+                    state.update((offset + start).to_bytes(8, "little"))
+                    state.update(page)
+            offset += _whole_pages(len(block))
     return state.hexdigest()
+
+
+def _whole_pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
 
 
 def changes(upper: int, lower: int, merged: int, timeout: float) -> list[Any]:
