@@ -1,20 +1,17 @@
-"""Dockerfiles on the native sandbox: what they make, what is refused, what is not done again."""
+"""Dockerfiles on the native sandbox: what they make, and what is refused."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import Command, Image, list_images, resolve
 from intercode.sandbox.images.tree import Tree
 from intercode.sandbox.native.provider import NativeProvider
+from sandbox.dockerfiles import Folder, read
 
 pytestmark = pytest.mark.ordinary
 ROOT = os.geteuid() == 0
@@ -31,37 +28,8 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeProvide
 
 
 @pytest.fixture
-def ran() -> list[str]:
-    """The commands that builds ran."""
-    return []
-
-
-Build = Callable[..., Image]
-
-
-@pytest.fixture
-def build(provider: NativeProvider, tmp_path: Path, ran: list[str]) -> Build:
-    """Builds a Dockerfile of this text in a folder of its own, and notes the commands that run."""
-
-    def run(base: Image, script: bytes | Command, layer: Path) -> None:
-        ran.append(script.argv[-1] if isinstance(script, Command) else "")
-        provider.build_script(base, script, layer)
-
-    def one(text: str, options: str = "", **files: str) -> Image:
-        (tmp_path / "Dockerfile").write_text(textwrap.dedent(text))
-        for name, content in files.items():
-            (tmp_path / name).write_text(content)
-        return resolve(f"{tmp_path}/Dockerfile{options}", build_script=run)
-
-    return one
-
-
-def read(image: Image, path: str) -> str:
-    tree = Tree(image.layers)
-    parts = tree.resolve(path)
-    found = tree.look(parts) if parts is not None else None
-    assert found is not None, path
-    return found.path.read_text()
+def folder(provider: NativeProvider, tmp_path: Path) -> Folder:
+    return Folder(tmp_path, provider)
 
 
 # --- what it makes ---------------------------------------------------------------------------
@@ -112,18 +80,20 @@ MADE = {
 
 
 @pytest.mark.parametrize("case", MADE)
-def test_makes(build: Build, case: str) -> None:
+def test_makes(folder: Folder, case: str) -> None:
     text, path, content = MADE[case]
-    assert read(build(text), path).endswith(content)
+    assert read(folder.build(text), path).endswith(content)
 
 
-def test_files_of_the_folder(build: Build, tmp_path: Path) -> None:
-    (tmp_path / "d/e").mkdir(parents=True)
-    (tmp_path / "d/e/f").write_text("f")
-    (tmp_path / "d/e/f").chmod(0o750)
-    (tmp_path / "d/l").symlink_to("e/f")
-    (tmp_path / "no.txt").symlink_to("/etc/passwd")
-    image = build("FROM host\nCOPY d /srv/\nCOPY a? /srv/x/\nCOPY l b/", a1="1", a2="2", l="l")
+def test_files_of_the_folder(folder: Folder) -> None:
+    (folder.path / "d/e").mkdir(parents=True)
+    (folder.path / "d/e/f").write_text("f")
+    (folder.path / "d/e/f").chmod(0o750)
+    (folder.path / "d/l").symlink_to("e/f")
+    (folder.path / "no.txt").symlink_to("/etc/passwd")
+    image = folder.build(
+        "FROM host\nCOPY d /srv/\nCOPY a? /srv/x/\nCOPY l b/", a1="1", a2="2", l="l"
+    )
     tree = Tree(image.layers)
     found = {"/".join(parts): entry for parts, entry in tree.walk(("srv",))}
     assert set(found) == {f"srv/{name}" for name in ("e", "e/f", "l", "x", "x/a1", "x/a2")}
@@ -131,12 +101,12 @@ def test_files_of_the_folder(build: Build, tmp_path: Path) -> None:
     assert read(image, "/srv/l") == "f" and read(image, "/b/l") == "l"
     # A link that leads out of the folder leads nowhere.
     with pytest.raises(ImageError, match=r"/Dockerfile:2: there is no 'no.txt' in "):
-        build("FROM host\nCOPY no.txt /x")
+        folder.build("FROM host\nCOPY no.txt /x")
 
 
 @as_root
-def test_programs_start_as_the_image_says(build: Build, provider: NativeProvider) -> None:
-    image = build(
+def test_programs_start_as_the_image_says(folder: Folder, provider: NativeProvider) -> None:
+    image = folder.build(
         """
         FROM host
         RUN echo app:x:7:8::/home/app:/bin/sh >> /etc/passwd && echo more:x:9:app >> /etc/group
@@ -165,8 +135,8 @@ def test_programs_start_as_the_image_says(build: Build, provider: NativeProvider
 
 
 @as_root
-def test_a_build_has_the_rights_of_an_installation(build: Build) -> None:
-    image = build(
+def test_a_build_has_the_rights_of_an_installation(folder: Folder) -> None:
+    image = folder.build(
         "FROM host\nRUN touch /x && chown 5:6 /x && chmod 4755 /x\nUSER 3\nRUN id > /tmp/x"
     )
     found = Tree(image.layers).look(("x",))
@@ -175,12 +145,12 @@ def test_a_build_has_the_rights_of_an_installation(build: Build) -> None:
     assert "uid=3(sys) gid=3(sys)" in read(image, "/tmp/x")
 
 
-def test_network_is_had_where_it_is_asked_for(build: Build) -> None:
+def test_network_is_had_where_it_is_asked_for(folder: Folder) -> None:
     names = "FROM host\nRUN{} ls /sys/class/net /proc/sys/net/ipv4/conf | sort -u | wc -l > /x"
-    alone = int(read(build(names.format("")), "/x"))
-    shared = int(read(build(names.format(" --network=default")), "/x"))
-    asked = int(read(build(names.format(""), "[--network=default]"), "/x"))
-    refused = read(build(names.format(" --network=none"), "[--network=default]"), "/x")
+    alone = int(read(folder.build(names.format("")), "/x"))
+    shared = int(read(folder.build(names.format(" --network=default")), "/x"))
+    asked = int(read(folder.build(names.format(""), "[--network=default]"), "/x"))
+    refused = read(folder.build(names.format(" --network=none"), "[--network=default]"), "/x")
     assert shared == asked
     assert int(refused) == alone
     machine = len(set(os.listdir("/proc/sys/net/ipv4/conf")))
@@ -230,16 +200,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_refused_with_line_and_reason(build: Build, tmp_path: Path, text: str) -> None:
-    with pytest.raises(ImageError, match=f"^{tmp_path.name}/Dockerfile:{REFUSED[text]}"):
-        build(text)
+def test_refused_with_line_and_reason(folder: Folder, text: str) -> None:
+    with pytest.raises(ImageError, match=f"^{folder.path.name}/Dockerfile:{REFUSED[text]}"):
+        folder.build(text)
 
 
-def test_what_cannot_be_done_is_refused_before_anything_runs(build: Build, ran: list[str]) -> None:
+def test_what_cannot_be_done_is_refused_before_anything_runs(folder: Folder) -> None:
     for last in ("VOLUME /x", "COPY nothing /x", "ENV A='x", "COPY --from=x Dockerfile /"):
         with pytest.raises(ImageError):
-            build(f"FROM host\nRUN echo {last[:4]}\n{last}")
-    assert ran == []
+            folder.build(f"FROM host\nRUN echo {last[:4]}\n{last}")
+    assert folder.ran == []
 
 
 @pytest.mark.parametrize(
@@ -252,84 +222,6 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(build: Build, ran: 
         ("[B=1]", "no build argument 'B'; it has: A"),
     ],
 )
-def test_options_are_checked(build: Build, options: str, message: str) -> None:
+def test_options_are_checked(folder: Folder, options: str, message: str) -> None:
     with pytest.raises(ImageError, match=message):
-        build("FROM host\nARG A", options)
-
-
-# --- what is not done again ------------------------------------------------------------------
-
-
-def test_only_what_changed_is_run(build: Build, ran: list[str]) -> None:
-    text = "FROM host\nARG V=1\nCOPY a /a\nRUN cat /a > /x\nRUN echo $V >> /x\nRUN echo {} >> /x"
-    first = build(text.format("one"), a="1")
-    assert len(ran) == 3
-    assert build(text.format("one"), a="1").digest == first.digest
-    assert len(ran) == 3
-    assert build(text.format("two")).digest != first.digest
-    assert ran[3:] == ["echo two >> /x"]
-    build(text.format("two"), a="2")
-    assert len(ran) == 7
-    assert read(build(text.format("two"), "[V=5]"), "/x") == "25\ntwo\n"[:1] + "5\ntwo\n"
-    assert ran[7:] == ["cat /a > /x", "echo $V >> /x", "echo two >> /x"]
-    build("# another comment\n" + text.format("one"), a="1")
-    assert len(ran) == 10
-
-
-def test_how_programs_start_is_part_of_an_image(build: Build, ran: list[str]) -> None:
-    text = "FROM host\nRUN echo start > /x\n"
-    digests = {build(text + rest).digest for rest in ("", "ENV A=1", "WORKDIR /tmp", "CMD x")}
-    assert len(digests) == 4 and len(ran) == 1
-
-
-def test_a_process_sees_that_a_file_changed(build: Build, tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    text = "FROM host\nCOPY d /d\nRUN ls /d > /x"
-    assert read(build(text), "/x") == ""
-    (tmp_path / "d/new").write_text("")
-    assert read(build(text), "/x") == "new\n"
-
-
-def test_stages_and_folders(build: Build, tmp_path: Path, ran: list[str]) -> None:
-    image = build("FROM host AS a\nRUN echo folder\nFROM a\nRUN false", "[--target=a]")
-    assert ran == ["echo folder"]
-    (tmp_path / "Dockerfile").write_text("FROM host AS a\nRUN echo folder\n")
-    same = resolve(str(tmp_path))
-    assert same.digest == image.digest
-    assert resolve(f"dockerfile:{tmp_path}").digest == image.digest
-
-
-_BUILDER = """
-    import sys
-    from intercode.sandbox.native.provider import NativeProvider
-    provider = NativeProvider()
-    print(provider.image(sys.argv[1]).digest)
-    provider.close()
-"""
-
-
-def start(path: Path) -> subprocess.Popen[str]:
-    code = textwrap.dedent(_BUILDER)
-    return subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
-    )
-
-
-def test_builds_at_once_and_killed(build: Build, tmp_path: Path, provider: NativeProvider) -> None:
-    mark = tmp_path / "mark"
-    text = "FROM host\nRUN echo killed; while :; do sleep 9; done"
-    (tmp_path / "Dockerfile").write_text(text)
-    builder = start(tmp_path / "Dockerfile")
-    images = Path(os.environ["INTERCODE_CACHE"], "images")
-    while not list(images.glob("*.tmp-*")):
-        assert builder.poll() is None
-    builder.kill()
-    builder.communicate()
-    (tmp_path / "Dockerfile").write_text("FROM host\nRUN sleep 0.3; date +%N > /x")
-    both = [start(tmp_path / "Dockerfile") for _ in range(2)]
-    digests = {one.communicate()[0] for one in both}
-    assert len(digests) == 1
-    assert not mark.exists() and not list(images.glob("*.tmp-*"))
-    names = [info.name for info in list_images()]
-    assert not [name for name in names if "echo killed" in name]
-    assert len([name for name in names if "date +%N" in name]) == 1
+        folder.build("FROM host\nARG A", options)

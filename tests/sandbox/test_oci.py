@@ -1,4 +1,4 @@
-"""Images from OCI layouts, from what ``docker save`` writes, and from a registry."""
+"""Images from OCI layouts, and from what ``docker save`` writes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import gzip
 import importlib.util
 import json
 import lzma
-import os
 import platform
 import shutil
-import subprocess
 import tarfile
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import Image, list_images, resolve
+from intercode.sandbox.images import Image, resolve
 from intercode.sandbox.images.tree import Tree
 from intercode.sandbox.native.provider import NativeProvider
 from sandbox import rootfs
@@ -219,86 +215,3 @@ def test_dockerfile_from_an_archive(tmp_path: Path, archive: Path) -> None:
     finally:
         provider.close()
     assert done.stdout == b"1\n/tmp\n/bin\n"
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Debian's ``docker-registry``, on this machine's loopback; its address."""
-    folder = tmp_path_factory.mktemp("registry")
-    config = folder / "config.yml"
-    config.write_text(
-        "version: 0.1\nlog: {level: error}\n"
-        f"storage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
-        "http: {addr: 127.0.0.1:0}\n"
-    )
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            ["docker-registry", "serve", str(config)], stdout=log, stderr=log
-        )
-    try:
-        yield _address(process)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _address(process: subprocess.Popen[bytes]) -> str:
-    """Where it listens: at a port that the kernel chose."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and process.poll() is None:
-        sockets = {os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()}
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
-                address = f"127.0.0.1:{int(local.partition(':')[2], 16)}"
-                with urllib.request.urlopen(f"http://{address}/v2/"):
-                    return address
-        time.sleep(0.02)
-    raise RuntimeError("the registry did not start")
-
-
-def push(source: Path, name: str) -> None:
-    subprocess.run(
-        ["skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci:{source}", f"docker://{name}"],
-        check=True,
-    )
-
-
-def test_from_a_registry(tmp_path: Path, system: Path, registry: str) -> None:
-    name = f"{registry}/tests/system:1"
-    push(system, name)
-    told: list[str] = []
-    image = resolve(f"docker://{name}", progress=told.append)
-    assert files(image)["etc/passwd"].startswith("root:") and image.env["A"] == "1"
-    assert any("building" in line for line in told)
-    # The name may mean another image by now: what it meant stays until it is asked for anew.
-    push(layout(tmp_path / "new", [layer(("new", b"n"))]), name)
-    assert resolve(f"docker://{name}", progress=pytest.fail).digest == image.digest
-    assert files(resolve(f"docker://{name}", refresh=True)) == {"new": "n"}
-    assert [info.name for info in list_images()].count(name) == 2
-    (tmp_path / "Dockerfile").write_text(f"FROM {name}\nCOPY Dockerfile /x\n")
-    assert set(files(resolve(f"{tmp_path}/Dockerfile"))) == {"new", "x"}
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("docker://{}/none:1", "skopeo inspect failed: .*manifest unknown"),
-        ("docker://-x", "is no name of an image in a registry"),
-        ("docker:x", "docker://x is pulled"),
-    ],
-)
-def test_what_no_registry_has(registry: str, name: str, message: str) -> None:
-    with pytest.raises(ImageError, match=message):
-        resolve(name.format(registry))
-
-
-def test_without_skopeo_alternatives_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "Dockerfile").write_text("FROM python:3.12-slim\n")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ImageError, match=r"Dockerfile:1: there is no image.*docker save.*skopeo"):
-        resolve(f"{tmp_path}/Dockerfile")
-    with pytest.raises(ImageError, match="apt-get install skopeo"):
-        resolve("docker://example.org/x")

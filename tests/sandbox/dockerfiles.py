@@ -1,0 +1,45 @@
+"""Building Dockerfiles in tests: a folder, its text, and the commands that ran."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from intercode.sandbox.images import Command, Image, resolve
+from intercode.sandbox.images.tree import Tree
+from intercode.sandbox.native.provider import NativeProvider
+
+
+class Folder:
+    """A folder with a Dockerfile.
+
+    Args:
+        path: Where it is.
+        provider: What runs the commands.
+    """
+
+    def __init__(self, path: Path, provider: NativeProvider) -> None:
+        self.path = path
+        self.provider = provider
+        self.ran: list[str] = []
+        """The commands that builds ran."""
+
+    def build(self, text: str, options: str = "", **files: str) -> Image:
+        """The image of a Dockerfile of this text, beside these files."""
+        (self.path / "Dockerfile").write_text(textwrap.dedent(text))
+        for name, content in files.items():
+            (self.path / name).write_text(content)
+        return resolve(f"{self.path}/Dockerfile{options}", build_script=self._run)
+
+    def _run(self, base: Image, script: bytes | Command, layer: Path) -> None:
+        self.ran.append(script.argv[-1] if isinstance(script, Command) else "")
+        self.provider.build_script(base, script, layer)
+
+
+def read(image: Image, path: str) -> str:
+    """What a file of an image says."""
+    tree = Tree(image.layers)
+    parts = tree.resolve(path)
+    found = tree.look(parts) if parts is not None else None
+    assert found is not None, path
+    return found.path.read_text()
