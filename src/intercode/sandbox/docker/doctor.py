@@ -54,7 +54,7 @@ def _sandbox() -> Check:
             clean = sandbox.changes() == []
         finally:
             sandbox.close()
-    except InterCodeError as error:
+    except (InterCodeError, OSError) as error:  # as OSError: our own folders cannot be made
         return Check(name, None, str(error), getattr(error, "fix", ""))
     finally:
         with suppress(InterCodeError):
