@@ -92,6 +92,13 @@ def test_what_makes_no_difference(path: str, value: Any) -> None:
     assert differences(MANIFEST, changed(path, value)) == []
 
 
+def test_another_back_end_is_one_difference() -> None:
+    manifest = changed("sessions/0/sandbox", {"engine": "20.10"})
+    manifest["env"]["sandbox"] = "docker"
+    [found] = differences(manifest, MANIFEST)
+    assert found.what == "env.sandbox" and "--sandbox docker" in found.advice
+
+
 def test_all_sessions_count() -> None:
     manifest = copy.deepcopy(MANIFEST)
     manifest["sessions"].append(copy.deepcopy(manifest["sessions"][0]))

@@ -101,6 +101,20 @@ def test_another_agent_on_the_same(made: Path, tmp_path: Path) -> None:
     assert now["sessions"][0]["locked"]["accepted"] == ["agent"]
 
 
+def test_what_was_said_to_a_model_is_for_models_only(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rules.jsonl").write_text('{"say": "submit"}\n')
+    who = ["--agent", "try-again", "--model", "scripted/rules.jsonl", "--max-tokens", "99999"]
+    assert run("--locked", made / "run", *who, "--out", "talked") == 0
+    assert run("--locked", "talked", "--out", "again") == 0
+    before, now = read_manifest(Path("talked")), read_manifest(Path("again"))
+    assert now["agent"] == before["agent"] and differences(before, now) == []
+    assert run("--locked", "talked", "--agent", "noop", "--out", "other") == 0
+    assert "model" not in read_manifest(Path("other"))["sessions"][0]["options"]
+
+
 @pytest.mark.parametrize(
     ("options", "what", "recorded", "now"),
     [

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from intercode.cli import _agents
 from intercode.cli._text import print_json
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.drift import DriftError
@@ -29,7 +30,7 @@ _GIVEN_MAY_DIFFER = {
 }
 """Option → what it says in the record: who gives it wants just that to be another."""
 _PATHS = {"cache", "prices", "prompt", "recording"}
-_TOGETHER = (("agent", "recording"), ("limit", "tasks"))
+_TOGETHER = (("limit", "tasks"),)
 """Of these, none is taken over if one was given."""
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
 _HIDDEN = r"\1:***@"
@@ -107,6 +108,8 @@ def _take_over(args: argparse.Namespace, manifest: Mapping[str, Any]) -> None:
     args.env = args.env or args.env_option
     given = {name for name, value in vars(args).items() if value is not None}
     given |= {name for group in _TOGETHER if given & {*group} for name in group}
+    if given & {"agent", "preset"}:  # what was said to the other agent means nothing to this one
+        given |= _agent_options()
     sessions = manifest.get("sessions") or [{}]
     for name, value in sessions[-1].get("options", {}).items():
         if name in given:
@@ -114,6 +117,12 @@ def _take_over(args: argparse.Namespace, manifest: Mapping[str, Any]) -> None:
         if isinstance(value, str) and "***@" in value:
             raise UsageError(f"the record has no password: give --{name.replace('_', '-')} again")
         setattr(args, name, Path(value) if name in _PATHS else value)
+
+
+def _agent_options() -> set[str]:
+    parser = argparse.ArgumentParser()
+    _agents.add_options(parser)
+    return {*vars(parser.parse_args([]))}
 
 
 def _recorded(args: argparse.Namespace) -> dict[str, Any]:

@@ -18,6 +18,7 @@ SESSION = ("versions", "host", "sandbox", "tools")
 """What it says of each session, and is compared."""
 _NOT_COMPARED = ("dataset.source", "dataset.tasks", "env.image", "host.cpus", "versions.commit")
 """What changes nothing by itself: datasets, images and the code have digests."""
+_BACKEND = "env.sandbox"
 _FILES = ("agent.name", "agent.options", "env.reward")
 """Names or files; of files only the name is compared, as what is in them has a digest."""
 _FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
@@ -28,6 +29,7 @@ _ADVICE = (
     ("env.images", "build the image from what it was built from"),
     ("env.engine", "use the database engine that was used"),
     ("env.reward_digest", "take the reward's file as it was, or name another with --reward"),
+    (_BACKEND, "leave out --sandbox, or --sandbox {recorded}"),
     ("env", "leave out the option that says otherwise"),
     ("agent.digest", "take the agent's file as it was, or name another with --agent"),
     ("agent", "leave out --agent and --recording"),
@@ -96,9 +98,12 @@ def differences(
     """
     found: dict[tuple[str, str], Difference] = {}
     for one, other in product(_facts(recorded), _facts(now)):
+        # What another back end says of itself would only repeat that it is another one.
+        same = one.get(_BACKEND) == other.get(_BACKEND)
+        may_differ = accept if same else (*accept, "sandbox")
         for what in one.keys() | other.keys():
             before, after = one.get(what), other.get(what)
-            if before != after and not _accepted(what, accept):
+            if before != after and not _accepted(what, may_differ):
                 advice = _advice(what, before, recorded)
                 difference = Difference(what, before, after, advice)
                 found.setdefault((what, repr(before)), difference)
