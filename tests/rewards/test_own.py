@@ -128,11 +128,13 @@ def test_an_environment_from_an_image_an_interpreter_and_a_reward(tmp_path: Path
     ("options", "message"),
     [
         ({}, "how well an episode went"),
-        ({"interpreter": "fish", "reward": "half"}, "no interpreter named 'fish'"),
-        ({"interpreter": "sql", "reward": "half"}, "SQL needs no image"),
-        ({"provider": "moon", "reward": "half"}, "no sandbox provider 'moon'"),
+        ({"reward": "half"}, "no reward named 'intercode:half'"),
+        ({"interpreter": "fish", "reward": scored}, "no interpreter named 'fish'"),
+        ({"interpreter": "sql", "reward": scored}, "SQL needs no image"),
+        ({"interpreter": "bash", "reward": scored}, r"must take \(task, episode, sandbox\)"),
+        ({"provider": "moon", "reward": lambda t, e, s: 0}, "no sandbox provider 'moon'"),
     ],
 )
-def test_what_cannot_be_put_together_is_refused(options: dict[str, str], message: str) -> None:
+def test_what_cannot_be_put_together_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         InterCodeEnv(Dataset([TASK]), **options)  # type: ignore[arg-type]

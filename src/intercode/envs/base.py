@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, NoReturn, cast
 import gymnasium
 
 from intercode import datasets
-from intercode.envs.compose import Open, compose
+from intercode.envs.compose import opener, sandboxes
 from intercode.envs.place import PlaceT, Stage
 from intercode.envs.spaces import Unicode
 from intercode.episode import Episode, NoAction, Score, Status, Turn, decode, encode
@@ -102,10 +102,12 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             raise UsageError(f"max_turns must be at least 1, not {max_turns}")
         if render_mode not in (None, "ansi"):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
-        if stage is None:
-            composed = compose(interpreter, image, provider, limits, network)
-            stage, interpreter = cast("tuple[Stage[PlaceT], Open]", composed)
+        opens = opener(interpreter)
+        if stage is None or reward is None or isinstance(reward, str):
             reward = choose(self.name, reward, _no_reward)
+        if stage is None:
+            made = sandboxes(interpreter, image, provider, limits, network)
+            stage = cast("Stage[PlaceT]", made)
         self.dataset = tasks = datasets.load(dataset)
         if not tasks:
             raise TaskError(f"dataset {tasks.name!r} holds no tasks")
@@ -114,7 +116,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._stage = stage
-        self._open = cast("Open", interpreter)
+        self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self.reward_every_turn = reward_every_turn
         self._seed = seed

@@ -10,7 +10,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.errors import UsageError
 from intercode.interpreters.base import Interpreter
 from intercode.registry import Registry
-from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox import Limits, Provider, get_provider
 
 Open = Callable[[Any], Interpreter]
 
@@ -24,24 +24,35 @@ INTERPRETERS = Registry(
 """Name → what opens one in a sandbox."""
 
 
-def compose(
+def opener(interpreter: str | Open) -> Open:
+    """What opens an interpreter in a place.
+
+    Raises:
+        UsageError: There is no interpreter of that name.
+    """
+    if not isinstance(interpreter, str):
+        return interpreter
+    if interpreter == "sql":
+        raise UsageError("SQL needs no image: intercode.make('sql', data=…, databases=…)")
+    found: Open = INTERPRETERS.get(interpreter)
+    return found
+
+
+def sandboxes(
     interpreter: str | Open,
     image: str | Path | None,
     provider: str | Provider,
     limits: Limits | None,
     network: bool,
-) -> tuple[SandboxStage, Callable[[Sandbox], Interpreter]]:
-    """What starts the sandboxes, and what opens an interpreter in one.
+) -> SandboxStage:
+    """What starts the sandboxes for such an interpreter.
 
     Raises:
-        UsageError: There is no such interpreter or provider.
+        UsageError: There is no such provider.
     """
-    if interpreter == "sql":
-        raise UsageError("SQL needs no image: intercode.make('sql', data=…, databases=…)")
     if isinstance(provider, str):
         provider = _provider(provider, interpreter)
-    opens: Open = INTERPRETERS.get(interpreter) if isinstance(interpreter, str) else interpreter
-    return SandboxStage(provider, _named(image), limits, network), opens
+    return SandboxStage(provider, _named(image), limits, network)
 
 
 def _provider(name: str, interpreter: str | Open) -> Provider:
