@@ -51,11 +51,10 @@ class PlanSolve:
 
 def read_plan(text: str) -> list[str]:
     """The steps of a numbered list, without what stands before it."""
-    starts = list(_STEP.finditer(text))
-    ends = [*(match.start() for match in starts[1:]), len(text)]
-    steps = [text[m.end() : end].strip() for m, end in zip(starts, ends, strict=True)]
-    # What follows the last step after an empty line is no part of it.
-    return [step for step in [*steps[:-1], *(s.split("\n\n")[0] for s in steps[-1:])] if step]
+    steps = [step.strip() for step in _STEP.split(text)[1:]]
+    if steps:  # what follows the last one after an empty line is no part of it
+        steps[-1] = steps[-1].partition("\n\n")[0].rstrip()
+    return [step for step in steps if step]
 
 
 def _with_refine(talk: Talk) -> PlanSolve:

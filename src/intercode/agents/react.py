@@ -11,7 +11,8 @@ from intercode.episode import Turn
 
 _THOUGHT = re.compile(r"^[*_ ]*Thought(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
 _ACTION = re.compile(r"^[*_ ]*Action(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
-_OBSERVATION = re.compile(r"^[*_ ]*Observation(?: \d+)?[*_]*:", re.MULTILINE)
+_NEXT = re.compile(r"^[*_ ]*(?:Action|Observation|Thought)(?: \d+)?[*_]*:", re.MULTILINE)
+_BLOCK = re.compile(r"\s*^[ \t]*(`{3,}|~{3,}).*?^[ \t]*\1[`~]*[ \t]*$", re.DOTALL | re.MULTILINE)
 _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 """How actions were written in 2023, and in prompts that follow it."""
 
@@ -40,14 +41,14 @@ class React:
 def split(text: str) -> tuple[str, str]:
     """The first thought of a reply and its action; without any label all of it is the action."""
     label = _ACTION.search(text)
-    begin = label.end() if label else 0
-    imagined = _OBSERVATION.search(text, begin)
-    action = text[begin : imagined.start() if imagined else len(text)]
-    if label and (another := _ACTION.search(action)):
-        action = action[: another.start()]
-    if label and (next_thought := _THOUGHT.search(action)):
-        action = action[: next_thought.start()]
-    thought = _THOUGHT.sub("", text[: label.start()], count=1).strip() if label else ""
+    if label is None:
+        return "", text
+    thought = _THOUGHT.sub("", text[: label.start()], count=1).strip()
+    action = text[label.end() :]
+    if block := _BLOCK.match(action):
+        return thought, block[0]
+    if imagined := _NEXT.search(action):
+        action = action[: imagined.start()]
     executed = _EXECUTE.fullmatch(action)
     return thought, f"```\n{executed[1]}\n```" if executed else action
 

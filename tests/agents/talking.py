@@ -1,0 +1,71 @@
+"""Scripted models that know gold, for tests of agents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from intercode.agents.scene import LANGUAGES
+from intercode.models import Budget, Message, ToolCall
+from intercode.models.prices import Price
+from intercode.models.rate_limit import RateLimit
+from intercode.models.registry import MODELS
+from intercode.models.remote import Around, RemoteModel
+from intercode.models.script import Line, Script
+from intercode.task import Task
+
+PRICE = Price(input=2.0, output=10.0)
+KEY = "sk-very-secret-0123456789"
+LOOK = {"bash": "ls", "sql": "SELECT 1", "python": "1 + 1"}
+PARAMETER = {"bash": "command", "sql": "statement", "python": "code"}
+
+
+def solver(env: str, tasks: Sequence[Task], actions: Mapping[str, str]) -> Script:
+    """Solves every task: each other one after a reply without any code."""
+    language = LANGUAGES[env]
+
+    def say(messages: Sequence[Message]) -> Line:
+        said = "\n".join(message.content for message in messages)
+        number, task = next((n, t) for n, t in enumerate(tasks) if t.query in said)
+        if "Make a plan" in messages[-1].content:
+            return Line("Here it is:\n1. Look around.\n2. Do it.")
+        spoken = sum(message.role == "assistant" for message in messages)
+        if "first make a plan" in said:
+            code = LOOK[language] if spoken == 1 else actions[task.task_id]
+            return Line(fenced("submit" if spoken > 2 else code, language))
+        spoken -= number % 2
+        if spoken < 0:
+            return Line("Let me think about that.")
+        return line(actions[task.task_id] if spoken == 0 else "submit", language, said)
+
+    return say
+
+
+def line(code: str, language: str, said: str) -> Line:
+    """Code, in the form that a prompt asks for."""
+    if "Use the tools" in said:
+        word, _, flag = code.partition(" ")
+        name, given = (language, {PARAMETER[language]: code})
+        if word == "submit":
+            name, given = "submit", ({"flag": flag} if flag else {})
+        return Line("", (ToolCall("call_0", name, given),), "tool_calls")
+    if "Thought:" in said:
+        return Line(f"Thought: it is clear.\nAction:\n{fenced(code, language)}\nObservation: 42")
+    return Line(f"So:\n\n{fenced(code, language)}\n\nThat should do it.")
+
+
+def fenced(code: str, language: str) -> str:
+    return f"```{language}\n{code}\n```"
+
+
+def model(url: str, *, retries: int = 6, name: str = "openai-compatible/test") -> RemoteModel:
+    """A client of a scripted server that does not wait long."""
+
+    def sleep(seconds: float) -> None:
+        time.sleep(min(seconds, 0.01))
+
+    client = MODELS.get("openai-compatible")("test", base_url=url, timeout=20.0)
+    around = Around(
+        RateLimit(sleep=sleep), Budget(), price=PRICE, retries=retries, first_wait=0.001
+    )
+    return RemoteModel(name, client, around)

@@ -1,0 +1,135 @@
+"""What a model meant: found, and never changed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intercode.agents.parser import TAGS, blocks, find_code
+from intercode.agents.plan_solve import read_plan
+from intercode.agents.react import split
+
+LANGUAGES = sorted(TAGS)
+NO_FENCE = st.characters(blacklist_characters="`~\r", blacklist_categories=["Cs"])
+CODE = st.text(NO_FENCE, min_size=1).filter(str.strip)
+PROSE = st.text(NO_FENCE)
+
+
+@given(CODE, PROSE, PROSE, st.sampled_from(LANGUAGES), st.data())
+def test_a_block_is_found_as_it_stands(
+    code: str, before: str, after: str, language: str, data: st.DataObject
+) -> None:
+    tag = data.draw(st.sampled_from(["", *sorted(TAGS[language])]))
+    fence = data.draw(st.sampled_from(["```", "````", "~~~"]))
+    text = f"{before}\n{fence}{tag}\n{code}\n{fence}\n{after}"
+    assert find_code(text, language) == code
+    assert find_code(text, language, cut_off=True) == code
+
+
+@given(st.text(alphabet=st.sampled_from("`~ab \n{}:'\"\\submit"), max_size=60))
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_whatever_is_said_what_is_found_is_part_of_it(language: str, text: str) -> None:
+    found = find_code(text, language)
+    if found is None:
+        return
+    assert found.strip()
+    # But for the indentation of the list that a fence stands in, not a character is changed.
+    said = [line.strip() for line in text.split("\n")]
+    lines = [line.strip() for line in found.split("\n")]
+    assert all(any(line in other for other in said) for line in lines)
+    assert found in text or any(block.code == found for block in blocks(text))
+
+
+@given(CODE, st.sampled_from(LANGUAGES))
+def test_an_open_block_is_code_only_of_a_whole_reply(code: str, language: str) -> None:
+    text = f"So:\n```{language}\n{code}"
+    assert find_code(text, language) == code
+    assert find_code(text, language, cut_off=True) is None
+
+
+@given(st.text(), st.text())
+def test_nothing_that_is_said_breaks_the_readers(text: str, more: str) -> None:
+    for language in LANGUAGES:
+        find_code(text, language)
+    split(f"{text}\nAction: {more}")
+    read_plan(f"{text}\n1. {more}")
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "found"),
+    [
+        ("bash", "Sure:\n```bash\nls -la\n```\nThis lists.", "ls -la"),
+        ("bash", "```\nawk 'END{print NR}' f\n```", "awk 'END{print NR}' f"),
+        ("bash", "```ls -la```", "ls -la"),
+        ("bash", "```bash ls -la```", "ls -la"),
+        ("bash", "```bash\nls```", "ls"),
+        ("bash", "```bash {.line}\nls\n```", "ls"),
+        ("bash", "1. so\n   ```sh\n   cat <<E\n     x\n   E\n   ```", "cat <<E\n  x\nE"),
+        (
+            "bash",
+            "````bash\ncat > a.md <<E\n```\nx\n```\nE\n````",
+            "cat > a.md <<E\n```\nx\n```\nE",
+        ),
+        ("bash", "```json\n{}\n```\n```sh\npwd\n```", "pwd"),
+        ("bash", "```\nfirst\n```\n```bash\nsecond\n```", "second"),
+        ("bash", "```bash\nfirst\n```\nor\n```bash\nsecond\n```", "first"),
+        ("bash", "```bash\n\n```\n```bash\nls\n```", "ls"),
+        ("bash", "```python\nprint(1)\n```", None),
+        ("bash", "```\n\n```", None),
+        ("bash", "", None),
+        ("bash", "I think it is done now.", None),
+        ("bash", "The answer: 5 files.", None),
+        ("bash", "Run `ls -la`.", "ls -la"),
+        ("bash", "Either `ls` or `pwd`.", None),
+        ("bash", "ls -la", "ls -la"),
+        ("bash", "cd /x && ls\nfind .", "cd /x && ls\nfind ."),
+        ("bash", "echo `date`", "echo `date`"),
+        ("bash", "Command: find . -name x", "find . -name x"),
+        ("bash", "All done.\nsubmit", "submit"),
+        ("bash", "```text\nsubmit\n```", "submit"),
+        ("bash", "submit flag{a b}", "submit flag{a b}"),
+        ("bash", "I cannot do this.\nskip", "skip"),
+        ("sql", "select 1;", "select 1;"),
+        ("sql", "**SQL:** SELECT 2", "SELECT 2"),
+        ("sql", "The query is `SELECT 1`", "SELECT 1"),
+        ("sql", "```mysql\nSELECT 'End';\n```", "SELECT 'End';"),
+        ("sql", "I do not know.", None),
+        ("python", "def f(x):\n    return 1", "def f(x):\n    return 1"),
+        ("python", "re.sub('\\d', '', x)", "re.sub('\\d', '', x)"),
+        ("python", "Here is the thing", None),
+        ("python", "\0", None),
+    ],
+)
+def test_examples(language: str, text: str, found: str | None) -> None:
+    assert find_code(text, language) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "action"),
+    [
+        ("Thought: hm\nAction:\n```sql\nx\n```", "hm", "\n```sql\nx\n```"),
+        ("Action:\n```\nThought: x\n```\nAction: ls", "", "\n```\nThought: x\n```"),
+        ("Thought 1: hm\nAction 1: execute[SELECT a[1]]", "hm", "```\nSELECT a[1]\n```"),
+        ("Thought: a\nAction: submit\nObservation: 1\nThought: b\nAction: ls", "a", "submit\n"),
+        ("Thought: a\nAction: one\nThought: b\nAction: two", "a", "one\n"),
+        ("**Thought:** a\n**Action:** ls", "a", "ls"),
+        ("just text", "", "just text"),
+    ],
+)
+def test_react(text: str, thought: str, action: str) -> None:
+    assert split(text) == (thought, action)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("Plan:\n1. Look.\n2. Do\nit.\n\nGood luck!", ["Look.", "Do\nit."]),
+        ("Step 1: a\nStep 2: b", ["a", "b"]),
+        ("1) a\n  2) b 3. c", ["a", "b 3. c"]),
+        ("**1.** a", ["a"]),
+        ("I have none.", []),
+    ],
+)
+def test_plans(text: str, steps: list[str]) -> None:
+    assert read_plan(text) == steps

@@ -1,0 +1,310 @@
+"""What strategies say to a model, and what they make of its replies; without an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from intercode.agents import presets, registry
+from intercode.agents.ending import EpisodeLimits
+from intercode.agents.prompt import Prompt
+from intercode.agents.talk import Clip
+from intercode.episode import NoAction, Turn
+from intercode.errors import ModelUnavailableError, UsageError
+from intercode.models import Message, Reply, Settings, Tool, ToolCall, Usage
+from intercode.models.scripted_server import ScriptedServer
+from intercode.task import Task
+
+from .talking import Line, model
+
+TASK = Task("a", "Count the files.", metadata={"db_tables": {"files": ["name", "size"]}})
+
+COLD, WARM = Settings(), Settings(temperature=1.0)
+TAKEN = Usage(10, 1)
+
+
+class Says:
+    """A model with its replies in a list, that remembers what it was asked."""
+
+    name = "says"
+
+    def __init__(self, replies: Iterable[str | Reply], usage: Usage = TAKEN) -> None:
+        self.replies = iter(replies)
+        self.usage = usage
+        self.heard: list[list[Message]] = []
+        self.settings: list[Settings] = []
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = COLD,
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        self.heard.append(list(messages))
+        self.settings.append(settings)
+        reply = next(self.replies)
+        return reply if isinstance(reply, Reply) else Reply(reply, usage=self.usage, cost=0.5)
+
+
+def play(
+    name: str,
+    says: Any,
+    outputs: Sequence[str] = (),
+    rewards: Sequence[float] = (),
+    env: str = "bash",
+    task: Task = TASK,
+    **options: Any,
+) -> tuple[list[str], dict[str, Any]]:
+    """The actions of an agent to which these outputs are shown, and its record."""
+    place = SimpleNamespace(
+        name=env,
+        max_turns=10,
+        reward_every_turn=name.endswith("oracle"),
+        episode=SimpleNamespace(seed=7),
+    )
+    agent = registry.get(name, model=says, **options).within(place, task)  # type: ignore[attr-defined]
+    history: list[Turn] = []
+    actions = [agent.act(task.query, history)]
+    for n, output in enumerate(outputs):
+        history.append(Turn(str(actions[-1]), output, rewards[n] if rewards else 0.0))
+        actions.append(agent.act(output, history))
+    return actions, agent.episode_metadata()
+
+
+def contents(messages: Sequence[Message]) -> str:
+    return "\n".join(message.content for message in messages)
+
+
+def test_try_again_shows_outputs_and_hides_rewards() -> None:
+    says = Says(["```bash\nls\n```", "Hm, I am not sure.", "submit"])
+    actions, record = play("try-again", says, ["one\ntwo\n", "[no bash code …]"], [0.25, 0.5])
+    assert actions == ["ls", "", "submit"]
+    assert isinstance(actions[1], NoAction) and "```bash" in actions[1].note
+    assert [message.role for message in says.heard[2]] == ["system", "user"] + [
+        "assistant",
+        "user",
+    ] * 2
+    assert "one\ntwo\n" in says.heard[1][-1].content
+    assert "eward" not in contents(says.heard[2])
+    assert record["model"]["input_tokens"] == 30 and record["model"]["cost"] == 1.5
+    assert [call["turn"] for call in record["model"]["calls"]] == [0, 1, 2]
+
+
+def test_the_oracle_variant_shows_rewards_and_stops_at_one() -> None:
+    says = Says(["```bash\nls\n```", "```bash\npwd\n```"])
+    actions, _ = play("try-again-oracle", says, ["x", "y"], [0.25, 1.0])
+    assert actions == ["ls", "pwd", "submit"]
+    assert "Reward: 0.25" in says.heard[1][-1].content
+    with pytest.raises(UsageError, match="reward_every_turn"):
+        registry.get("try-again-oracle", model=says)(TASK)
+
+
+def test_single_turn() -> None:
+    assert play("single-turn", Says(["ls"]), ["out"])[0] == ["ls", "submit"]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("react", True), ("react-zero-shot", False)])
+@pytest.mark.parametrize("env", ["bash", "sql", "python", "ctf", "swe"])
+def test_react(name: str, shown: bool, env: str) -> None:
+    says = Says(["Thought: I look.\nAction: execute[x]\nObservation: 3", "Action: submit"])
+    actions, record = play(name, says, ["out"], env=env)
+    assert actions == ["x", "submit"]
+    assert ("Example." in says.heard[0][0].content) is shown
+    assert says.heard[1][-1].content == "Observation: out"
+    assert record["model"]["calls"][0]["thought"] == "I look."
+
+
+def test_plan_and_solve() -> None:
+    replies = [
+        "1. Look.\n2. Count.",
+        "```\nls\n```",
+        "```\nls | wc -l\n```",
+        "Again `wc`.",
+        "submit",
+    ]
+    says = Says(replies)
+    assert play("plan-solve", says, ["a", "1"])[0] == ["ls", "ls | wc -l", "submit"]
+    assert "step 2 of 2: Count." in says.heard[2][-1].content
+    says = Says(replies)
+    actions, record = play("plan-solve-refine", says, ["a", "1", "2"])
+    assert actions == ["ls", "ls | wc -l", "wc", "submit"]
+    assert [call.get("step") for call in record["model"]["calls"][:3]] == [None, "Look.", "Count."]
+    assert play("plan-solve", Says(["Just do it.", "ls"]), ["a"])[0] == ["ls", "submit"]
+
+
+def call(name: str, number: int = 1, **arguments: Any) -> ToolCall:
+    return ToolCall(f"c{number}", name, arguments)
+
+
+def test_tool_calls_are_turns_and_each_is_answered() -> None:
+    says = Says(
+        [
+            Reply("", (call("bash", 1, command="ls"), call("bash", 2, command="pwd"))),
+            Reply("", (call("sql", 3, statement="x"),)),
+            Reply("", (call("bash", 4, _raw="{"),)),
+            Reply("What now?"),
+            Reply("", (call("submit", 5),)),
+        ]
+    )
+    actions, record = play("tool-calling", says, ["a", "/", "no such tool", "no text", "no call"])
+    assert actions == ["ls", "pwd", "", "", "", "submit"]
+    answers = [(m.call_id, m.content) for m in says.heard[3] if m.role == "tool"]
+    assert answers == [("c1", "a"), ("c2", "/"), ("c3", "no such tool"), ("c4", "no text")]
+    assert says.heard[4][-1].role == "user"
+    assert [tool["name"] for tool in record["model"]["tools"]] == ["bash", "submit"]
+    flag = Says([Reply("", (call("submit", flag="flag{x}"),))])
+    assert play("tool-calling", flag, env="ctf")[0] == ["submit flag{x}"]
+
+
+def test_a_reply_that_was_cut_off_is_not_run() -> None:
+    says = Says([Reply("```bash\nrm -rf /tmp", finish="length")])
+    (action,), _ = play("try-again", says)
+    assert isinstance(action, NoAction) and "cut off" in action.note
+
+
+def test_of_a_dialogue_the_first_messages_and_the_last_are_sent() -> None:
+    says = Says(["```bash\nls\n```"] * 6)
+    play("try-again", says, [str(n) for n in range(5)], dialogue_limit=3)
+    assert [len(heard) for heard in says.heard] == [2, 4, 5, 5, 5, 5]
+    assert [m.role for m in says.heard[-1]] == ["system", "user", "user", "assistant", "user"]
+
+
+def test_a_dialogue_that_is_too_long_is_halved_until_it_fits() -> None:
+    with ScriptedServer(lambda _: Line("```bash\nls\n```"), context=400) as server:
+        outputs = ["word " * 80] * 5
+        actions, record = play("try-again", model(server.url), outputs)
+        assert actions == ["ls"] * 6 and "ended_by" not in record
+        refused = [c for c in record["model"]["calls"] if c.get("error") == "ContextLengthError"]
+        assert refused
+        actions, record = play("try-again", model(server.url), ["word " * 500])
+        assert actions == ["ls", "submit"] and record["ended_by"] == "context"
+
+
+@pytest.mark.parametrize(
+    ("limits", "turns", "reason"),
+    [
+        (EpisodeLimits(tokens=20), 2, "tokens"),
+        (EpisodeLimits(cost=0.5), 1, "cost"),
+        (EpisodeLimits(seconds=1e-9), 0, "seconds"),
+    ],
+)
+def test_limits_of_an_episode(limits: EpisodeLimits, turns: int, reason: str) -> None:
+    actions, record = play("try-again", Says(["`ls`"] * 9), ["x"] * 4, limits=limits)
+    assert actions == ["ls"] * turns + ["submit"] * (5 - turns)
+    assert record["ended_by"] == reason
+    unpriced = Says([Reply("`ls`")] * 2)
+    with pytest.raises(UsageError, match="price"):
+        play("try-again", unpriced, ["x"], limits=EpisodeLimits(cost=1.0))
+
+
+def test_what_a_model_cannot_say_goes_out_and_is_kept() -> None:
+    class Gone(Says):
+        def complete(self, *args: Any, **named: Any) -> Reply:
+            raise ModelUnavailableError("gone")
+
+    agent = registry.get("try-again", model=Gone([]))(TASK)
+    with pytest.raises(ModelUnavailableError):
+        agent.act("x", [])
+    (called,) = agent.episode_metadata()["model"]["calls"]  # type: ignore[attr-defined]
+    assert called["error"] == "ModelUnavailableError"
+
+
+def test_self_consistency_takes_what_most_agree_on() -> None:
+    says = Says(["`pwd`", "Well.", "```bash\nls\n```", "So: `ls`", "`pwd `", "`ls`"])
+    actions, record = play("try-again", says, samples=6, settings=WARM)
+    assert actions == ["ls"]
+    assert [settings.seed for settings in says.settings] == [7, 8, 9, 10, 11, 12]
+    assert record["model"]["calls"][-1]["chosen"] == 2
+    assert record["model"]["output_tokens"] == 6
+
+
+def test_best_of_n_asks_the_model() -> None:
+    says = Says(
+        ["`one`", "`two`", "`three`", "Number 3, I think.", "`four`", "`five`", "`six`", "?"]
+    )
+    actions, record = play("react", says, ["out"], samples=3, choose="judge", settings=WARM)
+    assert actions == ["three", "four"]
+    assert "Reply 2:\n`two`" in says.heard[3][-1].content
+    # The dialogue goes on as if the chosen reply had been the only one.
+    assert [m.content for m in says.heard[4] if m.role == "assistant"] == ["`three`"]
+    assert len(record["model"]["calls"]) == 8
+
+
+def test_several_samples_need_a_temperature() -> None:
+    with pytest.raises(UsageError, match="temperature"):
+        registry.get("try-again", model=Says([]), samples=3)
+    with pytest.raises(UsageError, match="takes no option colour"):
+        registry.get("try-again", model=Says([]), colour="red")
+
+
+def test_what_is_shown_of_an_observation() -> None:
+    text = "".join(map(str, range(10))) * 10
+    assert Clip(100)(text) == text and Clip(10, tail=False)(text) == text[:10]
+    assert Clip(11)(text) == "01234\n[… 89 characters are left out here …]\n456789"
+    says = Says(["`ls`", "`ls`"])
+    play("try-again", says, ["\udcff\x00"])
+    assert says.heard[1][-1].content.encode()
+
+
+def test_the_schema_is_told_where_the_task_has_it() -> None:
+    says = Says(["SELECT 1"])
+    play("single-turn", says, env="sql", schema=True, setting="MySQL Database")
+    assert "- files: name, size" in says.heard[0][0].content
+    assert "(MySQL Database)" in says.heard[0][0].content
+    agents = registry.get("single-turn", model=says, schema=True)
+    with pytest.raises(UsageError, match="db_tables"):
+        agents.check([Task("b", "q")])  # type: ignore[attr-defined]
+
+
+def test_a_prompt_of_ones_own(tmp_path: Any) -> None:
+    own = tmp_path / "own.j2"
+    own.write_text("{% block observation %}You saw {{ observation }}.{% endblock %}")
+    says = Says(["`ls`", "`ls`"])
+    play("try-again", says, ["it\n"], prompt=own)
+    assert says.heard[1][-1].content == "You saw it."
+    assert "Count the files." in says.heard[0][1].content
+    assert Prompt("try_again", own).digest != Prompt("try_again").digest
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{% block observation %}", "own.j2, line 1"),
+        ("hello", "has no block; this agent's are system, task, observation"),
+        ("{% block other %}{% endblock %}", "block 'other' is unknown"),
+        ("{% block system %}{{ nothing }}{% endblock %}", "block 'system': 'nothing' is undefined"),
+        ("{% block system %}{{ ''.__class__ }}{% endblock %}", "block 'system'"),
+    ],
+)
+def test_a_prompt_that_cannot_be(tmp_path: Any, text: str, told: str) -> None:
+    own = tmp_path / "own.j2"
+    own.write_text(text)
+    with pytest.raises(UsageError, match=told):
+        play("try-again", Says([]), prompt=own)
+    with pytest.raises(UsageError, match="No such file"):
+        Prompt("try_again", tmp_path / "none.j2")
+
+
+def test_presets() -> None:
+    preset = presets.get("paper-gpt-3.5-sql-try-again")
+    assert (preset.env, preset.agent, preset.max_turns) == ("sql", "try-again-oracle", 10)
+    assert (preset.observation_limit, preset.dialogue_limit) == (1000, 5)
+    assert presets.get("paper-gpt-4-python-try-again").max_turns == 7
+    for name in presets.names():
+        assert presets.get(name).agent in registry.AGENTS
+    with pytest.raises(UsageError, match="paper-gpt-4-bash-try-again"):
+        presets.get("paper-gpt-5-bash-try-again")
+
+
+def test_random_is_the_same_for_the_same_seed() -> None:
+    def actions(seed: int, env: str = "bash") -> list[str]:
+        place = SimpleNamespace(name=env, episode=SimpleNamespace(seed=seed))
+        agent = registry.get("random").within(place, TASK)  # type: ignore[attr-defined]
+        return [agent.act("", [Turn("x", "")] * n) for n in range(20)]
+
+    assert actions(1) == actions(1) != actions(2)
+    assert "submit" in actions(1) and actions(1)[0] != "submit"
+    assert actions(1, "sql")[0].startswith("SELECT")
