@@ -137,7 +137,7 @@ def test_validating_tells_of_leaks_and_of_what_gold_uses() -> None:
     assert [(leak.task_id, leak.place) for leak in found.leaks] == [("told", "query")]
     assert set(found.reasons()) == {"big"}, "a leak is a warning"
     told, big, fine = found.usage
-    assert (told.task_id, told.suggested_timeout) == ("told", 1.0)
+    assert told.task_id == "told" and told.suggested_timeout >= 1.0
     assert 0.3 <= fine.seconds < 9.0 and fine.suggested_timeout >= 2.0
     if big.memory is None:
         pytest.skip("needs cgroup v1 or v2, writable")

@@ -39,7 +39,7 @@ class _Program:
 _PROGRAMS = (
     _Program("bash", "tasks in the image 'host'", "no Bash, CTF or SWE tasks in the image 'host'"),
     _Program("git", "repositories of SWE tasks, images of them", "no SWE tasks"),
-    _Program("gcc", "two of the bundled puzzles", "two of the bundled CTF puzzles are left out"),
+    _Program("gcc", "a bundled puzzle in C", "the bundled CTF puzzle 'door' is left out"),
     _Program("debootstrap", "images debian:SUITE", "no images debian:SUITE", root_only=True),
     _Program("skopeo", "images docker://NAME, pulled without Docker", "no images docker://NAME"),
 )
