@@ -77,6 +77,14 @@ def test_folders_too_deep_for_the_machine(name: str, depth: int) -> None:
     env.close()
 
 
+def test_files_of_terabytes_that_hold_nothing() -> None:
+    holes = "\nfor n in range(1000): open(f'/tmp/{n}', 'wb').truncate(1 << 30)"
+    env = PythonEnv(TASKS, reward_every_turn=True)
+    env.reset(options={"task_id": "many"})
+    assert env.step(ADD + holes)[1] == 1.0
+    env.close()
+
+
 def test_who_takes_long_to_load_and_then_ends_is_not_waited_for_at_each_test(
     env: PythonEnv,
 ) -> None:

@@ -19,6 +19,9 @@ _OPAQUE_HEADER = "INTERCODE.opaque"
 LONGEST = 3072
 """Bytes of a path in the layer: what has a longer one, which the machine could not name where
 layers are kept, is left out. So is what is in folders nested deeper than `diff.MAX_DEPTH`."""
+MOST_HOLES = 1 << 30
+"""Bytes of holes in files, which travel as zeros: files with more are left out."""
+_ST_BLOCK = 512
 
 
 def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None:
@@ -42,6 +45,7 @@ class _Writer:
         self.tar = tar
         self.deadline = deadline
         self.names: dict[tuple[int, int], str] = {}
+        self.holes = 0
 
     def folder(
         self, path: str, upper: int, lower: int | None, merged: int | None, st: os.stat_result
@@ -76,6 +80,10 @@ class _Writer:
                 self._leaf(child_path, name, upper, child)
 
     def _leaf(self, path: str, name: str, fd: int, st: os.stat_result) -> None:
+        if stat.S_ISREG(st.st_mode) and st.st_size > st.st_blocks * _ST_BLOCK:
+            self.holes += st.st_size - st.st_blocks * _ST_BLOCK
+            if self.holes > MOST_HOLES:
+                return
         first = self.names.setdefault((st.st_dev, st.st_ino), path)
         if diff.is_whiteout(st):
             self.tar.addfile(self._info(path, st, tarfile.CHRTYPE))
