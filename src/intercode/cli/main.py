@@ -21,6 +21,7 @@ COMMANDS = {
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",
     "show": "the episodes of a finished run, turn by turn",
+    "export": "a finished run in the form of others",
     "validate": "check that the tasks of a benchmark work",
     "replay": "do recorded runs of the 2023 paper again, and compare",
     "datasets": "list and fetch datasets, check that their tasks work",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from intercode.episode import Episode, Status
@@ -63,8 +64,8 @@ class Outcome:
             place=str(metadata.get("image", "")),
             solved_at=_solved_at(episode),
             invalid=sum(not turn.ok for turn in turns),
-            action_seconds=sum(turn.seconds for turn in turns),
-            model_seconds=sum(call.get("seconds", 0.0) for call in model.get("calls", ())),
+            action_seconds=math.fsum(turn.seconds for turn in turns),
+            model_seconds=math.fsum(call.get("seconds", 0.0) for call in model.get("calls", ())),
             tokens_in=model.get("input_tokens"),
             tokens_out=model.get("output_tokens"),
             cost=model.get("cost"),

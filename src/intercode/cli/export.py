@@ -1,0 +1,143 @@
+"""A run in the form of others.
+
+forms:
+  paper    the JSON of 2023, for its notebooks and for 'intercode replay'
+  chat     JSON lines of OpenAI's messages, for fine-tuning
+  csv      a table: a row for each episode, or with --turns for each turn
+  parquet  the same for pandas and Arrow (needs intercode-gym[duckdb])
+  jsonl    the episodes whole, each once
+
+Examples:
+  intercode export RUN --to chat --solved --out train.jsonl
+  intercode export RUN --to paper --out ic_bash_multiturn_mine_10_turns.json
+  intercode export RUN --to csv --turns > turns.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from intercode.cli._options import natural
+from intercode.episode import Episode
+from intercode.errors import RecordError, UsageError
+from intercode.evaluate import export
+from intercode.evaluate.log import read_manifest
+
+FORMS = ("paper", "chat", "csv", "parquet", "jsonl")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
+    parser.add_argument("--to", choices=FORMS, required=True, help="the form, see above")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to (default: standard output)"
+    )
+    parser.add_argument("--solved", action="store_true", help="only episodes with reward 1.0")
+    parser.add_argument(
+        "--epoch", type=natural, metavar="N", help="only this attempt at each task, from 0"
+    )
+    parser.add_argument(
+        "--turns", action="store_true", help="for csv and parquet: a row for each turn"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print what was exported as one JSON object"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the file."""
+    if args.turns and args.to not in ("csv", "parquet"):
+        raise UsageError("--turns is for csv and parquet")
+    if args.out is None and (args.to == "parquet" or args.json):
+        raise UsageError("give the file with --out FILE")
+    manifest = read_manifest(args.run)
+    chosen = _Chosen(args)
+    try:
+        if args.to == "parquet":
+            from intercode.evaluate.parquet import write_parquet
+
+            write_parquet(args.out, *_table(args, chosen))
+        else:
+            with _output(args.out) as file:
+                _write(args, file, chosen, manifest)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise RecordError(f"cannot write {args.out}: {error.strerror or error}") from error
+    if args.json:
+        told = {"run": str(args.run), "to": args.to, "out": str(args.out)}
+        print(json.dumps({**told, "episodes": chosen.count, "errors": chosen.errors}, indent=2))
+    else:
+        left = f", {chosen.errors} without a result left out" if chosen.errors else ""
+        print(f"{chosen.count} episodes{left}", file=sys.stderr)
+    return 0
+
+
+class _Chosen:
+    """The episodes that were asked for, and how many they were."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self.count = 0
+        self.errors = 0
+
+    def __iter__(self) -> Iterator[Episode]:
+        for episode in export.last_words(self._args.run):
+            if self._args.epoch not in (None, episode.epoch):
+                continue
+            if self._args.solved and not episode.success:
+                continue
+            if episode.score is None and self._args.to in ("paper", "chat"):
+                self.errors += 1
+                continue
+            self.count += 1
+            yield episode
+
+
+def _write(
+    args: argparse.Namespace, file: TextIO, chosen: Iterable[Episode], manifest: dict[str, Any]
+) -> None:
+    if args.to == "paper":
+        json.dump(export.to_paper(chosen, manifest), file, indent=4)
+        file.write("\n")
+    elif args.to == "csv":
+        columns, rows = _table(args, chosen)
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    elif args.to == "chat":
+        file.writelines(f"{json.dumps(export.to_chat(episode))}\n" for episode in chosen)
+    else:
+        file.writelines(f"{episode.to_json()}\n" for episode in chosen)
+
+
+def _table(
+    args: argparse.Namespace, chosen: Iterable[Episode]
+) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
+    if args.turns:
+        turns = (row for episode in chosen for row in export.turn_rows(episode))
+        return export.TURN_COLUMNS, turns
+    return export.EPISODE_COLUMNS, map(export.episode_row, chosen)
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[TextIO]:
+    """A file that is there when it is whole; without a path standard output."""
+    if path is None:
+        yield sys.stdout
+        return
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,244 @@
+"""Runs in the forms of others: the JSON of 2023, dialogues to train on, tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from intercode.episode import Episode, Turn
+from intercode.errors import UsageError
+from intercode.evaluate.log import EPISODES, latest, read_episodes
+from intercode.evaluate.outcome import Outcome
+
+_TURNS = 10
+"""The default of every environment that 2023 had."""
+
+EPISODE_COLUMNS = {
+    "task_id": "VARCHAR",
+    "epoch": "INTEGER",
+    "env": "VARCHAR",
+    "agent": "VARCHAR",
+    "seed": "BIGINT",
+    "status": "VARCHAR",
+    "success": "BOOLEAN",
+    "reward": "DOUBLE",
+    "parts": "VARCHAR",
+    "turns": "INTEGER",
+    "solved_at": "INTEGER",
+    "invalid": "INTEGER",
+    "started": "DOUBLE",
+    "seconds": "DOUBLE",
+    "action_seconds": "DOUBLE",
+    "model_seconds": "DOUBLE",
+    "tokens_in": "BIGINT",
+    "tokens_out": "BIGINT",
+    "cost": "DOUBLE",
+    "place": "VARCHAR",
+    "level": "VARCHAR",
+    "tags": "VARCHAR",
+    "error_type": "VARCHAR",
+    "error": "VARCHAR",
+    "answer": "VARCHAR",
+    "query": "VARCHAR",
+}
+"""Of a table of episodes: name and SQL type. ``parts`` and ``tags`` are JSON."""
+
+TURN_COLUMNS = {
+    "task_id": "VARCHAR",
+    "epoch": "INTEGER",
+    "turn": "INTEGER",
+    "action": "VARCHAR",
+    "observation": "VARCHAR",
+    "reward": "DOUBLE",
+    "ok": "BOOLEAN",
+    "exit_code": "INTEGER",
+    "seconds": "DOUBLE",
+}
+"""Of a table of turns, which count from 1."""
+
+
+def last_words(folder: Path) -> Iterator[Episode]:
+    """A run's episodes, each once: of one that was tried again, the last attempt.
+
+    The file is read twice, so that memory stays flat.
+
+    Raises:
+        RecordError: It cannot be read.
+    """
+    numbers = iter(range(1 << 62))
+    wanted = set(latest(folder, lambda episode: next(numbers)).values())
+    for number, episode in enumerate(read_episodes(folder / EPISODES)):
+        if number in wanted:
+            yield episode
+
+
+def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The file of 2023: task id → episode. Errors are left out, as they were then.
+
+    Where only the end was rewarded the final reward stands at the last turn, whose state it is of.
+    An answer, or an end without any turn, makes a turn of its own.
+
+    Raises:
+        UsageError: There are several attempts at a task.
+    """
+    found: dict[str, Any] = {}
+    for episode in episodes:
+        if episode.score is None:
+            continue
+        if episode.task_id in found:
+            raise UsageError(
+                f"the form of 2023 has one attempt at a task, and there are several at "
+                f"{episode.task_id!r}: choose one with --epoch N"
+            )
+        found[episode.task_id] = _paper(episode, manifest)
+    return found
+
+
+def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    dataset, env = manifest.get("dataset", {}), manifest.get("env", {})
+    turns = _with_the_end(episode)
+    rewards = [turn.reward for turn in turns]
+    task_id = episode.task_id
+    told = {
+        "environment": f"ic_{episode.env}",
+        "dataset": dataset.get("source") or dataset.get("name"),
+        # A number where it is a row, as all of them were.
+        "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
+        "query": episode.query,
+        "turn_history": {
+            "actions": [turn.action for turn in turns],
+            "observations": [turn.observation for turn in turns],
+            "rewards": rewards,
+            "valid_action": [turn.ok for turn in turns],
+        },
+        "summary": {
+            "max_reward": max(rewards),
+            "max_reward_idx": rewards.index(max(rewards)),
+            "turns_taken": len(turns),
+            "turns_max": env.get("max_turns") or _TURNS,
+        },
+    }
+    level = Outcome.of(episode).level
+    return {**told, "hardness": level} if level else told
+
+
+def _with_the_end(episode: Episode) -> list[Turn]:
+    turns = list(episode.turns)
+    reward = episode.reward or 0.0
+    if episode.answer is not None or not turns:
+        return [*turns, Turn(_ending(episode), "", reward)]
+    turns[-1] = replace(turns[-1], reward=reward)
+    return turns
+
+
+def _ending(episode: Episode) -> str:
+    if episode.status == "skipped":
+        return "skip"
+    return "submit" if episode.answer is None else f"submit {episode.answer}"
+
+
+def to_chat(episode: Episode) -> dict[str, Any]:
+    """A dialogue as fine-tuning takes it: OpenAI's messages, and what came of it.
+
+    It is what the model was last sent, and its reply. Where no model's messages are recorded the
+    query and the observations are the user's, the actions the assistant's.
+    """
+    model = episode.metadata.get("model") or {}
+    messages = _recorded(model) or list(_retold(episode))
+    told: dict[str, Any] = {
+        "messages": messages,
+        "task_id": episode.task_id,
+        "epoch": episode.epoch,
+        "reward": episode.reward,
+        "success": episode.success,
+    }
+    if tools := model.get("tools"):
+        told["tools"] = [{"type": "function", "function": tool} for tool in tools]
+    return _cleaned(told)
+
+
+def _recorded(model: Mapping[str, Any]) -> list[dict[str, Any]]:
+    every = model.get("messages", [])
+    for call in reversed(model.get("calls", [])):
+        if "reply" in call:
+            return [_message(every[number]) for number in [*call["sent"], call["reply"]]]
+    return []
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"role": message["role"], "content": message["content"]}
+    if calls := message.get("tool_calls"):
+        told["tool_calls"] = [
+            {
+                "id": call["call_id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": _arguments(call["arguments"])},
+            }
+            for call in calls
+        ]
+    if "call_id" in message:
+        told["tool_call_id"] = message["call_id"]
+    return told
+
+
+def _arguments(arguments: Mapping[str, Any]) -> str:
+    raw = arguments.get("_raw")
+    return raw if isinstance(raw, str) else json.dumps(arguments)
+
+
+def _retold(episode: Episode) -> Iterator[dict[str, Any]]:
+    said = episode.query
+    for turn in episode.turns:
+        yield {"role": "user", "content": said}
+        yield {"role": "assistant", "content": turn.action}
+        said = turn.observation
+    if episode.status in ("submitted", "skipped"):
+        yield {"role": "user", "content": said}
+        yield {"role": "assistant", "content": _ending(episode)}
+
+
+def episode_row(episode: Episode) -> dict[str, Any]:
+    """An episode under `EPISODE_COLUMNS`."""
+    outcome = Outcome.of(episode)
+    parts = {} if episode.score is None else dict(episode.score.parts)
+    special = {"parts": json.dumps(parts), "tags": json.dumps(outcome.tags)}
+    row = {
+        name: getattr(outcome if hasattr(outcome, name) else episode, name)
+        for name in EPISODE_COLUMNS
+        if name not in special
+    }
+    return _cleaned({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
+
+
+def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
+    """Its turns under `TURN_COLUMNS`."""
+    for number, turn in enumerate(episode.turns, 1):
+        yield _cleaned(
+            {
+                "task_id": episode.task_id,
+                "epoch": episode.epoch,
+                "turn": number,
+                "action": turn.action,
+                "observation": turn.observation,
+                "reward": turn.reward,
+                "ok": turn.ok,
+                "exit_code": turn.exit_code,
+                "seconds": turn.seconds,
+            }
+        )
+
+
+def _cleaned(values: dict[str, Any]) -> dict[str, Any]:
+    """With texts that are UTF-8: what is none stands as an escape, as other programs refuse it."""
+    return {name: _clean(value) for name, value in values.items()}
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return _cleaned(value)
+    return [_clean(inner) for inner in value] if isinstance(value, list) else value
