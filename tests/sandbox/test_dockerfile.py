@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
+from intercode.sandbox.images import resolve
 from intercode.sandbox.images.tree import Tree
 from intercode.sandbox.native.provider import NativeProvider
 from sandbox.dockerfiles import Folder, read
@@ -195,6 +196,7 @@ REFUSED = {
     "FROM host\nRUN echo no; exit 3": r"2: the command .* failed \(exit code 3\):\nno\n",
     "FROM host\nUSER nobody-there\nRUN true": "(3: the image has no|2: USER)",
     "FROM host\nCOPY --chown=nobody-there Dockerfile /x": "2: the image has no user",
+    "FROM host\nCOPY --chown=70000 Dockerfile /x": "2: sandboxes have users and groups up to",
     "FROM host\nCOPY Dockerfile /usr/x": "2: 'usr/x' would be hidden",
 }
 
@@ -225,3 +227,10 @@ def test_what_cannot_be_done_is_refused_before_anything_runs(folder: Folder) -> 
 def test_options_are_checked(folder: Folder, options: str, message: str) -> None:
     with pytest.raises(ImageError, match=message):
         folder.build("FROM host\nARG A", options)
+
+
+def test_a_link_to_the_folder_is_the_folder(folder: Folder) -> None:
+    image = folder.build("FROM host\nCOPY a /a", a="1")
+    link = folder.path / "link"
+    link.symlink_to(".")
+    assert resolve(str(link / "Dockerfile")).digest == image.digest

@@ -12,6 +12,7 @@ import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,16 @@ def test_of_several_images_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="no image 'none'"):
         resolve(f"oci:{image}[none]")
     assert files(resolve(f"oci:{image}[other:1]")) == {"c": "c"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"Env": "A=1"}, {"Env": [1]}, {"User": 5}, {"WorkingDir": "x"}, {"User": "70000"}, ["Env"]],
+)
+def test_settings_that_are_not_well_formed(tmp_path: Path, settings: Any) -> None:
+    image = layout(tmp_path / "image", [BASE], settings)
+    with pytest.raises(ImageError, match=r"not well formed|not absolute|up to 65535|cannot read"):
+        resolve(f"oci:{image}")
 
 
 @pytest.mark.parametrize("content", ["nothing", "text", "tar", "folder"])

@@ -10,6 +10,7 @@ from intercode.errors import ImageError
 from intercode.sandbox.images.tree import Tree
 
 _BYTES = 1 << 20
+_HIGHEST = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def user(layers: Sequence[Path], text: str) -> Account:
     found = next((line for line in lines if len(line) > 5 and name in (line[0], line[2])), None)
     if found is None and not name.isdigit():
         raise ImageError(f"the image has no user {name!r}")
-    uid, gid = (int(found[2]), int(found[3])) if found else (int(name), 0)
+    uid, gid = (_number(found[2]), _number(found[3])) if found else (_number(name), 0)
     home, login = (found[5] or "/", found[0]) if found else ("/", name)
     if group:
         return Account(uid, _group(layers, group), home, login)
@@ -60,14 +61,20 @@ def owner(layers: Sequence[Path], text: str) -> tuple[int, int]:
     if not name.isdigit():
         found = user(layers, text)
         return found.uid, found.gid
-    return int(name), _group(layers, group) if group else int(name)
+    return _number(name), _group(layers, group) if group else _number(name)
 
 
 def _group(layers: Sequence[Path], name: str) -> int:
     found = next((line[2] for line in _table(layers, "etc/group") if line[0] == name), name)
     if not found.isdigit():
         raise ImageError(f"the image has no group {name!r}")
-    return int(found)
+    return _number(found)
+
+
+def _number(text: str) -> int:
+    if int(text) > _HIGHEST:
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST}, and not {text}")
+    return int(text)
 
 
 def _table(layers: Sequence[Path], path: str) -> list[list[str]]:

@@ -35,8 +35,8 @@ class Manifest:
     config: Mapping[str, Any]
     digest: str
     """Of the configuration; it names the layers' digests."""
-    layers: tuple[str, ...]
-    """Where they are in the store, lowest first."""
+    layers: tuple[tuple[str, str], ...]
+    """Where they are in the store, and the digests of what they hold, lowest first."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def make(argument: str, context: Context) -> Image:
             )
 
             def fill(layer: Path, lock: int) -> Mapping[str, object]:
-                unpack(store, manifest.layers, manifest.config, layer)
+                unpack(store, manifest.layers, layer)
                 return {"version": VERSION, "config": manifest.digest}
 
             image = context.cache.build(template, f"oci:{argument}", fill, context.progress)
@@ -108,13 +108,31 @@ def find(store: Store, name: str) -> Manifest:
     """The image in a store; of several, the one of that name.
 
     Raises:
-        ImageError: There is none, or it is not clear which is meant.
+        ImageError: There is none, it is not clear which is meant, or it is not well formed.
     """
+    try:
+        manifest = _find(store, name)
+        _check(manifest.settings)
+    except (AttributeError, KeyError, TypeError) as error:  # what should be a list is none, …
+        raise ImageError(f"its description is not well formed: {error!r}") from error
+    return manifest
+
+
+def _find(store: Store, name: str) -> Manifest:
     if store.has("oci-layout"):
         return _of_layout(store, name)
     if store.has("manifest.json"):
         return _of_docker(store, name)
     raise ImageError("it is neither what docker save writes nor an OCI layout")
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    env = settings.get("Env") or []
+    texts = [*env, settings.get("User") or "", settings.get("WorkingDir") or "/"]
+    if not isinstance(env, list) or any(not isinstance(t, str) or "\0" in t for t in texts):
+        raise ImageError("its Env, User or WorkingDir is not well formed")
+    if not texts[-1].startswith("/"):
+        raise ImageError(f"its WorkingDir {texts[-1]!r} is not absolute")
 
 
 def _of_layout(store: Store, name: str) -> Manifest:
@@ -127,8 +145,8 @@ def _of_layout(store: Store, name: str) -> Manifest:
         raise ImageError(_which(name, sorted(names), len(manifests)))
     manifest = manifests[0]
     config = manifest["config"]["digest"]
-    layers = tuple(store.blob(layer["digest"]) for layer in manifest.get("layers") or ())
-    return Manifest(store.json(store.blob(config), config), config, layers)
+    layers = [store.blob(layer["digest"]) for layer in manifest.get("layers") or ()]
+    return _manifest(store.json(store.blob(config), config), config, layers)
 
 
 def _manifests(store: Store, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -156,7 +174,14 @@ def _of_docker(store: Store, name: str) -> Manifest:
         raise ImageError(_which(name, names, len(found)))
     path = found[0]["Config"]
     digest = f"sha256:{Path(path).name.removesuffix('.json')}"
-    return Manifest(store.json(path, digest), digest, tuple(found[0]["Layers"]))
+    return _manifest(store.json(path, digest), digest, found[0]["Layers"])
+
+
+def _manifest(config: Mapping[str, Any], digest: str, layers: list[str]) -> Manifest:
+    digests = (config.get("rootfs") or {}).get("diff_ids") or []
+    if len(digests) != len(layers):
+        raise ImageError(f"it has {len(layers)} layers and digests of {len(digests)}")
+    return Manifest(config, digest, tuple(zip(layers, digests, strict=True)))
 
 
 def _which(name: str, names: list[str], count: int) -> str:

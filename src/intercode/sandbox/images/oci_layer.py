@@ -9,9 +9,9 @@ import importlib
 import lzma
 import os
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from intercode.errors import ImageError
 from intercode.sandbox.images.files import remove_tree
@@ -24,17 +24,19 @@ _OPAQUE = ".wh..wh..opq"
 _ZSTD = (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open"))
 
 
-def unpack(store: Store, layers: Sequence[str], config: Mapping[str, Any], folder: Path) -> None:
-    """Lay the layers over one another, lowest first, in an empty folder.
+def unpack(store: Store, layers: Sequence[tuple[str, str]], folder: Path) -> None:
+    """Lay layers over one another in an empty folder.
+
+    Args:
+        store: Where they are.
+        layers: Each one's place, and the digest of what it holds; lowest first.
+        folder: Where they go.
 
     Raises:
-        ImageError: One is not what the configuration says, or holds what no image may.
+        ImageError: One is not what its digest says, or holds what no image may.
     """
-    expected = (config.get("rootfs") or {}).get("diff_ids") or []
-    if len(expected) != len(layers):
-        raise ImageError(f"it has {len(layers)} layers and digests of {len(expected)}")
     unpacker = _Unpacker(folder)
-    for name, digest in zip(layers, expected, strict=True):
+    for name, digest in layers:
         with store.open(name) as packed, _decompressed(packed) as file:
             source = _Hashed(file)
             unpacker.begin()

@@ -65,7 +65,7 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
         try:
             with open_store(layout) as store:
                 found = oci.find(store, "")
-                unpack(store, found.layers, found.config, layer)
+                unpack(store, found.layers, layer)
         except DAMAGE as error:
             raise ImageError(f"cannot read the image {reference}: {error}") from error
         remove_tree(layout)

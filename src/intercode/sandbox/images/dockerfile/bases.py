@@ -13,7 +13,9 @@ from intercode.sandbox.images.recipes import RECIPES
 from intercode.sandbox.images.resolve import SCHEMES, build
 from intercode.sandbox.images.spec import ARCHIVES, is_path, parse
 
-_DEBIAN = re.compile(r"(?:docker\.io/)?(?:library/)?debian:([a-z]+|\d+)(?:-slim)?(\[[^\]]*\])?")
+_DEBIAN = re.compile(
+    r"(?:docker\.io/)?(?:library/)?debian:((?!latest)[a-z]+|\d+)(?:-slim)?(\[[^\]]*\])?"
+)
 _RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
 
 

@@ -74,7 +74,7 @@ class _Build:
         self._options = options
         self._context = context
         self._spec = spec
-        self._folder = options.path.parent
+        self._folder = options.path.parent.resolve()  # a link's layers would be no folders
         self._source = parser.read(options.path)
         self._plan: Plan = plan(self._source)
         rules, file = ignore.find(options.path, self._folder)
