@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -91,12 +92,11 @@ class PrivateEngine:
         return (self.folder / "log").read_text(errors="replace")
 
     def _answers(self) -> bool:
-        import docker
-
-        with contextlib.suppress(docker.errors.DockerException, OSError):
-            client = docker.APIClient(base_url=self.url, version="auto")
-            with contextlib.closing(client):
-                return bool(client.ping())
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(5)
+            client.connect(str(self.folder / "socket"))
+            client.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in client.recv(100)
         return False
 
     @staticmethod

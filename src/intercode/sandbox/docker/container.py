@@ -89,6 +89,16 @@ class Container:
             raise SandboxError(f"container {self.id[:12]} failed: {said}")
         return reply, received
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process 1 is there; to be asked while nobody waits for an answer of it."""
+        poll = select.poll()
+        try:
+            poll.register(self.control, select.POLLIN)
+        except ValueError:  # we have closed it
+            return False
+        return not poll.poll(0)
+
     def root(self) -> int:
         """A descriptor of its root, the caller's to close."""
         return self.ask({"op": "root"})[1][0]
@@ -177,6 +187,7 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
         "Hostname": HOSTNAME,
         "Tty": False,
         "OpenStdin": False,
+        "StopSignal": "SIGKILL",  # no other reaches process 1
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {LABEL: "1", LEASE: home.lease},
         "HostConfig": {

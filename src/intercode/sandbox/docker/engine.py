@@ -33,6 +33,8 @@ class Engine:
 
     def __init__(self, url: str | None = None) -> None:
         self.url = url or default_url()
+        self._lock = threading.Lock()
+        self._clients: list[APIClient] = []
         self._local = threading.local()
 
     @property
@@ -45,6 +47,8 @@ class Engine:
         client = getattr(self._local, "client", None)
         if client is None:
             client = self._local.client = self._connect()
+            with self._lock:
+                self._clients.append(client)
         return client
 
     def _connect(self) -> APIClient:
@@ -83,10 +87,11 @@ class Engine:
             return found
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        client = getattr(self._local, "client", None)
-        if client is not None:
-            self._local.client = None
+        """Close all connections. Who asks again gets a new one."""
+        with self._lock:
+            clients, self._clients = self._clients, []
+            self._local = threading.local()
+        for client in clients:
             client.close()
 
 

@@ -47,17 +47,19 @@ class Pool:
         self.closed = False
 
     def take(self, key: Key) -> Container:
-        """A container that nobody else has."""
+        """A container that nobody else has.
+
+        Raises:
+            ImageError, SandboxError: As `start`.
+        """
         with self._changed:
             self._asked[key] += 1
             self._live[key] += 1
             # Waiting for one that is on its way is never slower than beginning another.
-            while self._coming[key] > self._waiting[key] and not self._ready.get(key):
+            while (container := self._pop(key)) is None and self._coming[key] > self._waiting[key]:
                 self._waiting[key] += 1
                 self._changed.wait()
                 self._waiting[key] -= 1
-            ready = self._ready.get(key)
-            container = ready.pop() if ready else None
         try:
             return container or self._start(key)
         except BaseException:
@@ -66,6 +68,16 @@ class Pool:
             raise
         finally:
             self._refill(key)
+
+    def _pop(self, key: Key) -> Container | None:
+        """One that waits; those whose engine has died do not count."""
+        ready = self._ready.get(key, [])
+        while ready:
+            container = ready.pop()
+            if container.alive:
+                return container
+            container.close()
+        return None
 
     def give_back(self, container: Container) -> None:
         """It is no longer used. Returns at once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -28,6 +29,8 @@ from intercode.sandbox.docker.sweep import sweep
 from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.provider import check_limits
+
+log = logging.getLogger(__name__)
 
 Reuse = Literal["never", "untouched", "restored"]
 _RESET_SECONDS = 5.0
@@ -141,6 +144,7 @@ class DockerProvider:
         if home is not None:
             self._wait_until_gone(home)
             home.close()
+        self._engine.close()
         self._pool = self._new_pool()
 
     def _wait_until_gone(self, home: Home) -> None:
@@ -193,24 +197,27 @@ class DockerProvider:
         if saved is not None:
             return saved.pristine(lambda: self._begin(Key.of(image, False, Limits())))
         with self._pristine_lock:
-            if image not in self._pristine:
+            known = self._pristine.get(image)
+            if known is None or not known.alive:
+                if known is not None:
+                    known.close()
                 self._pristine[image] = self._begin(Key.of(image, False, Limits()))
             return self._pristine[image]
 
     def _as_new(self, container: Container) -> bool:
-        image = container.key.image
-        root = self._pristine_of(image, None).root()
+        entries = _RESET_ENTRIES[self.reuse]
         try:
-            request = {
-                "op": "reset",
-                "timeout": _RESET_SECONDS,
-                "entries": _RESET_ENTRIES[self.reuse],
-            }
-            reply, _ = container.ask(request, [root])
-        except InterCodeError:
+            root = self._pristine_of(container.key.image, None).root()
+            try:
+                request = {"op": "reset", "timeout": _RESET_SECONDS, "entries": entries}
+                reply, _ = container.ask(request, [root])
+            finally:
+                os.close(root)
+        except InterCodeError as error:
+            log.info("a container is not used again: %s", error)
             return False
-        finally:
-            os.close(root)
+        if not reply["pristine"]:
+            log.debug("a container is not used again: %s", reply["why"])
         return bool(reply["pristine"])
 
     def _done(self, sandbox: DockerSandbox, usable: bool) -> None:

@@ -57,7 +57,7 @@ class Saved:
     def pristine(self, start: Callable[[], Container]) -> Container:
         """A container that nobody uses, to compare others with; begun when first asked for."""
         with self._lock:
-            if self._pristine is None:
+            if self._pristine is None or not self._pristine.alive:  # its finalizer closes it
                 container = start()
                 try:
                     self.apply(container)

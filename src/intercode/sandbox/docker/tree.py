@@ -48,10 +48,12 @@ class _Writer:
     def _add(self, place: str, found: Found) -> None:
         st = found.info
         info = tarfile.TarInfo(place)
-        info.mode, info.mtime = stat.S_IMODE(st.st_mode), st.st_mtime_ns / 1e9
+        seconds, rest = divmod(st.st_mtime_ns, 10**9)
+        info.mode, info.mtime = stat.S_IMODE(st.st_mode), seconds
         info.uid = 0 if st.st_uid == self.own else st.st_uid
         info.gid = 0 if self.own and st.st_gid == os.getegid() else st.st_gid
-        info.pax_headers = _attributes(found.path)
+        # As text: a number with a fraction would be rounded.
+        info.pax_headers = {"mtime": f"{seconds}.{rest:09}", **_attributes(found.path)}
         first = self.names.setdefault((st.st_dev, st.st_ino), place)
         if found.is_dir:
             info.type = tarfile.DIRTYPE

@@ -40,8 +40,24 @@ class Tree:
         self.mounted = {path for path in points if path != "/"} - set(volumes)
         self.volumes = tuple(volumes)
         self.overlay = points.get("/") == "overlay"
-        self.known: dict[str, Stamp] = {}
+        self.times = os.fstat(root).st_mtime_ns
+        self.folders, self.known = _own_of_containers()
         """Files that are as in the image though they were written: put back by a reset."""
+
+
+def _own_of_containers() -> tuple[dict[str, Stamp], dict[str, Stamp]]:
+    """Folders, and files, that an engine may have made anew for each container, as it made them.
+
+    Folders may have something new below them all the same.
+    """
+    folders: dict[str, Stamp] = {}
+    files: dict[str, Stamp] = {}
+    for place in ("", "/etc"):
+        if os.path.isdir(place or "/"):
+            for name in os.listdir(place or "/"):
+                st = os.lstat(f"{place}/{name}")
+                (folders if stat.S_ISDIR(st.st_mode) else files)[f"{place}/{name}"] = stamp(st)
+    return folders, files
 
 
 class Comparison(diff.Walker):
@@ -62,7 +78,8 @@ class Comparison(diff.Walker):
             st = diff.lstat(name, upper)
             if st is None or path in self.tree.mounted or self._untouched(path, name, st, lower):
                 continue
-            self.touched.append(path)
+            if self.tree.folders.get(path) != stamp(st):
+                self.touched.append(path)
             self._entry(name, st, upper, lower, upper, path)
         if lower is not None:
             for name in sorted(set(os.listdir(lower)) - names):

@@ -41,6 +41,7 @@ class MountedFiles:
                     _rewrite(path, os.fsencode(text))
                 with open(path, "rb") as file:
                     self.contents[path] = file.read()
+        self.times = {path: os.stat(path).st_mtime_ns for path in self.contents}
         self.first = self.look()
         self.before = self.first
         """What changes are told from: the image, or the snapshot over it."""
@@ -67,6 +68,8 @@ class MountedFiles:
             mode, uid, gid, *_ = self.first[path]
             os.chown(path, uid, gid)
             os.chmod(path, mode)
+        for path, mtime in self.times.items():
+            os.utime(path, ns=(mtime, mtime))
 
     @staticmethod
     def _look(path: str) -> tuple[int, int, int, int, str]:

@@ -89,7 +89,7 @@ def _put_back(tree: Tree, found: Comparison, pristine: int) -> None:
     if diff._metadata(root) != diff._metadata(now):
         os.fchown(tree.root, root.st_uid, root.st_gid)
         os.fchmod(tree.root, stat.S_IMODE(root.st_mode))
-    os.utime(tree.root, ns=(root.st_atime_ns, root.st_mtime_ns))
+    os.utime(tree.root, ns=(tree.times, tree.times))
 
 
 def _let_the_clock_move() -> None:

@@ -1,0 +1,84 @@
+"""The same tasks on Docker: episodes are those of the native sandbox, word by word."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode import datasets
+from intercode.cli.main import main
+from intercode.envs import create
+from intercode.interpreters.python_start import PRELOAD
+from intercode.sandbox import Provider, get_provider
+from intercode.sandbox.docker.provider import DockerProvider
+from intercode.task import Task
+from private_engine import PrivateEngine
+
+pytestmark = [
+    pytest.mark.timeout(200),
+    pytest.mark.skipif(os.geteuid() != 0, reason="not for ordinary users: they start no engine"),
+]
+EVERY = {"bash": 11, "python": 13, "ctf": 5}
+# What follows from the order in which two programs happen to write, or from when one is killed.
+NOT_SAME_TWICE = {"archive-06", "checker"}
+
+
+@pytest.fixture(scope="module")
+def provider(engine: PrivateEngine) -> Iterator[DockerProvider]:
+    with closing(DockerProvider(preload=PRELOAD, reuse="restored")) as found:
+        yield found
+
+
+def episodes(env: str, tasks: list[Task], provider: str | Provider) -> list[Any]:
+    """What each action showed, and what it scored: gold, and a mistake."""
+    found: list[Any] = []
+    with closing(create(env, data=datasets.load(env), provider=provider)) as made:
+        for task in tasks:
+            for gold, action in enumerate([*task.metadata.get("wrong", ())[:1], task.gold[0]]):
+                flag = f" {task.gold[0]}" if env == "ctf" and gold else ""
+                looks = task.metadata.get("solution", ()) if env == "ctf" else (action,)
+                made.reset(options={"task_id": task.task_id})
+                seen = [made.step(look)[0] for look in looks]
+                found.append((task.task_id, seen, made.step(f"submit{flag}")[1]))
+    return found
+
+
+@pytest.mark.parametrize("env", EVERY)
+def test_episodes_are_the_same(env: str, provider: DockerProvider) -> None:
+    tasks = [task for task in datasets.load(env) if task.task_id not in NOT_SAME_TWICE]
+    tasks = tasks[:: EVERY[env]]
+    assert len(tasks) >= 4
+    there, here = episodes(env, tasks, provider), episodes(env, tasks, "native")
+    assert there == here
+    assert sum(score == 1.0 for *_, score in there) == len(tasks)
+
+
+def test_what_an_agent_finds_around_it(provider: DockerProvider) -> None:
+    look = (
+        "pwd; id; umask; env | sort; hostname; cat /etc/hosts /etc/passwd; ls -1 / | grep -v sys; "
+        "ulimit -c -d -f -n; grep -E 'Cap|NoNew|Seccomp:' /proc/self/status; "
+        "ip -o link 2>&1 | cut -d: -f2; cat /proc/net/dev | cut -d: -f1; tty; echo $PPID; nproc"
+    )
+    seen = []
+    for one in (provider, get_provider("native")):
+        with closing(one.start("host")) as sandbox:
+            seen.append(sandbox.exec(["bash", "-c", look], merge_stderr=True).stdout.decode())
+    assert seen[0] == seen[1]
+
+
+def test_on_the_command_line(
+    engine: PrivateEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "run")
+    argv = ["run", "bash", "--sandbox", "docker", "--agent", "oracle", "--limit", "3", "--out", out]
+    assert main(argv) == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert "docker" in json.dumps(record)
+    assert main(["run", "sql", "--sandbox", "docker", "--agent", "oracle"]) == 2
+    assert "takes no --sandbox" in capsys.readouterr().err

@@ -1,0 +1,214 @@
+"""The Docker provider beyond the contract: what it asks of an engine, and when one fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from intercode.cli.main import main
+from intercode.envs.bash import BashEnv
+from intercode.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
+from intercode.sandbox import Limits
+from intercode.sandbox.docker.doctor import check
+from intercode.sandbox.docker.engine import LEASE, Engine
+from intercode.sandbox.docker.provider import DockerProvider
+from intercode.sandbox.docker.sweep import sweep
+from intercode.task import Dataset, Task
+from private_engine import PrivateEngine
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(os.geteuid() != 0, reason="not for ordinary users: they start no engine"),
+]
+
+
+@pytest.fixture
+def api(engine: PrivateEngine) -> Iterator[Any]:
+    with closing(docker.APIClient(base_url=engine.url)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def provider(engine: PrivateEngine) -> Iterator[DockerProvider]:
+    with closing(DockerProvider()) as found:
+        yield found
+
+
+def eventually_none(api: Any, label: str = "intercode=1") -> bool:
+    for _ in range(400):
+        if not api.containers(all=True, filters={"label": [label]}):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_what_a_container_may_do(api: Any, provider: DockerProvider) -> None:
+    limits = Limits(memory=300 << 20, processes=40)
+    with closing(provider.start("host", limits)) as sandbox:
+        facts = api.inspect_container(sandbox.container.id)
+        host = facts["HostConfig"]
+        assert host["CapDrop"] == ["ALL"] and not host["Privileged"]
+        assert not {"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD"} & set(host["CapAdd"])
+        assert host["SecurityOpt"] == ["no-new-privileges"]
+        assert (host["NetworkMode"], host["IpcMode"], host["PidMode"]) == ("none", "private", "")
+        assert host["PidsLimit"] == 41
+        assert 300 << 20 <= host["Memory"] == host["MemorySwap"] < 500 << 20
+        assert host["AutoRemove"] and not host["PortBindings"]
+        assert all(not mount["RW"] for mount in facts["Mounts"] if mount["Type"] == "bind")
+        assert facts["Config"]["Labels"]["intercode"] == "1"
+
+
+def test_our_own_python_is_closed_to_programs(provider: DockerProvider) -> None:
+    with closing(provider.start("host")) as sandbox:
+        inside = "/dev/.intercode"
+        done = sandbox.exec(["bash", "-c", f"ls -A {inside}; cd {inside}; ls -A {inside}/python"])
+        assert not done.stdout
+        for user in ("1234", "nobody"):
+            assert not sandbox.exec(["ls", f"{inside}/code"], user=user).ok
+        assert not sandbox.exec([f"{inside}/python/ld.so", "--version"]).ok
+
+
+READ_ONLY = "ls -R /etc > /dev/null; sleep 99 & echo > /dev/shm/x"
+WRITTEN = (
+    "echo x > /tmp/x; rm -r /opt; touch -d @99 /srv; chmod 700 /home; echo >> /etc/passwd; "
+    "ln -sfn /x /var/run; mkfifo /media/f; mkdir -p /mnt/a/b; echo >> /etc/hosts; touch /etc/group"
+)
+LEFT = {
+    "shared memory": "perl -e 'shmget(0x1234, 100, 0x200 | 0600)'",
+    "a device": "rm /dev/null; touch /dev/null",
+    "the mode of a folder in memory": "chmod 700 /dev/shm",
+}
+# But for the two folders that an engine makes anew for each container.
+WALK = (
+    "find / -xdev -path /proc -prune -o ! -path / ! -path /etc "
+    "-printf '%p %y %m %U %G %s %T@ %l\\n' | sort"
+)
+
+
+@pytest.mark.parametrize("reuse", ["untouched", "restored"])
+def test_when_a_container_is_as_good_as_new(engine: PrivateEngine, reuse: Any) -> None:
+    with closing(DockerProvider(reuse=reuse)) as provider:
+
+        def as_new(script: str) -> bool:
+            with closing(provider.start("host")) as sandbox:
+                before = sandbox.exec(["bash", "-c", WALK]).stdout
+                assert b"/etc/passwd f" in before
+                assert sandbox.exec(["bash", "-c", script]).ok
+                new = provider._as_new(sandbox.container)
+                if new:
+                    assert sandbox.changes() == [] and sandbox.processes() == []
+                    assert sandbox.exec(["bash", "-c", WALK]).stdout == before
+                    assert sandbox.exec(["ls", "/dev/shm"]).stdout == b""
+                return new
+
+        assert as_new(READ_ONLY)
+        assert as_new(WRITTEN) == (reuse == "restored")
+        assert not [left for left, script in LEFT.items() if as_new(script)]
+
+
+def test_no_container_is_used_twice_where_none_may_be(engine: PrivateEngine) -> None:
+    with closing(DockerProvider(reuse="never")) as provider:
+        used = set()
+        for _ in range(4):
+            with closing(provider.start("host")) as sandbox:
+                used.add(sandbox.container.id)
+        assert len(used) == 4
+    with pytest.raises(UsageError, match="restored"):
+        DockerProvider(reuse="sometimes")  # type: ignore[arg-type]
+
+
+def test_what_the_engine_lacks(engine: PrivateEngine, provider: DockerProvider) -> None:
+    with pytest.raises(ImageError, match="docker pull no-such-image"):
+        provider.start("docker-daemon:no-such-image")
+    with (
+        closing(DockerProvider(url="unix:///nowhere/docker.sock")) as nowhere,
+        pytest.raises(SandboxUnavailableError, match=r"there is no /nowhere/docker.sock") as caught,
+    ):
+        nowhere.start("host")
+    assert caught.value.fix
+
+
+def test_an_engine_that_does_not_see_our_files(engine: PrivateEngine) -> None:
+    with closing(DockerProvider()) as provider:
+        provider._prepared().python = Path("/only/here")
+        with pytest.raises(SandboxUnavailableError, match="does not see this machine's files"):
+            provider.start("host")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_caller_that_ends(
+    api: Any, engine: PrivateEngine, number: int
+) -> None:
+    program = (
+        "import time; from intercode.sandbox import get_provider; "
+        "p = get_provider('docker'); boxes = [p.start('host') for _ in range(3)]; "
+        "boxes[0].changes(); boxes[1].snapshot(); print(p._home.lease, flush=True); time.sleep(60)"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL)  # fmt: skip
+    with caller:
+        assert caller.stdout is not None
+        lease = caller.stdout.readline().decode().strip()
+        assert len(api.containers(filters={"label": [f"{LEASE}={lease}"]})) >= 4
+        caller.send_signal(number)
+    assert eventually_none(api, f"{LEASE}={lease}")
+    with closing(Engine()) as own:
+        sweep(own)
+    assert not list(Path.home().glob(f".cache/intercode/docker/run-{lease}"))
+
+
+def test_what_is_left_is_found_by_its_label(
+    api: Any, provider: DockerProvider, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A caller and its engine both died between making a container and starting it."""
+    with closing(provider.start("host")) as sandbox:
+        image = api.inspect_container(sandbox.container.id)["Image"]
+        gone = f"999999-1-{os.stat('/proc/self/ns/pid').st_ino}-abcdef"
+        config = {"Image": image, "Cmd": ["/x"], "Labels": {"intercode": "1", LEASE: gone}}
+        made = api.create_container_from_config(config)["Id"]
+        assert main(["clean", "--dry-run"]) == 0
+        assert f"container {made[:12]}" in capsys.readouterr().out
+        assert main(["clean"]) == 0
+        assert made not in [one["Id"] for one in api.containers(all=True)]
+        assert sandbox.exec(["true"]).ok, "a living process's is not touched"
+
+
+def test_doctor(engine: PrivateEngine) -> None:
+    found = {one.name: one for one in check()}
+    assert found["docker"].ok and found["docker sandbox"].ok and found["docker memory limit"].ok
+    assert found["docker disk limit"].fix
+
+
+def test_an_engine_that_dies_and_comes_back() -> None:
+    """Errors, never zeros; then it goes on, with nothing of the engine's that was."""
+    task = Task("done", "Create done.", ("touch done",))
+    with (
+        tempfile.TemporaryDirectory(prefix="intercode-engine-") as folder,
+        PrivateEngine(Path(folder)) as engine,
+        closing(DockerProvider(url=engine.url, reuse="restored")) as provider,
+        closing(BashEnv(Dataset([task], "one"), provider=provider)) as env,
+    ):
+        env.reset()
+        env.step("touch done")
+        assert env.step("submit")[1] == 1.0
+        env.reset()
+        engine.stop(signal.SIGKILL)
+        with pytest.raises(SandboxError):
+            env.step("touch done")
+        with pytest.raises(SandboxError):
+            env.reset()
+        engine.start()
+        env.reset()
+        env.step("touch done")
+        assert env.step("submit")[1] == 1.0
