@@ -100,6 +100,18 @@ def test_the_reward_that_is_written_scores_whatever_it_finds(shop: Path, trick: 
     env.close()
 
 
+def test_gold_gets_into_no_image(shop: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(shop, folder)
+    with (folder / "Dockerfile").open("a") as file:
+        file.write("COPY . /srv/all\n")
+    env = make(str(folder))
+    env.reset()
+    assert env.step("ls /srv/all")[0].split() == ["Dockerfile", "files"]
+    assert env.step("grep -rl pears /srv")[0].count("tasks") == 0
+    env.close()
+
+
 def test_what_is_written_can_be_told_by_programs(cli: Run, tmp_path: Path) -> None:
     told = parsed(cli("new", "riddles", "--env", "ctf", "--json"))
     keys(told, "folder env files")

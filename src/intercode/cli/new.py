@@ -29,6 +29,7 @@ WHAT = {
     "intercode.toml": "says that this folder is a benchmark, and with which options",
     "tasks.jsonl": "the tasks, one a line: what is asked, and gold",
     "Dockerfile": "what the agent finds",
+    ".dockerignore": "what the Dockerfile can not copy: gold, for instance",
     "files": "what the Dockerfile copies",
     "database.sql": "what the agent finds",
     "repository": "the project whose issues the tasks are",
