@@ -80,6 +80,7 @@ def test_what_differs_is_named(path: str, value: Any, what: str, advice: str) ->
     ("path", "value"),
     [
         ("dataset/source", "/else/d.json"),
+        ("dataset/name", "e"),
         ("env/images", {"host+/root/.cache/x.tar": "1"}),
         ("agent/name", "agent.py:make"),
         ("agent/options", {"recording": "r"}),

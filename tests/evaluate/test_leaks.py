@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import intercode
 from intercode.episode import Turn
 from intercode.errors import RewardError
+from intercode.evaluate import leak_places
 from intercode.evaluate.leak_places import leaks
 from intercode.evaluate.leaks import Text, telling, traces
 from intercode.evaluate.validate import validate
@@ -105,7 +106,7 @@ def test_places(fields: dict[str, object], places: list[str]) -> None:
     task = Task.from_dict({"task_id": "one", "query": "?", "gold": FLAG, **fields})
     with intercode.make("ctf", data=Dataset([task])) as env:
         env.reset()
-        found = leaks(task, env.unwrapped.place, flags=True)
+        found = leaks(task, env.unwrapped.place, "host", flags=True)
     assert [leak.place for leak in found] == places
     for leak in found:
         assert leak.task_id == "one" and leak.text.startswith("gold stands ")
@@ -120,8 +121,23 @@ def test_what_is_laid_over_an_image(tmp_path: Path) -> None:
     task = Task("one", "?", gold=("find / -name needle",), image=image, setup="rm /srv/gone")
     with intercode.make("bash", data=Dataset([task])) as env:
         env.reset()
-        [leak] = leaks(task, env.unwrapped.place, flags=False)
+        [leak] = leaks(task, env.unwrapped.place, image, flags=False)
     assert leak.text == "gold stands as it is in /srv/hint"
+
+
+@pytest.mark.parametrize("allowed", [5, {"a": 1}, "", ".", ["/", None]])
+def test_places_that_are_none_allow_nothing(allowed: object) -> None:
+    task = Task("one", f"It is {FLAG}.", gold=(FLAG,), metadata={"flag_in": allowed})
+    assert [leak.place for leak in leaks(task, None, "", flags=True)] == ["query"]
+
+
+def test_what_is_not_searched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leak_places, "LIMIT", 1 << 20)
+    task = Task("one", "?", gold=(FLAG,), setup="head -c 2M /dev/zero > a")
+    with intercode.make("ctf", data=Dataset([task])) as env:
+        env.reset()
+        [said] = leaks(task, env.unwrapped.place, "host", flags=True)
+    assert said.text == "more than 1 MiB can be read: not all was searched"
 
 
 def test_validating_tells_of_leaks_and_of_what_gold_uses() -> None:

@@ -16,7 +16,10 @@ RUN = ("dataset", "env", "agent", "seed", "excluded")
 """What a run's record says of the run as a whole, and is compared."""
 SESSION = ("versions", "host", "sandbox", "tools")
 """What it says of each session, and is compared."""
-_NOT_COMPARED = ("dataset.source", "dataset.tasks", "env.image", "host.cpus", "versions.commit")
+_NOT_COMPARED = (
+    *("dataset.name", "dataset.source", "dataset.tasks", "env.image", "host.cpus"),
+    "versions.commit",
+)
 """What changes nothing by itself: datasets, images and the code have digests."""
 _BACKEND = "env.sandbox"
 _FILES = ("agent.name", "agent.options", "env.reward")

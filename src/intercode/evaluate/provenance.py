@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from functools import cache
 from importlib import metadata
@@ -55,6 +56,7 @@ def _git(root: Path, *arguments: str) -> str:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments],
             stdin=subprocess.DEVNULL,
+            env={name: text for name, text in os.environ.items() if not name.startswith("GIT_")},
             capture_output=True,
             text=True,
             timeout=_GIT_SECONDS,

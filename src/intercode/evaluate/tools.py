@@ -28,6 +28,8 @@ TOOLS = {
     "sqlite": "sqlite3",
 }
 """Name → the program that is asked for it."""
+MOST = 16
+"""Images are asked before a run begins."""
 _VERSION = re.compile(rb"\d+(?:\.\d+)+")
 _NAME = re.compile(rb'^PRETTY_NAME="?([^"\n]*)', re.MULTILINE)
 _KEPT = 2000
@@ -37,7 +39,7 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
     """What each image has; of those that differ only in what is laid over them, once.
 
     That may bring tools, too; but an image's digest tells of it, and hundreds of tasks have each
-    their own files laid over the same image.
+    their own files laid over the same image. Nor are more than `MOST` asked, for the same reason.
 
     Args:
         provider: Starts the sandboxes in which they are asked.
@@ -50,7 +52,8 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
         ImageError: The image cannot be found or built.
         SandboxError: The sandbox cannot be started, or died.
     """
-    return {base: _tools(provider, base) for base in sorted({_base(name) for name in images})}
+    bases = sorted({_base(name) for name in images})
+    return {base: _tools(provider, base) for base in bases[:MOST]}
 
 
 def _base(name: str) -> str:

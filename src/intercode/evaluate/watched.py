@@ -52,7 +52,8 @@ class Watched:
         if episode.epoch == NOTHING and not episode.turns:
             task = self._dataset.by_id(episode.task_id)
             flags = getattr(self._env, "name", "") == "ctf"
-            self._seen.leaks[task.task_id] = leaks(task, place, flags=flags)
+            image = episode.metadata.get("image", "")
+            self._seen.leaks[task.task_id] = leaks(task, place, image, flags=flags)
         result = self._env.step(action)
         ended = result[2] or result[3]
         if ended and episode.epoch in (GOLD, AGAIN) and isinstance(place, CountsMemory):
