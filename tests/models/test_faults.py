@@ -1,0 +1,177 @@
+"""What goes wrong with servers: what is tried again, what it costs, and when it is given up."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intercode.errors import ModelError, ModelUnavailableError
+from intercode.models import Budget, Message, RateLimit, get_model
+from intercode.models.refusal import judge, retry_after
+from intercode.models.retry import LONGEST, PATIENCE, backoff
+from intercode.models.script import Line, Rule, script
+from intercode.models.scripted_faults import Fault, first, some, status, too_many, usual
+from intercode.models.scripted_server import ScriptedServer
+from models.providers import ALL, CHAT, HELLO, connect
+
+SAY = script([Rule(Line("hello there"))])
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("fault", usual(), ids=lambda fault: f"{fault.kind}-{fault.status}")
+def test_a_fault_is_tried_again(name: str, fault: Fault) -> None:
+    budget = Budget(max_tokens=100_000)
+    with ScriptedServer(SAY, plan=first(fault)) as server:
+        reply = connect(name, server, budget=budget).complete(HELLO)
+    assert (reply.text, reply.retries) == ("hello there", 1)
+    assert reply.usage == server.usage, "the lost answer is not counted as the reply's"
+    assert budget.spent.tokens == reply.usage.total
+    lost = fault.kind != "status"
+    assert (budget.presumed.tokens > 0) == lost, "but may have been charged for"
+
+
+def test_a_server_that_is_silent() -> None:
+    budget = Budget(max_tokens=100_000)
+    plan = first(Fault("slow", delay=30.0), Fault("slow", delay=0.05))
+    with ScriptedServer(SAY, plan=plan) as server:
+        reply = connect(CHAT, server, timeout=0.5, budget=budget).complete(HELLO)
+    assert (reply.retries, reply.usage) == (1, server.exchanges[1].usage)
+    assert budget.presumed.tokens > 0
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+def test_retry_after_is_waited_for(as_date: bool) -> None:
+    wait = 2.0 if as_date else 0.4  # a date has whole seconds
+    with ScriptedServer(SAY, plan=first(too_many(wait, as_date=as_date))) as server:
+        started = time.monotonic()
+        assert connect(CHAT, server).complete(HELLO).retries == 1
+        assert time.monotonic() - started >= (wait - 1 if as_date else wait)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (status(429, Retry_After="86400"), "it asks to wait 86400 s"),
+        (status(503), "asked 3 times; the last time: HTTP 503: on purpose"),
+        (Fault("malformed"), "the answer is not JSON"),
+        (Fault("disconnect"), "no connection, or it broke"),
+    ],
+)
+def test_giving_up(fault: Fault, said: str) -> None:
+    with (
+        ScriptedServer(SAY, plan=lambda _: fault) as server,
+        pytest.raises(ModelUnavailableError, match=said) as caught,
+    ):
+        connect(CHAT, server, retries=2).complete(HELLO)
+    assert isinstance(caught.value, ConnectionError)
+
+
+def test_nobody_there() -> None:
+    budget = Budget(max_tokens=100_000)
+    model = get_model(
+        "vllm/any", base_url="http://127.0.0.1:9/v1", retries=1, first_wait=0, budget=budget
+    )
+    with pytest.raises(ModelUnavailableError, match="asked 2 times"):
+        model.complete(HELLO)
+    assert budget.presumed.tokens == 0, "nobody charges for that"
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (400, '{"error": {"message": "Unsupported value: temperature", "code": "unsupported"}}'),
+        (404, '{"error": "model \'x\' not found"}'),
+        (422, '{"detail": [{"loc": ["body"], "msg": "bad"}]}'),
+        (429, '{"error": {"message": "no money", "code": "insufficient_quota"}}'),
+        (403, "<html>Forbidden</html>"),
+    ],
+)
+def test_a_refusal_for_good(code: int, body: str) -> None:
+    with (
+        ScriptedServer(SAY, plan=lambda _: Fault("status", code, body=body)) as server,
+        pytest.raises(ModelError, match=f"{CHAT}: HTTP {code}: ") as caught,
+    ):
+        connect(CHAT, server).complete(HELLO)
+    assert not isinstance(caught.value, ConnectionError)
+    assert len(server.exchanges) == 1
+
+
+def test_a_failure_behind_a_proxy_that_says_200() -> None:
+    bad = Fault("status", 200, body='{"error": {"message": "upstream", "code": 502}}')
+    worse = Fault("status", 200, body='{"error": {"message": "no such model", "code": 404}}')
+    with ScriptedServer(SAY, plan=first(bad, worse)) as server:
+        with pytest.raises(ModelError, match="HTTP 404: no such model"):
+            connect(CHAT, server).complete(HELLO)
+        assert len(server.exchanges) == 2
+
+
+def test_many_threads_with_faults_at_a_tenth_of_the_replies() -> None:
+    prices = 2.5, 10
+    budget = Budget(max_cost=10.0, max_tokens=10_000_000)
+    plan = some(0.1, usual(), seed=1)
+    pace = RateLimit(sleep=lambda _: None)
+    with ScriptedServer(lambda m: Line(m[-1].content[::-1]), plan=plan) as server:
+        model = connect(CHAT, server, budget=budget, rate_limit=pace, retries=10)
+        asked = [f"task {n} " * (1 + n % 7) for n in range(150)]
+
+        with ThreadPoolExecutor(8) as pool:
+            replies = list(pool.map(lambda text: model.complete([Message("user", text)]), asked))
+    assert [reply.text for reply in replies] == [text[::-1] for text in asked]
+    given_, made = server.usage.input_tokens, server.usage.output_tokens
+    assert sum(reply.usage.input_tokens for reply in replies) == given_
+    cost = (given_ * prices[0] + made * prices[1]) / 1e6
+    assert sum(reply.cost or 0 for reply in replies) == pytest.approx(cost, rel=1e-12)
+    assert budget.spent.cost == pytest.approx(cost, rel=1e-12)
+    assert budget.spent.tokens == server.usage.total
+    failed = [e for e in server.exchanges if not e.answered]
+    assert sum(reply.retries for reply in replies) == len(failed) > 5
+    assert threading.active_count() < 50
+
+
+@given(st.integers(1, 10_000), st.none() | st.floats(0, PATIENCE), st.integers())
+def test_never_sooner_than_asked(failures: int, asked: float | None, seed: int) -> None:
+    wait = backoff(failures, asked, random.Random(seed))
+    assert wait is not None
+    assert (asked or 0) <= wait <= (asked or 0) + LONGEST
+
+
+def test_waits_grow_and_differ() -> None:
+    chance = random.Random(0)
+    waits = [[backoff(n, None, chance) or 0 for _ in range(50)] for n in (1, 3, 5)]
+    assert [max(w) < min(longer) for w, longer in itertools.pairwise(waits)] == [True] * 2
+    assert all(len(set(w)) == 50 for w in waits)
+    assert backoff(1, PATIENCE + 1, chance) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after": formatdate(1030, usegmt=True)}, 30),
+        ({"retry-after": formatdate(900, usegmt=True)}, 0),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_reading_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, now=1000) == seconds
+
+
+@given(st.dictionaries(st.sampled_from(["retry-after", "retry-after-ms"]), st.text()), st.text())
+def test_no_answer_of_a_server_breaks_us(headers: dict[str, str], body: str) -> None:
+    wait = retry_after(headers)
+    assert wait is None or wait >= 0
+    assert str(judge(500, headers, body)).startswith("HTTP 500")

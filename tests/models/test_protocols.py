@@ -1,0 +1,225 @@
+"""The protocols over real HTTP: what is sent, what comes back, and how servers differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from intercode.errors import ContextLengthError, ModelError, UsageError
+from intercode.models import Message, Settings, Tool, ToolCall, Usage, get_model
+from intercode.models.script import Line, Rule, script
+from intercode.models.scripted_dialects import DIALECTS
+from intercode.models.scripted_server import ScriptedServer
+from models.conftest import KEYS
+from models.providers import ALL, ANTHROPIC, CHAT, COMPLETIONS, HELLO, connect
+
+BASH = Tool("bash", "Runs it.", {"type": "object", "properties": {"code": {"type": "string"}}})
+CALL = ToolCall("call_0", "bash", {"code": "ls -la"})
+DIALOGUE = (
+    Message("system", "Be good."),
+    Message("user", "List them."),
+    Message("assistant", "I look.", (CALL,)),
+    Message("tool", "a b c", call_id="call_0"),
+    Message("user", "And now?"),
+)
+EVERYTHING = Settings(temperature=0.5, top_p=0.9, max_tokens=77, stop=("END",), seed=3)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_reply_with_its_usage_and_cost(name: str) -> None:
+    prices = {CHAT: (2.5, 10), COMPLETIONS: (1.5, 2), ANTHROPIC: (1, 5)}
+    with ScriptedServer(script([Rule(Line("hello there"))])) as server:
+        reply = connect(name, server).complete(HELLO)
+    assert (reply.text, reply.finish, reply.retries, reply.cached) == ("hello there", "stop", 0, 0)
+    assert reply.usage == server.usage == Usage(3, 2)
+    assert reply.cost == pytest.approx((3 * prices[name][0] + 2 * prices[name][1]) / 1e6)
+    assert reply.model == name.partition("/")[2]
+    assert reply.seconds > 0
+
+
+def test_what_chat_is_sent() -> None:
+    with ScriptedServer() as server:
+        connect(CHAT, server).complete(DIALOGUE, EVERYTHING, [BASH])
+        connect("vllm/some/model", server).complete(HELLO, Settings(None, max_tokens=5))
+    theirs, own = server.exchanges
+    assert theirs.headers["authorization"] == f"Bearer {KEYS['OPENAI_API_KEY']}"
+    assert own.headers["authorization"] == f"Bearer {KEYS['OPENAI_COMPATIBLE_API_KEY']}"
+    messages = theirs.body["messages"]
+    assert [m["role"] for m in messages] == ["system", "user", "assistant", "tool", "user"]
+    assert messages[2]["tool_calls"] == [
+        {
+            "id": "call_0",
+            "type": "function",
+            "function": {"name": "bash", "arguments": '{"code": "ls -la"}'},
+        }
+    ]
+    assert messages[3] == {"role": "tool", "tool_call_id": "call_0", "content": "a b c"}
+    settings = {k: v for k, v in theirs.body.items() if k not in {"messages", "tools", "model"}}
+    assert settings == {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_completion_tokens": 77,
+        "stop": ["END"],
+        "seed": 3,
+    }
+    assert theirs.body["tools"][0]["function"]["parameters"] == BASH.parameters
+    assert own.body == {
+        "model": "some/model",
+        "max_tokens": 5,
+        "messages": [{"role": "user", "content": "one two three"}],
+    }
+
+
+def test_what_anthropic_is_sent() -> None:
+    empty = Message("assistant", " \n")
+    with ScriptedServer() as server:
+        connect(ANTHROPIC, server).complete([*DIALOGUE, empty], EVERYTHING, [BASH])
+    (sent,) = server.exchanges
+    # Its client has sent the key under one name, and later under the other.
+    key = sent.headers.get("x-api-key") or sent.headers["authorization"].removeprefix("Bearer ")
+    assert key == KEYS["ANTHROPIC_API_KEY"]
+    body = dict(sent.body)
+    messages = body.pop("messages")
+    assert [m["role"] for m in messages] == ["user", "assistant", "user", "assistant"]
+    assert [b["type"] for b in messages[1]["content"]] == ["text", "tool_use"]
+    assert [b["type"] for b in messages[2]["content"]] == ["tool_result", "text"]
+    assert messages[3]["content"][0]["text"].strip()
+    assert body.pop("tools")[0]["input_schema"] == BASH.parameters
+    assert body == {
+        "model": "claude-haiku-4-5-20251001",
+        "max_tokens": 77,
+        "system": "Be good.",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop_sequences": ["END"],
+    }
+
+
+def test_what_completions_is_sent() -> None:
+    with ScriptedServer() as server:
+        model = connect(COMPLETIONS, server)
+        model.complete(HELLO)
+        model.complete(DIALOGUE[:2])
+        with pytest.raises(ModelError, match="takes no tools"):
+            model.complete(HELLO, tools=[BASH])
+    assert [e.body["prompt"] for e in server.exchanges] == [
+        "one two three",
+        "System: Be good.\n\nUser: List them.\n\nAssistant:",
+    ]
+
+
+@pytest.mark.parametrize("name", [*DIALECTS, "anthropic"])
+def test_tool_calls_of_every_server(name: str) -> None:
+    line = Line("I look.", (CALL, ToolCall("call_1", "bash", {})), "tool_calls")
+    dialect = name if name in DIALECTS else "openai"
+    with ScriptedServer(script([Rule(line)]), dialect=dialect) as server:
+        model = connect(ANTHROPIC if name == "anthropic" else "vllm/any", server)
+        reply = model.complete(HELLO, tools=[BASH])
+    assert reply.text == "I look."
+    assert [(c.name, c.arguments) for c in reply.tool_calls] == [
+        ("bash", CALL.arguments),
+        ("bash", {}),
+    ]
+    assert len({c.call_id for c in reply.tool_calls}) == 2
+    assert reply.finish == "tool_calls"
+    assert reply.usage == (Usage() if name == "llama.cpp" else server.usage)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_why_a_reply_ended(dialect: str, finish: str) -> None:
+    known = dialect in {"openai", "vllm"} or finish == "stop"
+    line = Line("hello", finish=finish)  # type: ignore[arg-type]
+    with ScriptedServer(script([Rule(line)]), dialect=dialect) as server:
+        reply = connect("vllm/any", server).complete(HELLO)
+    assert reply.text == "hello"
+    if known and dialect != "ollama":
+        assert reply.finish == finish
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("finish", ["length", "filter"])
+def test_cut_off_and_refused(name: str, finish: str) -> None:
+    line = Line("hel", finish=finish)  # type: ignore[arg-type]
+    with ScriptedServer(script([Rule(line)])) as server:
+        assert connect(name, server).complete(HELLO).finish == finish
+
+
+@pytest.mark.parametrize("dialect", ["openai", "vllm", "llama.cpp", "anthropic"])
+def test_a_dialogue_that_is_too_long(dialect: str) -> None:
+    served = dialect if dialect in DIALECTS else "openai"
+    with ScriptedServer(dialect=served, context=10) as server:
+        model = connect(ANTHROPIC if dialect == "anthropic" else "vllm/any", server)
+        model.complete(HELLO)
+        with pytest.raises(ContextLengthError, match=model.name):
+            model.complete([Message("user", "word " * 20)])
+    assert len(server.exchanges) == 2, "it was not tried again"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"content": None}, ("", ())),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "x"}, "b"]}, ("ab", ())),
+        ({"content": None, "tool_calls": None, "refusal": "No."}, ("No.", ())),
+        ({"content": "x", "tool_calls": {"name": "f", "arguments": "{"}}, ("x", ({"_raw": "{"},))),
+        (
+            {"tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
+            ("", ({"_raw": "[1]"},)),
+        ),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": None}}]}, ("", ({},))),
+        ({"content": '{"name": "bash", "parameters": {"a": 1}}'}, ("", ({"a": 1},))),
+        (
+            {"content": '{"name": "other", "parameters": {}}'},
+            ('{"name": "other", "parameters": {}}', ()),
+        ),
+    ],
+)
+def test_odd_messages(
+    message: Mapping[str, object], expected: tuple[str, tuple[object, ...]]
+) -> None:
+    def odd(payload: dict[str, object]) -> dict[str, object]:
+        return payload | {"choices": [{"message": message}]}
+
+    with ScriptedServer() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DIALECTS, "odd", odd)
+        server.dialect = "odd"
+        reply = connect("vllm/any", server).complete(HELLO, tools=[BASH])
+    assert (reply.text, tuple(c.arguments for c in reply.tool_calls)) == expected
+
+
+def test_an_unknown_price_is_no_price(caplog: pytest.LogCaptureFixture) -> None:
+    with ScriptedServer(script([Rule(Line("hello"))])) as server:
+        reply = connect("ollama/qwen", server).complete(HELLO)
+        assert (reply.cost, reply.usage) == (None, Usage(3, 1))
+    assert "the price of ollama/qwen is not known" in caplog.text
+
+
+def test_names_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gpt-4o", "openai/", "nobody/gpt-4o", "openai-compatible/any"):
+        with pytest.raises(UsageError):
+            get_model(name)
+    with pytest.raises(UsageError, match=r"pip install 'intercode-gym\[litellm\]'"):
+        monkeypatch.setitem(__import__("sys").modules, "litellm", None)
+        get_model("litellm/mistral/mistral-large")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(UsageError, match=r"set OPENAI_API_KEY in the environment or in \.env"):
+        get_model("openai/gpt-4o")
+    with ScriptedServer(key="another-key") as server:
+        with pytest.raises(ModelError, match=r"anthropic/.*: HTTP 401"):
+            connect(ANTHROPIC, server).complete(HELLO)
+        with pytest.raises(ModelError, match="no message"):
+            connect(ANTHROPIC, server).complete([])
+        assert len(server.exchanges) == 1
+
+
+def test_a_call_that_is_no_json_goes_back_as_it_came() -> None:
+    raw = ToolCall("c", "bash", {"_raw": '{"code": "ls'})
+    with ScriptedServer() as server:
+        connect(CHAT, server).complete([*HELLO, Message("assistant", "", (raw,))])
+    sent = server.exchanges[0].body["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert sent == '{"code": "ls'
+    with pytest.raises(ValueError, match="Unterminated"):
+        json.loads(sent)

@@ -1,0 +1,126 @@
+"""The pace, by a clock of the tests' own, and once by a real one."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intercode.errors import UsageError
+from intercode.models import RateLimit
+from intercode.models.rate_limit import RECOVERY_CALLS
+
+
+class Clock:
+    """Time passes where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+def limit(clock: Clock, requests: float | None = None, tokens: float | None = None) -> RateLimit:
+    return RateLimit(requests, tokens, clock=clock, sleep=clock.sleep)
+
+
+@given(
+    st.integers(1, 500),
+    st.integers(100, 100_000),
+    st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 10)), min_size=1, max_size=60),
+)
+def test_never_above_the_limits_in_any_minute(
+    requests: int, tokens: int, calls: list[tuple[int, float]]
+) -> None:
+    clock = Clock()
+    pace = limit(clock, requests, tokens)
+    granted: list[tuple[float, int]] = []
+    for amount, idle in calls:
+        clock.now += idle
+        granted.append((pace.acquire(amount).granted, amount))
+    for start, _ in granted:
+        minute = [n for moment, n in granted if start <= moment < start + 60 - 1e-6]
+        assert len(minute) <= requests + 1e-6
+        # The last one alone may be larger than a minute's worth.
+        assert sum(minute[:-1]) <= tokens + 1e-6
+
+
+def test_without_limits_nobody_waits() -> None:
+    clock = Clock()
+    pace = limit(clock)
+    for _ in range(1000):
+        pace.used(pace.acquire(1000), 500)
+    assert clock.now == 1000
+
+
+def test_tokens_that_were_not_used_are_given_back() -> None:
+    clock = Clock()
+    pace = limit(clock, tokens=600)
+    pace.used(pace.acquire(600), 60)
+    pace.acquire(1)
+    assert clock.now == pytest.approx(1006)
+
+
+def test_all_wait_as_long_as_the_provider_asks() -> None:
+    clock = Clock()
+    pace = limit(clock)
+    pace.refused(pace.acquire(10), 30.0)
+    assert pace.acquire(10).granted == 1030
+
+
+def test_refusals_halve_the_pace_once_and_it_comes_back() -> None:
+    clock = Clock()
+    pace = limit(clock, requests=600)  # one in a tenth of a second
+    together = [pace.acquire(0) for _ in range(8)]
+    for permit in together:
+        pace.refused(permit, 1.0)
+    start = pace.acquire(0)
+    permits = [pace.acquire(0) for _ in range(10)]
+    slow = (permits[-1].granted - start.granted) / 10
+    assert slow == pytest.approx(0.2, rel=0.15)
+    for _ in range(4 * RECOVERY_CALLS):
+        pace.used(pace.acquire(0), 0)
+    before = clock.now
+    pace.acquire(0)
+    pace.acquire(0)
+    assert clock.now - before == pytest.approx(0.2, rel=0.01), "as it was, and not above"
+
+
+def test_a_free_pace_finds_one_that_is_not_refused() -> None:
+    """A provider that takes 10 a second, and says so only by refusing."""
+    clock = Clock()
+    pace = limit(clock)
+    taken: list[float] = []
+    refused = 0
+    for _ in range(400):
+        permit = pace.acquire(10)
+        clock.now += 0.001
+        taken = [moment for moment in taken if moment > clock.now - 1]
+        if len(taken) >= 10:
+            refused += 1
+            pace.refused(permit, 0.5)
+        else:
+            taken.append(clock.now)
+            pace.used(permit, 10)
+    assert refused < 40
+    assert (400 - refused) / (clock.now - 1000) > 4
+
+
+def test_threads_share_one_pace() -> None:
+    pace = RateLimit(requests=6000)
+    with ThreadPoolExecutor(8) as pool:
+        granted = sorted(p.granted for p in pool.map(lambda _: pace.acquire(1), range(40)))
+    assert granted[-1] - granted[0] >= 39 * 0.01 - 0.005
+
+
+def test_limits_are_above_nothing() -> None:
+    for limits in ({"requests": 0}, {"tokens": -5}, {"requests": float("nan")}):
+        with pytest.raises(UsageError, match="above 0"):
+            RateLimit(**limits)  # type: ignore[arg-type]
