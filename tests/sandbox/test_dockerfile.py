@@ -154,6 +154,8 @@ def test_network_is_had_where_it_is_asked_for(folder: Folder) -> None:
     refused = read(folder.build(names.format(" --network=none"), "[--network=default]"), "/x")
     assert shared == asked
     assert int(refused) == alone
+    both = folder.build(names.format(" --network=default"))
+    assert "etc/resolv.conf" not in {"/".join(p) for p, _ in Tree(both.layers).walk(("etc",))}
     machine = len(set(os.listdir("/proc/sys/net/ipv4/conf")))
     assert machine == 3 or shared > alone
 
@@ -197,6 +199,7 @@ REFUSED = {
     "FROM host\nUSER nobody-there\nRUN true": "(3: the image has no|2: USER)",
     "FROM host\nCOPY --chown=nobody-there Dockerfile /x": "2: the image has no user",
     "FROM host\nCOPY --chown=70000 Dockerfile /x": "2: sandboxes have users and groups up to",
+    "FROM host AS a\nFROM host\nCOPY --from=a /usr/x /": "3: there is no '/usr/x' in host, whose",
     "FROM host\nCOPY Dockerfile /usr/x": "2: 'usr/x' would be hidden",
 }
 
@@ -234,3 +237,16 @@ def test_a_link_to_the_folder_is_the_folder(folder: Folder) -> None:
     link = folder.path / "link"
     link.symlink_to(".")
     assert resolve(str(link / "Dockerfile")).digest == image.digest
+
+
+def test_what_is_laid_over_it(folder: Folder) -> None:
+    text = "FROM host\nENV A=1\nWORKDIR /srv/x"
+    folder.build(text)
+    (folder.path / "more.sh").write_text("id -u > /x; pwd >> /x")
+    spec = f"{folder.path}/Dockerfile+{folder.path}/more.sh"
+    build_script = folder.provider.build_script
+    image = resolve(spec, build_script=build_script)
+    assert read(image, "/x") == "0\n/\n" and (image.env["A"], image.cwd) == ("1", "/srv/x")
+    (folder.path / "use").mkdir()
+    (folder.path / "use/Dockerfile").write_text("FROM host+../more.sh\nCOPY Dockerfile /\n")
+    assert read(resolve(f"{folder.path}/use", build_script=build_script), "/x") == "0\n/\n"

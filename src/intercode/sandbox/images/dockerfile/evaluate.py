@@ -135,7 +135,7 @@ class Stage:
         words = [self._word(value) for value in instruction.values]
         name = self._word(instruction.flag("from"))
         image = self.other(instruction, name) if name else None
-        tree = Tree(image.layers) if image else self.context
+        tree = Tree(image.layers, name=_called(image)) if image else self.context
         documents = copying.documents(instruction, self._word)
         sources = [
             word
@@ -210,6 +210,10 @@ class Stage:
     def _absolute(self, path: str) -> str:
         joined = posixpath.normpath(posixpath.join(self.cwd, path))
         return f"/{joined.lstrip('/')}"
+
+
+def _called(image: Image) -> str:
+    return f"{image.name}, whose /usr is this machine's" if image.host else image.name
 
 
 def _untabbed(line: str, content: str) -> str:
