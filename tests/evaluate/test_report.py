@@ -34,7 +34,7 @@ def test_errors_are_no_zeros() -> None:
     stats = summarize(
         [
             outcome(1.0),
-            outcome(0.5, "truncated", turns=3, invalid=1),
+            outcome(0.5, "truncated", turns=3, invalid=2, unexecuted=1),
             outcome(0.0, "skipped"),
             outcome(None, "error", turns=9, invalid=9),
         ]
@@ -44,7 +44,7 @@ def test_errors_are_no_zeros() -> None:
     assert stats.mean_reward == pytest.approx(0.5)
     assert stats.mean_turns == pytest.approx(5 / 3)
     assert (stats.truncated, stats.skipped, stats.error_rate) == (1, 1, 0.25)
-    assert stats.invalid_rate == pytest.approx(1 / 5)
+    assert (stats.invalid_rate, stats.unexecuted_rate) == pytest.approx((2 / 5, 1 / 5))
     assert stats.reward_low is not None and stats.reward_low < 0.5
 
 
@@ -124,16 +124,18 @@ def test_success_by_turn() -> None:
 def test_the_outcome_of_an_episode() -> None:
     turns = [
         Turn("cat", "?", ok=False, seconds=0.5),
+        Turn("", "no code", ok=False, info={"executed": False}),
         Turn("ls", "a", reward=1.0, seconds=1.0),
         Turn("ls", "a", reward=1.0),
     ]
     episode = Episode("t", "q", "bash", turns=turns, status="submitted", score=Score(1.0))
     episode.metadata.update(tags=["count", "easy"], image="db")
     found = Outcome.of(episode)
-    assert (found.solved_at, found.invalid, found.action_seconds) == (2, 1, 1.5)
+    assert (found.solved_at, found.invalid, found.unexecuted) == (3, 2, 1)
+    assert found.action_seconds == 1.5
     assert (found.place, found.level, found.cost) == ("db", "easy", None)
     episode.turns = [replace(turn, reward=0.0) for turn in turns]  # rewarded at the end only
-    assert Outcome.of(episode).solved_at == 3
+    assert Outcome.of(episode).solved_at == 4
     episode.score = Score(0.99)
     assert Outcome.of(episode).solved_at is None
 

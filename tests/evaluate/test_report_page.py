@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             "format": 1,
             "dataset": {"name": "fake", "digest": "d", "tasks": COUNT + 20},
             "env": {"env": "bash", "protocol": "default"},
-            "agent": {"name": f"{name} {EVIL}", "options": {}},
+            "agent": {"name": f"{name} {EVIL}", "language_model": {"model": f"m/{name}"}},
             "seed": 0,
             "excluded": {},
             "sessions": [{"settings": {"epochs": 1, "limit": None, "tasks": None}}],
@@ -202,6 +202,7 @@ def test_csv_and_json(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str
         len(solved[1] - solved[0]),
     )
     assert found["difference"]["value"] == pytest.approx((115 - 77) / COUNT)
+    assert any("(m/one)" in row["agent"] for row in rows)
     first = told["runs"][0]
     assert first["coverage"]["missing"] == 20 and first["coverage"]["errored"] == 0
     assert first["statistics"]["cost"] == 0.25 * COUNT

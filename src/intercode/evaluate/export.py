@@ -29,6 +29,7 @@ EPISODE_COLUMNS = {
     "turns": "INTEGER",
     "solved_at": "INTEGER",
     "invalid": "INTEGER",
+    "unexecuted": "INTEGER",
     "started": "DOUBLE",
     "seconds": "DOUBLE",
     "action_seconds": "DOUBLE",

@@ -35,6 +35,8 @@ class Outcome:
     """After how many turns the state was reached that solves the task; None: never."""
     invalid: int = 0
     """Turns whose action could not be executed, or failed: what 2023 called not admissible."""
+    unexecuted: int = 0
+    """Those of them whose action could not even be executed: a reply without code, for instance."""
     action_seconds: float = 0.0
     """Wall time of its actions."""
     model_seconds: float = 0.0
@@ -64,6 +66,7 @@ class Outcome:
             place=str(metadata.get("image", "")),
             solved_at=_solved_at(episode),
             invalid=sum(not turn.ok for turn in turns),
+            unexecuted=sum(turn.info.get("executed") is False for turn in turns),
             action_seconds=math.fsum(turn.seconds for turn in turns),
             model_seconds=math.fsum(call.get("seconds", 0.0) for call in model.get("calls", ())),
             tokens_in=model.get("input_tokens"),

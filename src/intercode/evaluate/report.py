@@ -49,6 +49,8 @@ class Statistics:
     mean_seconds: float | None
     invalid_rate: float | None
     """Turns whose action could not be executed or failed, among all turns."""
+    unexecuted_rate: float | None
+    """Turns whose action could not be executed, as a reply without code, among all turns."""
     truncated: int
     """Scored episodes that ran out of turns."""
     skipped: int
@@ -93,6 +95,7 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
         mean_turns=turns / n if n else None,
         mean_seconds=math.fsum(outcome.seconds for outcome in scored) / n if n else None,
         invalid_rate=sum(outcome.invalid for outcome in scored) / turns if turns else None,
+        unexecuted_rate=sum(outcome.unexecuted for outcome in scored) / turns if turns else None,
         truncated=sum(outcome.status == "truncated" for outcome in scored),
         skipped=sum(outcome.status == "skipped" for outcome in scored),
         tokens_in=total(outcome.tokens_in for outcome in everything),

@@ -73,7 +73,7 @@ def read_runs(
 
 def _agent(manifest: dict[str, Any]) -> str:
     agent = manifest.get("agent", {})
-    name, model = str(agent.get("name")), agent.get("options", {}).get("model")
+    name, model = str(agent.get("name")), agent.get("language_model", {}).get("model")
     return f"{name} ({model})" if model else name
 
 

@@ -19,7 +19,7 @@ from intercode.evaluate.report import (
 )
 from intercode.evaluate.report_runs import Paired, Run
 from intercode.evaluate.spending import spending
-from intercode.evaluate.statistics import FEW_CLUSTERS
+from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
 
 Kind = Literal["text", "count", "rate", "interval", "points", "number", "precise", "money"]
 Row = tuple[Any, ...]
@@ -126,7 +126,7 @@ def of_pairs(first: Run, pairs: Iterable[tuple[Run, Paired]]) -> list[Table]:
                 found.first,
                 found.second,
                 seen.value,
-                (seen.low, seen.high) if math.isfinite(seen.low) else None,
+                _known(seen),
                 None if found.drawn is None else (found.drawn.low, found.drawn.high),
                 test and test.only_first,
                 test and test.only_second,
@@ -172,6 +172,7 @@ _COVERAGE: tuple[tuple[str, Kind], ...] = (
     ("excluded tasks", "count"),
     ("coverage", "rate"),
     ("invalid actions", "rate"),
+    ("not executed", "rate"),
 )
 
 
@@ -188,14 +189,15 @@ def _coverage(run: Run, statistics: Statistics) -> Table:
 
 
 def _covered(run: Run) -> Row:
-    found = run.coverage
+    found, statistics = run.coverage, summarize(run.outcomes)
     return (
         found.scored,
         found.errored,
         found.missing,
         found.excluded,
         found.coverage,
-        summarize(run.outcomes).invalid_rate,
+        statistics.invalid_rate,
+        statistics.unexecuted_rate,
     )
 
 
@@ -263,6 +265,11 @@ def _group(name: str, stats: Statistics) -> Row:
         stats.mean_seconds,
         stats.errors,
     )
+
+
+def _known(seen: Estimate) -> tuple[float, float] | None:
+    """Its interval, unless one task, or tasks that are all alike, tell nothing of it."""
+    return (seen.low, seen.high) if 0 < seen.high - seen.low < math.inf else None
 
 
 def _interval(stats: Statistics) -> tuple[float, float] | None:

@@ -155,7 +155,8 @@ function page(row, episode) {
     if (turn.exit_code !== null) meta.push(`exit ${turn.exit_code}`);
     if (turn.reward) meta.push(`reward ${turn.reward}`);
     box.append(element("div", meta.join(" · "), "meta"));
-    box.append(marked("pre", turn.action, turn.ok ? "action" : "action failed", wanted));
+    if (turn.action) box.append(marked("pre", turn.action, turn.ok ? "action" : "action failed", wanted));
+    else box.append(element("div", "no action", "bad"));
     if (turn.observation) box.append(marked("pre", turn.observation, "observation", wanted));
     if (Object.keys(turn.info).length) box.append(folded("more", JSON.stringify(turn.info, null, 2)));
     parts.push(box);
