@@ -82,6 +82,7 @@ def test_what_differs_is_named(path: str, value: Any, what: str, advice: str) ->
         ("dataset/source", "/else/d.json"),
         ("dataset/name", "e"),
         ("env/images", {"host+/root/.cache/x.tar": "1"}),
+        ("env/images", {"host+./x.tar": "1"}),
         ("agent/name", "agent.py:make"),
         ("agent/options", {"recording": "r"}),
         ("sessions/0/host/cpus", 64),

@@ -91,6 +91,18 @@ def test_the_same_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert now["agent"]["digest"] == before["agent"]["digest"] != ""
 
 
+def test_an_image_of_a_file(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("Dockerfile").write_text("FROM host\nCOPY Dockerfile /srv/\n")
+    options = ["--data", made / "tasks.json", "--agent", "noop", "--image", "./Dockerfile"]
+    assert run("bash", *options, "--out", "run") == 0
+    monkeypatch.chdir(made)
+    assert run("--locked", tmp_path / "run", "--out", tmp_path / "again") == 0
+    with (tmp_path / "Dockerfile").open("a") as file:
+        file.write("COPY Dockerfile /opt/\n")
+    assert run("--locked", tmp_path / "run", "--out", tmp_path / "other") == 2
+
+
 def test_another_agent_on_the_same(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = ["--agent", "oracle", "--task", "touch", "--out", out]

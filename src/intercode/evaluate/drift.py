@@ -9,8 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import UsageError
+from intercode.errors import ImageError, UsageError
 from intercode.evaluate.manifest import flat
+from intercode.sandbox.images.spec import parse
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """What a run's record says of the run as a whole, and is compared."""
@@ -150,10 +151,18 @@ def _of_session(session: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
     """By the images' names, without the folders that their files are in on this machine."""
-    names = {name: _FOLDERS.sub("", name) for name in images}
+    names = {name: _FOLDERS.sub("", _canonical(name)) for name in images}
     if len(set(names.values())) < len(names):
         return dict(images)
     return {names[name]: value for name, value in images.items()}
+
+
+def _canonical(image: str) -> str:
+    """One of several ways to write an image's name."""
+    try:
+        return str(parse(image))
+    except ImageError:  # a name of another provider's
+        return image
 
 
 def _accepted(what: str, names: Collection[str]) -> bool:
