@@ -87,7 +87,8 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         tables.append(Table("Several attempts", columns, rows))
     if any(outcome.turns > 1 for outcome in outcomes):
         tables.append(_turns(run))
-    tables.append(_spending(run))
+    if outcomes:
+        tables.append(_spending(run))
     return tables
 
 
