@@ -200,6 +200,7 @@ REFUSED = {
     "FROM host\nCOPY --chown=nobody-there Dockerfile /x": "2: the image has no user",
     "FROM host\nCOPY --chown=70000 Dockerfile /x": "2: sandboxes have users and groups up to",
     "FROM host AS a\nFROM host\nCOPY --from=a /usr/x /": "3: there is no '/usr/x' in host, whose",
+    "FROM host\nRUN ln -s l /l\nCOPY Dockerfile /l": "3: '/l' is a link to itself",
     "FROM host\nCOPY Dockerfile /usr/x": "2: 'usr/x' would be hidden",
 }
 

@@ -35,8 +35,13 @@ class Tree:
         self.seen: set[Path] = set()
         """What was looked at."""
 
-    def resolve(self, path: str) -> Parts | None:
-        """The names on the way to what is at a path, links followed; None if there is nothing."""
+    def resolve(self, path: str, to_be: bool = False) -> Parts | None:
+        """The names on the way to what is at a path, links followed; None if there is nothing.
+
+        Args:
+            path: From the root.
+            to_be: Whether what is not there is to be made: it counts as a directory.
+        """
         here: Parts = ()
         pending = list(reversed(path.split("/")))
         links = 0
@@ -48,9 +53,9 @@ class Tree:
                 here = here[:-1]
                 continue
             found = self.look((*here, name))
-            if found is None:
+            if found is None and not to_be:
                 return None
-            if not found.is_link:
+            if found is None or not found.is_link:
                 here = (*here, name)
                 continue
             links += 1

@@ -34,8 +34,12 @@ def find(tree: Tree, source: str) -> list[Item]:
         return [Item(posixpath.basename(path), tree, parts)]
     if not _WILD.search(path):
         raise LookupError(f"there is no {source!r}{_where(tree)}")
-    found = [tree.resolve(place) for place in _matches(tree, path)]
-    items = [Item(place[-1], tree, place) for place in found if place]
+    items = []
+    for place in _matches(tree, path):
+        found = tree.resolve(place)
+        if found is None:
+            raise LookupError(f"the link {place!r} leads nowhere{_where(tree)}")
+        items.append(Item(posixpath.basename(place), tree, found))
     if not items:
         raise LookupError(f"nothing matches {source!r}{_where(tree)}")
     return items

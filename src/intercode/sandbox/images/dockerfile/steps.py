@@ -58,7 +58,8 @@ class Run:
         account = accounts.user(base.layers, self.user)
         proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXIES}
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
-        image = replace(base, env=env, cwd=self.cwd, user=str(account))
+        cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
+        image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
         context.build_script(image, self.command, layer)
         if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
             _remove_empty(layer, _RESOLVER)
@@ -132,7 +133,7 @@ class Copy:
         for item in self.items:
             found = item.tree.look(item.parts) if item.tree else None
             if item.tree is None:
-                writer.text(self._place(item, into), item.content)
+                writer.text(self._place(base, item, into), item.content)
             elif found is None:
                 raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
             elif found.is_dir:
@@ -140,11 +141,17 @@ class Copy:
             elif self.unpack and is_archive(found.path):
                 writer.archive(found.path, self.to)
             else:
-                writer.file(found.path, self._place(item, into))
+                writer.file(found.path, self._place(base, item, into))
         writer.finish()
 
-    def _place(self, item: Item, into: bool) -> str:
-        return f"{self.to.rstrip('/')}/{item.name}" if into else self.to
+    def _place(self, base: Image, item: Item, into: bool) -> str:
+        """Where a file goes: what a link stands for is replaced, if it is named itself."""
+        if into:
+            return f"{self.to.rstrip('/')}/{item.name}"
+        parts = Tree(base.layers).resolve(self.to, to_be=True)
+        if not parts:
+            raise ImageError(f"{self.to!r} is a link to itself")
+        return "/".join(parts)
 
 
 def _remove_empty(layer: Path, path: str) -> None:
