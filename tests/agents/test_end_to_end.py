@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from evaluate import fakes
 from intercode import datasets, make
 from intercode.agents import registry
 from intercode.agents.recorded import read_episodes
 from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
+from intercode.errors import SandboxClosedError
 from intercode.evaluate import evaluate
 from intercode.models import Usage
 from intercode.models.scripted_faults import some, usual
@@ -139,3 +141,24 @@ def test_a_wrong_key_is_an_error_that_tells_no_secret(
         episodes = run("bash", "try-again", server, tmp_path / "run")
     assert {episode.metadata["error_type"] for episode in episodes} == {"ModelError"}
     assert KEY not in json.dumps([episode.to_dict() for episode in episodes])
+
+
+def test_what_was_said_before_a_sandbox_died_is_kept(server: ScriptedServer) -> None:
+    failures = iter([SandboxClosedError("died"), None, None])
+    tasks = fakes.dataset(1)
+    server.script = solver("bash", list(tasks), {"t0": "echo 0"})
+
+    def fails(task: str, action: str) -> Exception | None:
+        return next(failures) if "echo" in action else None
+
+    factory = fakes.Factory(tasks, fail=fails)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
+        agents = registry.get("try-again", model=model(server.url))
+        server.exchanges.clear()
+        (episode,) = evaluate(tasks, agents, factory).kept
+    assert episode.success and episode.metadata["attempts"] == 2
+    (earlier,) = episode.metadata["earlier"]
+    calls = earlier["calls"] + episode.metadata["model"]["calls"]
+    assert sum(call["input_tokens"] for call in calls) == server.usage.input_tokens
+    assert len(earlier["calls"]) == 1

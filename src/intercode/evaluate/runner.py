@@ -120,11 +120,11 @@ def evaluate(
         raise UsageError("workers and epochs must be at least 1, retries at least 0")
     options = dict(agent_options or {})
     factory = registry.get(agent, **options) if isinstance(agent, str) else agent
+    facts: dict[str, Any] = {}
     if isinstance(factory, HasFacts):
         name, facts = factory.name, {"language_model": factory.facts()}
     else:
         name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
-        facts = {}
     chosen = select(dataset, tasks, limit, exclude or {})
     if isinstance(factory, ChecksTasks):
         factory.check(chosen)

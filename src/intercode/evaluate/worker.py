@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from intercode.agents.base import AgentError, AgentFactory
 from intercode.episode import Episode
@@ -76,6 +76,7 @@ class Worker:
             RecordError: The episode could not be recorded.
         """
         attempts = 0
+        earlier: list[Any] = []
         while True:
             attempts += 1
             try:
@@ -91,6 +92,7 @@ class Worker:
                 partial = self._partial()
                 self.close()
                 if isinstance(error, SandboxError) and attempts <= self._orders.max_retries:
+                    earlier += _talk(partial, job)
                     continue
                 episode = failed(
                     job.task,
@@ -103,6 +105,8 @@ class Worker:
                 break
         if attempts > 1:
             episode.metadata["attempts"] = attempts
+        if earlier:
+            episode.metadata["earlier"] = earlier
         self._orders.record(episode)
         return episode
 
@@ -139,3 +143,10 @@ class Worker:
         env, self._env = self._env, None
         if env is not None:
             env.close()
+
+
+def _talk(partial: Episode | None, job: Job) -> list[Any]:
+    """What an attempt that failed had said to a model and heard: it was paid for."""
+    if partial is None or (partial.epoch, partial.task_id) != job.key:
+        return []
+    return [partial.metadata["model"]] if "model" in partial.metadata else []
