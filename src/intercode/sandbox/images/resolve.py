@@ -100,7 +100,7 @@ def _key(spec: Spec, cache: ImageCache) -> Hashable:
     """Changes when an input does.
 
     A folder is taken to be the same for as long as its own time is; what is deeper in it is looked
-    at once in a process. Of a Dockerfile, all that it copies is looked at.
+    at once in a process. Of a Dockerfile all that it copies is looked at, unless it is very much.
     """
     paths = [*(str(addition.path) for addition in spec.additions), *cache.inputs.get(spec, ())]
     if spec.scheme == "folder":

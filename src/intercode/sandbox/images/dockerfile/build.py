@@ -24,6 +24,8 @@ from intercode.sandbox.images.tree import Tree
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
 _SHOWN = 60
+_MOST_WATCHED = 500
+"""Files that are looked at, for a change, whenever the image is used again in this process."""
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -99,7 +101,8 @@ class _Build:
             wanted = target
         self._check_arguments()
         image = self._stage(wanted)
-        self._context.inputs.update(self._files.seen)
+        if len(self._files.seen) <= _MOST_WATCHED:
+            self._context.inputs.update(self._files.seen)
         return self._kept(replace(image, name=self._source.name))
 
     def _word(self, text: str) -> str:
