@@ -58,14 +58,14 @@ def fenced(code: str, language: str) -> str:
     return f"```{language}\n{code}\n```"
 
 
-def model(url: str, *, retries: int = 6, name: str = "openai-compatible/test") -> RemoteModel:
+def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") -> RemoteModel:
     """A client of a scripted server that does not wait long."""
 
     def sleep(seconds: float) -> None:
         time.sleep(min(seconds, 0.01))
 
-    client = MODELS.get("openai-compatible")("test", base_url=url, timeout=20.0)
+    client = MODELS.get(provider)("test", base_url=url, timeout=20.0)
     around = Around(
         RateLimit(sleep=sleep), Budget(), price=PRICE, retries=retries, first_wait=0.001
     )
-    return RemoteModel(name, client, around)
+    return RemoteModel(f"{provider}/test", client, around)

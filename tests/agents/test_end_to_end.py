@@ -60,7 +60,8 @@ def gold(env: str, tasks: Dataset) -> dict[str, str]:
 def run(env: str, agent: str, server: ScriptedServer, out: Path, **options: Any) -> list[Episode]:
     tasks = first(env, options.pop("count", TASKS))
     server.script = solver(env, list(tasks), gold(env, tasks))
-    agents = registry.get(agent, model=model(server.url, **options))
+    talks_to = options.pop("model", None) or model(server.url, **options)
+    agents = registry.get(agent, model=talks_to)
     rewarded = agent.endswith("oracle")
     evaluate(
         tasks, agents, lambda: make(env, data=tasks, reward_every_turn=rewarded), out=out, workers=2
@@ -112,6 +113,18 @@ def check_messages(episodes: list[Episode], server: ScriptedServer) -> None:
             heard.remove([talk["messages"][number]["content"] for number in call["sent"]])
             assert talk["messages"][call["reply"]]["role"] == "assistant"
     assert heard == []
+
+
+@pytest.mark.parametrize("agent", ["try-again", "tool-calling"])
+def test_anthropics_protocol(
+    agent: str, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    server.exchanges.clear()
+    claude = model(server.root, provider="anthropic")
+    episodes = run("bash", agent, server, tmp_path / "run", model=claude)
+    assert [episode.success for episode in episodes] == [True, True]
+    assert taken(episodes) == server.usage
 
 
 def test_swe(server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

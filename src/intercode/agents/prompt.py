@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,12 @@ class Prompt:
         self._templates = [_environment().get_template(f"{name}.j2")]
         if own is not None:
             self._templates.insert(0, _load(own, self._templates[0]))
-        self.digest = _digest(own)
+        self._own = own
+
+    @cached_property
+    def digest(self) -> str:
+        """What identifies all texts, for a run's record."""
+        return _digest(self._own)
 
     def render(self, block: str, **values: Any) -> str:
         """One piece, with these values.
@@ -80,7 +85,6 @@ def _environment() -> Environment:
 
 
 def _digest(own: Path | None) -> str:
-    """What identifies all texts, for a run's record."""
     digest = hashlib.blake2b(digest_size=16)
     for path in [*sorted(FOLDER.glob("*.j2")), *([] if own is None else [own])]:
         digest.update(hashlib.blake2b(path.read_bytes()).digest())

@@ -30,6 +30,8 @@ class Transcript:
         self._model = model
         self._messages: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
+        self._seen: dict[int, tuple[Message, int]] = {}
+        """By identity: a dialogue sends the same objects again and again."""
         self._calls: list[dict[str, Any]] = []
         self._tools: Sequence[Tool] = ()
 
@@ -86,11 +88,14 @@ class Transcript:
         }
 
     def _number(self, message: Message) -> int:
+        if (seen := self._seen.get(id(message))) is not None:
+            return seen[1]
         plain = _plain(message)
         key = json.dumps(plain, sort_keys=True)
         if (number := self._numbers.get(key)) is None:
             number = self._numbers[key] = len(self._messages)
             self._messages.append(plain)
+        self._seen[id(message)] = message, number
         return number
 
 
