@@ -201,6 +201,8 @@ REFUSED = {
     "FROM host\nCOPY --chown=70000 Dockerfile /x": "2: sandboxes have users and groups up to",
     "FROM host AS a\nFROM host\nCOPY --from=a /usr/x /": "3: there is no '/usr/x' in host, whose",
     "FROM host\nRUN ln -s l /l\nCOPY Dockerfile /l": "3: '/l' is a link to itself",
+    "FROM host\nCOPY --from=./none /x /x": "2: the image .*none does not exist",
+    "FROM host AS a\nRUN false\nFROM host\nCOPY --from=a /x /x": "2: the command",
     "FROM host\nCOPY Dockerfile /usr/x": "2: 'usr/x' would be hidden",
 }
 

@@ -153,9 +153,7 @@ class _Build:
                 return self._stage(other), self._args[other.index]
             return bases.find(name, self._folder, self._context), {}
         except (ImageError, ValueError) as error:
-            if isinstance(error, ImageError) and str(error).startswith(f"{self._source.name}:"):
-                raise
-            raise self._source.error(start.line, str(error)) from error
+            raise self._source.located(start.line, error) from error
 
     def _check_platform(self, start: Instruction) -> None:
         asked = self._word(start.flag("platform"))
@@ -186,7 +184,7 @@ class _Build:
             try:
                 step.fill(base, layer, self._context)
             except (ImageError, *DAMAGE) as error:
-                raise self._source.error(instruction.line, str(error)) from error
+                raise self._source.located(instruction.line, error) from error
             return {"version": VERSION}
 
         return self._context.cache.build(template, self._spec, fill, self._context.progress)

@@ -91,8 +91,8 @@ class Stage:
     def _do(self, instruction: Instruction) -> list[Step]:
         try:
             return list(getattr(self, f"_{instruction.name.lower()}")(instruction) or ())
-        except (ValueError, LookupError) as error:
-            raise self.source.error(instruction.line, str(error)) from None
+        except (ImageError, ValueError, LookupError) as error:
+            raise self.source.located(instruction.line, error) from error
 
     def finished(self, base: Image) -> Image:
         """The image of these layers, with how programs start there."""

@@ -87,6 +87,12 @@ class Source:
         """What is wrong with a line."""
         return ImageError(f"{self.name}:{line}: {reason}")
 
+    def located(self, line: int, error: Exception) -> ImageError:
+        """An error with the line that led to it, unless it names one itself."""
+        if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
+            return error
+        return self.error(line, str(error))
+
 
 def read(path: Path) -> Source:
     """Read a Dockerfile.
