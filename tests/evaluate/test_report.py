@@ -140,6 +140,16 @@ def test_the_outcome_of_an_episode() -> None:
     assert Outcome.of(episode).solved_at is None
 
 
+def test_what_was_said_before_a_sandbox_died_was_paid_for() -> None:
+    talk = {"input_tokens": 10, "output_tokens": 2, "cost": 0.5, "calls": [{"seconds": 1.0}]}
+    episode = Episode("t", "q", "bash", metadata={"model": talk, "earlier": [talk, talk]})
+    found = Outcome.of(episode)
+    assert (found.tokens_in, found.tokens_out, found.cost) == (30, 6, 1.5)
+    assert found.model_seconds == 3.0
+    episode.metadata["earlier"] = [{**talk, "cost": None}]  # of a price that nobody knows
+    assert Outcome.of(episode).cost is None and Outcome.of(episode).tokens_in == 20
+
+
 def test_where_it_went() -> None:
     found = spending(
         [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from intercode.episode import Episode, Status
 
@@ -51,7 +53,11 @@ class Outcome:
     def of(cls, episode: Episode) -> Outcome:
         """The outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
-        model = metadata.get("model") or {}
+        # What was said before a sandbox died was paid for, too.
+        talks = [
+            *metadata.get("earlier", ()),
+            *([metadata["model"]] if "model" in metadata else ()),
+        ]
         return cls(
             task_id=episode.task_id,
             epoch=episode.epoch,
@@ -68,10 +74,12 @@ class Outcome:
             invalid=sum(not turn.ok for turn in turns),
             unexecuted=sum(turn.info.get("executed") is False for turn in turns),
             action_seconds=math.fsum(turn.seconds for turn in turns),
-            model_seconds=math.fsum(call.get("seconds", 0.0) for call in model.get("calls", ())),
-            tokens_in=model.get("input_tokens"),
-            tokens_out=model.get("output_tokens"),
-            cost=model.get("cost"),
+            model_seconds=math.fsum(
+                call.get("seconds", 0.0) for talk in talks for call in talk.get("calls", ())
+            ),
+            tokens_in=_sum(talks, "input_tokens"),
+            tokens_out=_sum(talks, "output_tokens"),
+            cost=_sum(talks, "cost"),
         )
 
     @property
@@ -83,6 +91,12 @@ class Outcome:
     def level(self) -> str | None:
         """How hard the task is, if a tag says so."""
         return next((tag for tag in self.tags if tag in LEVELS), None)
+
+
+def _sum(talks: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """None where one of them does not know."""
+    values = [talk.get(name) for talk in talks]
+    return sum(values) if values and None not in values else None
 
 
 def _solved_at(episode: Episode) -> int | None:
