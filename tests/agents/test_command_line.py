@@ -145,7 +145,7 @@ def test_predictions_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]
 def test_what_a_prediction_is_depends_on_the_environment() -> None:
     assert action_for("ctf", "flag{x}\n") == action_for("ctf", "submit flag{x}") == "submit flag{x}"
     assert action_for("swe", "diff") == apply_patch("diff")
-    assert action_for("sql", "Gibberish.") == "Gibberish."
+    assert action_for("sql", "Gibberish.", "sql") == "Gibberish."
 
 
 @pytest.mark.parametrize(

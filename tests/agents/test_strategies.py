@@ -12,11 +12,13 @@ from intercode.agents import presets, registry
 from intercode.agents.ending import EpisodeLimits
 from intercode.agents.prompt import Prompt
 from intercode.agents.talk import Clip
+from intercode.envs.base import InterCodeEnv
 from intercode.episode import NoAction, Turn
 from intercode.errors import ModelUnavailableError, UsageError
+from intercode.evaluate import evaluate
 from intercode.models import Message, Reply, Settings, Tool, ToolCall, Usage
 from intercode.models.scripted_server import ScriptedServer
-from intercode.task import Task
+from intercode.task import Dataset, Task
 
 from .talking import Line, model
 
@@ -308,3 +310,16 @@ def test_random_is_the_same_for_the_same_seed() -> None:
     assert actions(1) == actions(1) != actions(2)
     assert "submit" in actions(1) and actions(1)[0] != "submit"
     assert actions(1, "sql")[0].startswith("SELECT")
+
+
+@pytest.mark.parametrize(("language", "code"), [("python", "1 + 1"), ("bash", "echo 2")])
+def test_an_environment_that_is_put_together_says_its_language(language: str, code: str) -> None:
+    tasks = Dataset([Task("a", "q")])
+    says = Says([f"```{language}\n{code}\n```", "submit"])
+
+    def env() -> InterCodeEnv[Any]:
+        return InterCodeEnv(tasks, interpreter=language, reward=lambda *given: 1.0)
+
+    (episode,) = evaluate(tasks, registry.get("try-again", model=says), env).kept
+    assert [(turn.action, turn.observation) for turn in episode.turns] == [(code, "2\n")]
+    assert language.title() in says.heard[0][0].content

@@ -65,13 +65,13 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
 
     Args:
         text: All that it said.
-        language: ``bash``, ``sql`` or ``python``.
+        language: ``bash``, ``sql`` or ``python``; of any other only blocks are code.
         cut_off: Whether the text ends where it ends because no more was allowed.
     """
     found = list(blocks(text))
     if found:
         whole = [block for block in found if block.code.strip() and (block.closed or not cut_off)]
-        known = [block for block in whole if block.tag in TAGS[language]]
+        known = [block for block in whole if block.tag in TAGS.get(language, {language})]
         unnamed = [block for block in whole if not block.tag or _is_ending(block.code)]
         return next((block.code for block in (*known, *unnamed)), None)
     if cut_off or not text.strip():
@@ -125,7 +125,7 @@ def _on_one_line(match: re.Match[str]) -> Block:
 
 
 def _unfenced(text: str, language: str) -> str | None:
-    reads_as_code = _READS_AS[language]
+    reads_as_code = _READS_AS.get(language, _is_ending)
     if reads_as_code(text):
         return text
     if label := _LABEL.search(text):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.parser import find_code
-from intercode.agents.scene import LANGUAGES, kind_of
+from intercode.agents.scene import Scene
 from intercode.agents.scripted import ScriptedAgent
 from intercode.envs.swe import apply_patch
 from intercode.errors import RecordError, UsageError
@@ -53,16 +53,18 @@ class Predictions:
         """The agent of one episode in this environment."""
         self.check([task])
         text = self.texts[task.task_id]
-        return ScriptedAgent([action_for(kind_of(env), text)] if text.strip() else [])
+        scene = Scene.of(env, task)
+        action = action_for(scene.env, text, scene.language)
+        return ScriptedAgent([action] if text.strip() else [])
 
 
-def action_for(env: str, text: str) -> str:
+def action_for(env: str, text: str, language: str = "bash") -> str:
     """What a prediction means in an environment: code, a flag, a patch."""
     if env == "ctf":
         return text if text.startswith("submit ") else f"submit {text.strip()}"
     if env == "swe":
         return apply_patch(text)
-    return find_code(text, LANGUAGES[env]) or text
+    return find_code(text, language) or text
 
 
 def read_predictions(path: Path) -> dict[str, str]:

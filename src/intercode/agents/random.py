@@ -57,7 +57,7 @@ class RandomAgent:
     """
 
     def __init__(self, language: str, seed: int) -> None:
-        self._actions = ACTIONS[language]
+        self._actions = ACTIONS.get(language, ACTIONS["bash"])
         self._random = random.Random(seed)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:

@@ -28,7 +28,7 @@ class Scene:
     """What prompts can speak of."""
 
     env: str
-    """The environment's kind: one of `LANGUAGES`."""
+    """The environment's kind: one of `LANGUAGES`, or empty if it is put together by hand."""
     language: str
     setting: str
     query: str
@@ -49,11 +49,11 @@ class Scene:
             schema: Whether to tell the database's schema.
         """
         kind = kind_of(env)
-        language = LANGUAGES[kind]
+        language = LANGUAGES.get(kind) or str(getattr(env, "language", "bash"))
         return cls(
             env=kind,
             language=language,
-            setting=setting or SETTINGS[language],
+            setting=setting or SETTINGS.get(language, language),
             query=task.query,
             max_turns=int(getattr(env, "max_turns", 10)),
             schema=describe_tables(task) if schema else "",
@@ -67,11 +67,11 @@ class Scene:
 
 
 def kind_of(env: object) -> str:
-    """Which of our environments this is, or is made from; what is none of them has a shell."""
+    """Which of our environments this is, or is made from; empty if it is none of them."""
     for kind in type(env).__mro__:
         if (name := vars(kind).get("name")) in LANGUAGES:
             return str(name)
-    return str(name) if (name := getattr(env, "name", "")) in LANGUAGES else "bash"
+    return str(name) if (name := getattr(env, "name", "")) in LANGUAGES else ""
 
 
 def describe_tables(task: Task) -> str:

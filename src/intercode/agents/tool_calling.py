@@ -17,6 +17,7 @@ _CODE: Mapping[str, tuple[str, str]] = {
     "python": ("code", "Run code at the Python prompt."),
 }
 """Language → the name of its tool's parameter, and what the tool does."""
+_ANY = ("code", "Run code.")
 
 
 class ToolCalling:
@@ -47,7 +48,7 @@ class ToolCalling:
 
 def tools(scene: Scene) -> list[Tool]:
     """The tools of an environment: its language, and ``submit``."""
-    parameter, what = _CODE[scene.language]
+    parameter, what = _CODE.get(scene.language, _ANY)
     flag = ["flag"] if scene.env == "ctf" else []
     end = "Hand in the flag." if flag else "End the task: it is done."
     return [
@@ -63,7 +64,7 @@ def action_of(call: ToolCall, scene: Scene) -> str:
         return f"submit {flag}" if scene.env == "ctf" and flag else "submit"
     if call.name != scene.language:
         return NoAction(f"there is no tool {call.name!r}, only {scene.language!r} and 'submit'")
-    parameter = _CODE[scene.language][0]
+    parameter, _ = _CODE.get(scene.language, _ANY)
     code = call.arguments.get(parameter)
     if not isinstance(code, str):
         return NoAction(f"the tool {call.name!r} needs {parameter!r}, a text")

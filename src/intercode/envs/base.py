@@ -154,6 +154,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """The same, by the name that it has in environments with a sandbox."""
         return self.place
 
+    @property
+    def language(self) -> str:
+        """What actions are written in, as far as its interpreter says."""
+        return str(getattr(self._open, "language", "bash"))
+
     def image(self, task: Task) -> str:
         """The image, or the database, that a task of this environment is tried in."""
         return self._stage.image(task)

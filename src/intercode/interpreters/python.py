@@ -14,6 +14,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from intercode.errors import ActionError, ImageError, TaskError
 from intercode.interpreters import python_worker as worker
@@ -71,6 +72,8 @@ class PythonInterpreter:
         TaskError: The prelude fails.
         SandboxError: The sandbox failed.
     """
+
+    language: ClassVar[str] = "python"
 
     def __init__(self, sandbox: Sandbox, python: str | None = None, prelude: str = "") -> None:
         self.sandbox = sandbox
