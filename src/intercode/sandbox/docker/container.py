@@ -91,13 +91,17 @@ class Container:
 
     @property
     def alive(self) -> bool:
-        """Whether its process 1 is there; to be asked while nobody waits for an answer of it."""
-        poll = select.poll()
+        """Whether its process 1 is there. Of one that is being asked something, this is not told."""
+        if not self._lock.acquire(blocking=False):
+            return True  # an answer that is on its way would look like an end
         try:
+            poll = select.poll()
             poll.register(self.control, select.POLLIN)
+            return not poll.poll(0)
         except ValueError:  # we have closed it
             return False
-        return not poll.poll(0)
+        finally:
+            self._lock.release()
 
     def root(self) -> int:
         """A descriptor of its root, the caller's to close."""
