@@ -83,6 +83,8 @@ def test_nothing_that_is_said_breaks_the_readers(text: str, more: str) -> None:
         ("bash", "Run `ls -la`.", "ls -la"),
         ("bash", "Either `ls` or `pwd`.", None),
         ("bash", "ls -la", "ls -la"),
+        ("bash", "<think>\n```bash\nrm -r /\n```\n</think>\n```bash\nls\n```", "ls"),
+        ("bash", "<think>```bash\nrm -r /\n```", None),
         ("bash", "cd /x && ls\nfind .", "cd /x && ls\nfind ."),
         ("bash", "echo `date`", "echo `date`"),
         ("bash", "Command: find . -name x", "find . -name x"),

@@ -8,7 +8,8 @@ In this order, what comes first is taken:
 3. The whole text, if it reads as code; else what follows a label such as ``Command:``.
 4. The only piece of `inline code`, if it reads as code.
 
-A block that is not closed reaches to the text's end; of a reply that was cut off it is no code.
+What a model thinks before it speaks (`said`) does not count. A block that is not closed reaches to
+the text's end; of a reply that was cut off it is no code.
 """
 
 from __future__ import annotations
@@ -60,6 +61,13 @@ class Block:
     closed: bool = True
 
 
+def said(text: str) -> str:
+    """What a model says aloud, without the ``<think>…</think>`` before it."""
+    if "</think>" in text:
+        return text.rpartition("</think>")[2]
+    return "" if text.lstrip().startswith("<think>") else text
+
+
 def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
     """The code that a model meant; None if there is none.
 
@@ -68,8 +76,8 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
         language: ``bash``, ``sql`` or ``python``; of any other only blocks are code.
         cut_off: Whether the text ends where it ends because no more was allowed.
     """
-    found = list(blocks(text))
-    if found:
+    text = said(text)
+    if found := list(blocks(text)):
         whole = [block for block in found if block.code.strip() and (block.closed or not cut_off)]
         known = [block for block in whole if block.tag in TAGS.get(language, {language})]
         unnamed = [block for block in whole if not block.tag or _is_ending(block.code)]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from intercode.agents.language import Strategy
+from intercode.agents.parser import said
 from intercode.agents.talk import Talk
 from intercode.episode import Turn
 
@@ -46,7 +47,7 @@ class PlanSolve:
         self._talk.begin(max_steps=self._talk.scene.max_turns)
         reply = self._talk.reply()
         self._talk.dialogue.keep()
-        return read_plan(reply.text) or [self._talk.scene.query]
+        return read_plan(said(reply.text)) or [self._talk.scene.query]
 
 
 def read_plan(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.agents.dialogue import Dialogue
-from intercode.agents.parser import find_code
+from intercode.agents.parser import find_code, said
 from intercode.agents.prompt import Prompt
 from intercode.agents.scene import Scene
 from intercode.agents.transcript import Transcript
@@ -73,7 +73,7 @@ class Talk:
             read: The part of what it says in which to look for the action.
         """
         reply = self.reply()
-        text = reply.text if read is None else read(reply.text)
+        text = reply.text if read is None else read(said(reply.text))
         language, cut_off = self.scene.language, reply.finish == "length"
         code = find_code(text, language, cut_off=cut_off)
         if code is None:
