@@ -146,6 +146,8 @@ def test_what_was_said_before_a_sandbox_died_was_paid_for() -> None:
     found = Outcome.of(episode)
     assert (found.tokens_in, found.tokens_out, found.cost) == (30, 6, 1.5)
     assert found.model_seconds == 3.0
+    named = Episode("t", "q", "bash", metadata={"model": "mine"})  # by an agent of one's own
+    assert Outcome.of(named).tokens_in is None
     episode.metadata["earlier"] = [{**talk, "cost": None}]  # of a price that nobody knows
     assert Outcome.of(episode).cost is None and Outcome.of(episode).tokens_in == 20
 

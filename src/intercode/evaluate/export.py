@@ -147,7 +147,8 @@ def to_chat(episode: Episode) -> dict[str, Any]:
     It is what the model was last sent, and its reply. Where no model's messages are recorded the
     query and the observations are the user's, the actions the assistant's.
     """
-    model = episode.metadata.get("model") or {}
+    model = episode.metadata.get("model")
+    model = model if isinstance(model, Mapping) else {}
     messages = _recorded(model) or list(_retold(episode))
     told: dict[str, Any] = {
         "messages": messages,

@@ -54,10 +54,10 @@ class Outcome:
         """The outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
         # What was said before a sandbox died was paid for, too.
+        talks = [*metadata.get("earlier", ()), metadata.get("model")]
         talks = [
-            *metadata.get("earlier", ()),
-            *([metadata["model"]] if "model" in metadata else ()),
-        ]
+            talk for talk in talks if isinstance(talk, Mapping)
+        ]  # an agent's own may be a name
         return cls(
             task_id=episode.task_id,
             epoch=episode.epoch,
