@@ -91,7 +91,7 @@ class Container:
 
     @property
     def alive(self) -> bool:
-        """Whether its process 1 is there. Of one that is being asked something, this is not told."""
+        """Whether its process 1 is there, as far as can be told while it is not asked anything."""
         if not self._lock.acquire(blocking=False):
             return True  # an answer that is on its way would look like an end
         try:
