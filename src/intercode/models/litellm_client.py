@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from intercode.models import keys, sdk
-from intercode.models.client import Answer, Request
+from intercode.models.client import Answer, AttemptError, Request
 from intercode.models.decoding import load
 from intercode.models.openai_wire import decode_chat, encode_chat
 
@@ -24,8 +24,12 @@ class LiteLlmClient:
 
     def __init__(self, model: str, base_url: str | None, timeout: float) -> None:
         self._module: Any = sdk.load("litellm", "a model through LiteLLM")
+        self._module.suppress_debug_info = True  # it prints with each error
+        # It looks in the environment by itself, but not in ``.env``.
+        provider = model.partition("/")[0].upper().replace("-", "_")
+        self._key = keys.find(f"{provider}_API_KEY") or ""
         # LiteLLM's errors are OpenAI's, or derived from them.
-        self._errors = sdk.Errors(sdk.load("openai", "LiteLLM"), "")
+        self._errors = sdk.Errors(sdk.load("openai", "LiteLLM"), self._key)
         self._timeout = timeout
         self._base_url = base_url
         self.model = model
@@ -36,6 +40,14 @@ class LiteLlmClient:
 
     def send(self, request: Request) -> Answer:
         """Ask once."""
+        try:
+            return self._send(request)
+        except AttemptError as error:
+            # It makes a status of 500 of answers that were lost, so that nobody knows.
+            error.charged = error.charged or not error.throttled
+            raise
+
+    def _send(self, request: Request) -> Answer:
         with self._errors:
             response = self._module.completion(
                 model=self.model,
@@ -43,6 +55,7 @@ class LiteLlmClient:
                 timeout=self._timeout,
                 num_retries=0,
                 max_retries=0,
+                api_key=self._key or None,
                 drop_params=True,  # what a provider does not know: a seed, mostly
                 **encode_chat(request),
             )

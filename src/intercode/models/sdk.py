@@ -60,7 +60,8 @@ class Errors(AbstractContextManager[None]):
             return AttemptError(self._cause(error), charged=not _unsent(error))
         if isinstance(error, module.APIStatusError):
             response = error.response
-            return refusal.judge(response.status_code, response.headers, response.text, self._key)
+            body = response.text or str(error)  # LiteLLM makes up responses without a body
+            return refusal.judge(response.status_code, response.headers, body, self._key)
         if isinstance(error, module.APIError):
             return AttemptError(self._clean(error), charged=True)
         if isinstance(error, _base(module)):
