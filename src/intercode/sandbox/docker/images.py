@@ -84,7 +84,7 @@ class Images:
                 self._known[key] = EngineImage(
                     replace(image, layers=()),
                     self._imported(image),
-                    user=image.user.partition(",")[0] or "0",
+                    user=image.user or "0",
                     binds=tuple(host_mounts()) if image.host else (),
                     hidden=tuple(_hidden()) if image.host else (),
                     files={path: tree.read(image.layers, path) or "" for path in _FILES},

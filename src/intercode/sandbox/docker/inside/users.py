@@ -23,10 +23,13 @@ class User:
 def find(text: str) -> User:
     """Who an image's ``USER`` is: ``NAME``, ``UID``, and a ``:GROUP`` behind it.
 
+    Without a group they are in all of theirs; else in that one, and in those after a comma.
+
     Raises:
         LookupError: The image has no such user or group.
     """
     user, _, group = text.partition(":")
+    group, *others = group.split(",")
     user = user or "0"
     accounts = _table("/etc/passwd")
     account = next((a for a in accounts if len(a) > 5 and user in (a[0], a[2])), None)
@@ -40,7 +43,8 @@ def find(text: str) -> User:
         if not known.isdigit():
             raise LookupError(f"the image's USER is {text!r}, whose group it does not have")
         gid = int(known)
-    also = tuple(int(g[2]) for g in groups if name in g[3].split(",")) if uid else ()
+    own = [g[2] for g in groups if name in g[3].split(",")] if uid else []
+    also = tuple(map(int, others if group else own))
     return User(uid, gid, also, name, home or "/")
 
 
