@@ -142,6 +142,7 @@ def test_the_page_has_every_episode(page: str) -> None:
     index = unpacked(page, "index")
     assert len(index["task"]) == 2 * COUNT
     assert index["run"].count(1) == COUNT and "error" not in index["status"]
+    assert index["task"][:2] == ["t0", "t2"] and index["task"][COUNT - 1] == "t1"  # as they ended
     chunks = [unpacked(page, f"chunk-{n}") for n in range(max(index["chunk"]) + 1)]
     assert max(map(len, chunks)) == CHUNK
     for row in range(2 * COUNT):

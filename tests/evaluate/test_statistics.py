@@ -185,6 +185,9 @@ def test_bootstrap() -> None:
     assert single == bootstrap(values, range(300)) != bootstrap(values, range(300), seed=1)
     plain = mean(values)
     assert (single.low, single.high) == pytest.approx((plain.low, plain.high), abs=0.05)
+    # Clusters of different sizes: each drawn value still counts as one.
+    same = bootstrap([1.0] * 10, ["a"] * 7 + ["b"] * 2 + ["c"])
+    assert same.low == same.high == pytest.approx(1.0)
     # Whole clusters: as wide as the robust error says.
     shared = np.repeat(GENERATOR.normal(size=60), 5) + GENERATOR.normal(size=300)
     clusters = list(np.repeat(np.arange(60), 5))
