@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+from intercode.agents import registry
 from intercode.agents.scene import LANGUAGES
-from intercode.models import Budget, Message, ToolCall
+from intercode.episode import Turn
+from intercode.models import Budget, Message, Reply, Settings, Tool, ToolCall, Usage
 from intercode.models.prices import Price
 from intercode.models.rate_limit import RateLimit
 from intercode.models.registry import MODELS
@@ -14,6 +18,9 @@ from intercode.models.remote import Around, RemoteModel
 from intercode.models.script import Line, Script
 from intercode.task import Task
 
+TASK = Task("a", "Count the files.", metadata={"db_tables": {"files": ["name", "size"]}})
+COLD, WARM = Settings(), Settings(temperature=1.0)
+TAKEN = Usage(10, 1)
 PRICE = Price(input=2.0, output=10.0)
 KEY = "sk-very-secret-0123456789"
 LOOK = {"bash": "ls", "sql": "SELECT 1", "python": "1 + 1"}
@@ -69,3 +76,51 @@ def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") ->
         RateLimit(sleep=sleep), Budget(), price=PRICE, retries=retries, first_wait=0.001
     )
     return RemoteModel(f"{provider}/test", client, around)
+
+
+class Says:
+    """A model with its replies in a list, that remembers what it was asked."""
+
+    name = "says"
+
+    def __init__(self, replies: Iterable[str | Reply], usage: Usage = TAKEN) -> None:
+        self.replies = iter(replies)
+        self.usage = usage
+        self.heard: list[list[Message]] = []
+        self.settings: list[Settings] = []
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = COLD,
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        self.heard.append(list(messages))
+        self.settings.append(settings)
+        reply = next(self.replies)
+        return reply if isinstance(reply, Reply) else Reply(reply, usage=self.usage, cost=0.5)
+
+
+def play(
+    name: str,
+    says: Any,
+    outputs: Sequence[str] = (),
+    rewards: Sequence[float] = (),
+    env: str = "bash",
+    task: Task = TASK,
+    **options: Any,
+) -> tuple[list[str], dict[str, Any]]:
+    """The actions of an agent to which these outputs are shown, and its record."""
+    place = SimpleNamespace(
+        name=env,
+        max_turns=10,
+        reward_every_turn=name.endswith("oracle"),
+        episode=SimpleNamespace(seed=7),
+    )
+    agent = registry.get(name, model=says, **options).within(place, task)  # type: ignore[attr-defined]
+    history: list[Turn] = []
+    actions = [agent.act(task.query, history)]
+    for n, output in enumerate(outputs):
+        history.append(Turn(str(actions[-1]), output, rewards[n] if rewards else 0.0))
+        actions.append(agent.act(output, history))
+    return actions, agent.episode_metadata()

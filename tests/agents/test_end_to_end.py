@@ -60,12 +60,15 @@ def gold(env: str, tasks: Dataset) -> dict[str, str]:
 def run(env: str, agent: str, server: ScriptedServer, out: Path, **options: Any) -> list[Episode]:
     tasks = first(env, options.pop("count", TASKS))
     server.script = solver(env, list(tasks), gold(env, tasks))
-    talks_to = options.pop("model", None) or model(server.url, **options)
-    agents = registry.get(agent, model=talks_to)
     rewarded = agent.endswith("oracle")
-    evaluate(
-        tasks, agents, lambda: make(env, data=tasks, reward_every_turn=rewarded), out=out, workers=2
-    )
+    with options.pop("model", None) or model(server.url, **options) as talks_to:
+        evaluate(
+            tasks,
+            registry.get(agent, model=talks_to),
+            lambda: make(env, data=tasks, reward_every_turn=rewarded),
+            out=out,
+            workers=2,
+        )
     return sorted(read_episodes(out / "episodes.jsonl"), key=lambda episode: episode.task_id)
 
 
@@ -156,7 +159,9 @@ def test_a_wrong_key_is_an_error_that_tells_no_secret(
     assert KEY not in json.dumps([episode.to_dict() for episode in episodes])
 
 
-def test_what_was_said_before_a_sandbox_died_is_kept(server: ScriptedServer) -> None:
+def test_what_was_said_before_a_sandbox_died_is_kept(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = iter([SandboxClosedError("died"), None, None])
     tasks = fakes.dataset(1)
     server.script = solver("bash", list(tasks), {"t0": "echo 0"})
@@ -165,11 +170,10 @@ def test_what_was_said_before_a_sandbox_died_is_kept(server: ScriptedServer) -> 
         return next(failures) if "echo" in action else None
 
     factory = fakes.Factory(tasks, fail=fails)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
-        agents = registry.get("try-again", model=model(server.url))
-        server.exchanges.clear()
-        (episode,) = evaluate(tasks, agents, factory).kept
+    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
+    server.exchanges.clear()
+    with model(server.url) as talks_to:
+        (episode,) = evaluate(tasks, registry.get("try-again", model=talks_to), factory).kept
     assert episode.success and episode.metadata["attempts"] == 2
     (earlier,) = episode.metadata["earlier"]
     calls = earlier["calls"] + episode.metadata["model"]["calls"]

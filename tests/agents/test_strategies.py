@@ -2,78 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from intercode.agents import presets, registry
+from intercode.agents import registry
 from intercode.agents.ending import EpisodeLimits
-from intercode.agents.prompt import Prompt
-from intercode.agents.talk import Clip
 from intercode.envs.base import InterCodeEnv
 from intercode.episode import NoAction, Turn
 from intercode.errors import ModelUnavailableError, UsageError
 from intercode.evaluate import evaluate
-from intercode.models import Message, Reply, Settings, Tool, ToolCall, Usage
+from intercode.models import Message, Reply, ToolCall
+from intercode.models.script import Line
 from intercode.models.scripted_server import ScriptedServer
 from intercode.task import Dataset, Task
 
-from .talking import Line, model
-
-TASK = Task("a", "Count the files.", metadata={"db_tables": {"files": ["name", "size"]}})
-
-COLD, WARM = Settings(), Settings(temperature=1.0)
-TAKEN = Usage(10, 1)
-
-
-class Says:
-    """A model with its replies in a list, that remembers what it was asked."""
-
-    name = "says"
-
-    def __init__(self, replies: Iterable[str | Reply], usage: Usage = TAKEN) -> None:
-        self.replies = iter(replies)
-        self.usage = usage
-        self.heard: list[list[Message]] = []
-        self.settings: list[Settings] = []
-
-    def complete(
-        self,
-        messages: Sequence[Message],
-        settings: Settings = COLD,
-        tools: Sequence[Tool] = (),
-    ) -> Reply:
-        self.heard.append(list(messages))
-        self.settings.append(settings)
-        reply = next(self.replies)
-        return reply if isinstance(reply, Reply) else Reply(reply, usage=self.usage, cost=0.5)
-
-
-def play(
-    name: str,
-    says: Any,
-    outputs: Sequence[str] = (),
-    rewards: Sequence[float] = (),
-    env: str = "bash",
-    task: Task = TASK,
-    **options: Any,
-) -> tuple[list[str], dict[str, Any]]:
-    """The actions of an agent to which these outputs are shown, and its record."""
-    place = SimpleNamespace(
-        name=env,
-        max_turns=10,
-        reward_every_turn=name.endswith("oracle"),
-        episode=SimpleNamespace(seed=7),
-    )
-    agent = registry.get(name, model=says, **options).within(place, task)  # type: ignore[attr-defined]
-    history: list[Turn] = []
-    actions = [agent.act(task.query, history)]
-    for n, output in enumerate(outputs):
-        history.append(Turn(str(actions[-1]), output, rewards[n] if rewards else 0.0))
-        actions.append(agent.act(output, history))
-    return actions, agent.episode_metadata()
+from .talking import TASK, WARM, Says, model, play
 
 
 def contents(messages: Sequence[Message]) -> str:
@@ -85,10 +31,8 @@ def test_try_again_shows_outputs_and_hides_rewards() -> None:
     actions, record = play("try-again", says, ["one\ntwo\n", "[no bash code …]"], [0.25, 0.5])
     assert actions == ["ls", "", "submit"]
     assert isinstance(actions[1], NoAction) and "```bash" in actions[1].note
-    assert [message.role for message in says.heard[2]] == ["system", "user"] + [
-        "assistant",
-        "user",
-    ] * 2
+    roles = [message.role for message in says.heard[2]]
+    assert roles == ["system", "user", *["assistant", "user"] * 2]
     assert "one\ntwo\n" in says.heard[1][-1].content
     assert "eward" not in contents(says.heard[2])
     assert record["model"]["input_tokens"] == 30 and record["model"]["cost"] == 1.5
@@ -175,13 +119,15 @@ def test_of_a_dialogue_the_first_messages_and_the_last_are_sent() -> None:
 
 
 def test_a_dialogue_that_is_too_long_is_halved_until_it_fits() -> None:
-    with ScriptedServer(lambda _: Line("```bash\nls\n```"), context=400) as server:
-        outputs = ["word " * 80] * 5
-        actions, record = play("try-again", model(server.url), outputs)
+    with (
+        ScriptedServer(lambda _: Line("```bash\nls\n```"), context=400) as server,
+        model(server.url) as talks_to,
+    ):
+        actions, record = play("try-again", talks_to, ["word " * 80] * 5)
         assert actions == ["ls"] * 6 and "ended_by" not in record
         refused = [c for c in record["model"]["calls"] if c.get("error") == "ContextLengthError"]
         assert refused
-        actions, record = play("try-again", model(server.url), ["word " * 500])
+        actions, record = play("try-again", talks_to, ["word " * 500])
         assert actions == ["ls", "submit"] and record["ended_by"] == "context"
 
 
@@ -240,65 +186,6 @@ def test_several_samples_need_a_temperature() -> None:
         registry.get("try-again", model=Says([]), samples=3)
     with pytest.raises(UsageError, match="takes no option colour"):
         registry.get("try-again", model=Says([]), colour="red")
-
-
-def test_what_is_shown_of_an_observation() -> None:
-    text = "".join(map(str, range(10))) * 10
-    assert Clip(100)(text) == text and Clip(10, tail=False)(text) == text[:10]
-    assert Clip(11)(text) == "01234\n[… 89 characters are left out here …]\n456789"
-    says = Says(["`ls`", "`ls`"])
-    play("try-again", says, ["\udcff\x00"])
-    assert says.heard[1][-1].content.encode()
-
-
-def test_the_schema_is_told_where_the_task_has_it() -> None:
-    says = Says(["SELECT 1"])
-    play("single-turn", says, env="sql", schema=True, setting="MySQL Database")
-    assert "- files: name, size" in says.heard[0][0].content
-    assert "(MySQL Database)" in says.heard[0][0].content
-    agents = registry.get("single-turn", model=says, schema=True)
-    with pytest.raises(UsageError, match="db_tables"):
-        agents.check([Task("b", "q")])  # type: ignore[attr-defined]
-
-
-def test_a_prompt_of_ones_own(tmp_path: Any) -> None:
-    own = tmp_path / "own.j2"
-    own.write_text("{% block observation %}You saw {{ observation }}.{% endblock %}")
-    says = Says(["`ls`", "`ls`"])
-    play("try-again", says, ["it\n"], prompt=own)
-    assert says.heard[1][-1].content == "You saw it."
-    assert "Count the files." in says.heard[0][1].content
-    assert Prompt("try_again", own).digest != Prompt("try_again").digest
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("{% block observation %}", "own.j2, line 1"),
-        ("hello", "has no block; this agent's are system, task, observation"),
-        ("{% block other %}{% endblock %}", "block 'other' is unknown"),
-        ("{% block system %}{{ nothing }}{% endblock %}", "block 'system': 'nothing' is undefined"),
-        ("{% block system %}{{ ''.__class__ }}{% endblock %}", "block 'system'"),
-    ],
-)
-def test_a_prompt_that_cannot_be(tmp_path: Any, text: str, told: str) -> None:
-    own = tmp_path / "own.j2"
-    own.write_text(text)
-    with pytest.raises(UsageError, match=told):
-        play("try-again", Says([]), prompt=own)
-    with pytest.raises(UsageError, match="No such file"):
-        Prompt("try_again", tmp_path / "none.j2")
-
-
-def test_presets() -> None:
-    preset = presets.get("paper-gpt-3.5-sql-try-again")
-    assert (preset.env, preset.agent, preset.max_turns) == ("sql", "try-again-oracle", 10)
-    assert (preset.observation_limit, preset.dialogue_limit) == (1000, 5)
-    assert presets.get("paper-gpt-4-python-try-again").max_turns == 7
-    for name in presets.names():
-        assert presets.get(name).agent in registry.AGENTS
-    with pytest.raises(UsageError, match="paper-gpt-4-bash-try-again"):
-        presets.get("paper-gpt-5-bash-try-again")
 
 
 def test_random_is_the_same_for_the_same_seed() -> None:

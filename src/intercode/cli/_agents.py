@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from intercode.own_code import is_reference
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentFactory
+    from intercode.models.remote import RemoteModel
 
 RECORDED = ("replay", "predictions")
 """Agents that need ``--recording``."""
@@ -107,6 +109,8 @@ class Who:
     """That go with the name."""
     asks_of_environment: dict[str, Any]
     """Options without which it cannot act."""
+    close: Callable[[], None] = lambda: None
+    """Lets go of what it holds."""
 
 
 def make(args: argparse.Namespace) -> Who:
@@ -121,11 +125,12 @@ def make(args: argparse.Namespace) -> Who:
     if not is_reference(args.agent) and args.agent in registry.AGENTS:
         strategy = registry.AGENTS.get(args.agent)
     if isinstance(strategy, Strategy):
-        agents = _language_agents(args, strategy)
+        model = _model(args, strategy)
+        agents = _language_agents(args, strategy, model)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
         if asks:
             args.more = {**getattr(args, "more", {}), **asks}
-        return Who(agents, agents, {}, asks)
+        return Who(agents, agents, {}, asks, model.close)
     given = [name for name in _MODEL_OPTIONS if getattr(args, name) is not None]
     if given:
         flag = "--" + given[0].replace("_", "-")
@@ -134,21 +139,28 @@ def make(args: argparse.Namespace) -> Who:
     return Who(registry.get(args.agent, **options), args.agent, options, {})
 
 
-def _language_agents(args: argparse.Namespace, strategy: Strategy) -> LanguageAgents:
+def _model(args: argparse.Namespace, strategy: Strategy) -> RemoteModel:
     if args.recording is not None:
         raise UsageError(f"agent {strategy.name} takes no --recording")
     if args.model is None:
         raise UsageError(f"agent {strategy.name} needs --model PROVIDER/NAME")
-    from intercode.agents.ending import EpisodeLimits
-    from intercode.models import Budget, Settings, get_model
+    from intercode.models import Budget, get_model
 
-    model = get_model(
+    return get_model(
         args.model,
         base_url=args.base_url,
         cache=args.cache,
         prices=args.prices,
         budget=Budget(args.max_cost, args.max_tokens),
     )
+
+
+def _language_agents(
+    args: argparse.Namespace, strategy: Strategy, model: RemoteModel
+) -> LanguageAgents:
+    from intercode.agents.ending import EpisodeLimits
+    from intercode.models import Settings
+
     options: dict[str, Any] = {
         name: value for name in _TALK if (value := getattr(args, name, None)) is not None
     }

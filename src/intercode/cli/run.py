@@ -150,6 +150,8 @@ def execute(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"stopped; what was finished is in {out}", file=sys.stderr)
         raise
+    finally:
+        who.close()
     _print(args, out, result)
     if result.interrupted:
         return 130

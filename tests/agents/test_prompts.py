@@ -1,0 +1,74 @@
+"""What a model is told: prompts, observations, schemas, the settings of the paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from intercode.agents import presets, registry
+from intercode.agents.prompt import Prompt
+from intercode.agents.talk import Clip
+from intercode.errors import UsageError
+from intercode.task import Task
+
+from .talking import Says, play
+
+
+def test_what_is_shown_of_an_observation() -> None:
+    text = "".join(map(str, range(10))) * 10
+    assert Clip(100)(text) == text and Clip(10, tail=False)(text) == text[:10]
+    assert Clip(11)(text) == "01234\n[… 89 characters are left out here …]\n456789"
+    says = Says(["`ls`", "`ls`"])
+    play("try-again", says, ["\udcff\x00"])
+    assert says.heard[1][-1].content.encode()
+
+
+def test_the_schema_is_told_where_the_task_has_it() -> None:
+    says = Says(["SELECT 1"])
+    play("single-turn", says, env="sql", schema=True, setting="MySQL Database")
+    assert "- files: name, size" in says.heard[0][0].content
+    assert "(MySQL Database)" in says.heard[0][0].content
+    agents = registry.get("single-turn", model=says, schema=True)
+    with pytest.raises(UsageError, match="db_tables"):
+        agents.check([Task("b", "q")])  # type: ignore[attr-defined]
+
+
+def test_a_prompt_of_ones_own(tmp_path: Any) -> None:
+    own = tmp_path / "own.j2"
+    own.write_text("{% block observation %}You saw {{ observation }}.{% endblock %}")
+    says = Says(["`ls`", "`ls`"])
+    play("try-again", says, ["it\n"], prompt=own)
+    assert says.heard[1][-1].content == "You saw it."
+    assert "Count the files." in says.heard[0][1].content
+    assert Prompt("try_again", own).digest != Prompt("try_again").digest
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{% block observation %}", "own.j2, line 1"),
+        ("hello", "has no block; this agent's are system, task, observation"),
+        ("{% block other %}{% endblock %}", "block 'other' is unknown"),
+        ("{% block system %}{{ nothing }}{% endblock %}", "block 'system': 'nothing' is undefined"),
+        ("{% block system %}{{ ''.__class__ }}{% endblock %}", "block 'system'"),
+    ],
+)
+def test_a_prompt_that_cannot_be(tmp_path: Any, text: str, told: str) -> None:
+    own = tmp_path / "own.j2"
+    own.write_text(text)
+    with pytest.raises(UsageError, match=told):
+        play("try-again", Says([]), prompt=own)
+    with pytest.raises(UsageError, match="No such file"):
+        Prompt("try_again", tmp_path / "none.j2")
+
+
+def test_presets() -> None:
+    preset = presets.get("paper-gpt-3.5-sql-try-again")
+    assert (preset.env, preset.agent, preset.max_turns) == ("sql", "try-again-oracle", 10)
+    assert (preset.observation_limit, preset.dialogue_limit) == (1000, 5)
+    assert presets.get("paper-gpt-4-python-try-again").max_turns == 7
+    for name in presets.names():
+        assert presets.get(name).agent in registry.AGENTS
+    with pytest.raises(UsageError, match="paper-gpt-4-bash-try-again"):
+        presets.get("paper-gpt-5-bash-try-again")
