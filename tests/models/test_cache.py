@@ -115,6 +115,16 @@ def test_no_key_is_in_it(tmp_path: Path) -> None:
         assert not any(key in file.read_text() for key in KEYS.values())
 
 
+def test_a_reply_that_cannot_be_kept_is_a_reply(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(tmp_path)
+    (tmp_path / "ab").write_text("in the way")
+    cache.put("abc", REPLY)
+    assert "cannot be written to" in caplog.text
+    assert cache.get("abc") is None
+
+
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be made"):

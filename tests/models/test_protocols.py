@@ -130,13 +130,11 @@ def test_tool_calls_of_every_server(name: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_why_a_reply_ended(dialect: str, finish: str) -> None:
-    known = dialect in {"openai", "vllm"} or finish == "stop"
+    says = dialect not in {"llama.cpp", "calls-in-text"}
     line = Line("hello", finish=finish)  # type: ignore[arg-type]
     with ScriptedServer(script([Rule(line)]), dialect=dialect) as server:
         reply = connect("vllm/any", server).complete(HELLO)
-    assert reply.text == "hello"
-    if known and dialect != "ollama":
-        assert reply.finish == finish
+    assert (reply.text, reply.finish) == ("hello", finish if says else "stop")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -188,6 +186,18 @@ def test_odd_messages(
         server.dialect = "odd"
         reply = connect("vllm/any", server).complete(HELLO, tools=[BASH])
     assert (reply.text, tuple(c.arguments for c in reply.tool_calls)) == expected
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_no_text_on_either_side(name: str) -> None:
+    with ScriptedServer(lambda m: Line("\ud83d\ude00 half: \ud800")) as server:
+        model = connect(name, server)
+        assert model.complete([Message("user", "half: \udc80")]).text == "\U0001f600 half: \ufffd"
+        assert "half: \ufffd" in str(server.exchanges[0].body)
+        broken = ToolCall("c", "bash", {"code": "\ud800"})
+        if name == ANTHROPIC:
+            with pytest.raises(ModelError, match="half a character"):
+                model.complete([*HELLO, Message("assistant", "", (broken,)), *HELLO])
 
 
 def test_an_unknown_price_is_no_price(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import tempfile
 from dataclasses import asdict
@@ -17,6 +18,8 @@ from typing import Any
 from intercode.errors import UsageError
 from intercode.models.base import Reply, Settings, ToolCall, Usage
 from intercode.models.client import Request
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 """Part of the hash: another form of these files is another cache."""
@@ -64,11 +67,7 @@ class Cache:
             return None  # not there, cut off, or another's: as good as not there
 
     def put(self, key: str, reply: Reply) -> None:
-        """Keep a reply.
-
-        Raises:
-            UsageError: The folder cannot be written to.
-        """
+        """Keep a reply. Where it cannot be kept, a warning says so: it has been paid for."""
         path = self._path(key)
         data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:
@@ -82,9 +81,7 @@ class Cache:
                 Path(name).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise UsageError(
-                f"the cache {self.folder} cannot be written to: {error.strerror}"
-            ) from error
+            log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"

@@ -66,13 +66,22 @@ def arguments(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {"_raw": json.dumps(value)}
 
 
+def clean(text: str) -> str:
+    """A text that can be sent and written: half a character, as JSON may escape one, is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def text_of(content: object) -> str:
     """A message's content: a text, nothing, or a list of parts of which some are text."""
     if isinstance(content, str):
-        return content
+        return clean(content)
     if isinstance(content, list):
         parts = (part if isinstance(part, dict) else {"text": part} for part in content)
-        return "".join(p["text"] for p in parts if isinstance(p.get("text"), str))
+        return clean("".join(p["text"] for p in parts if isinstance(p.get("text"), str)))
     if content is None:
         return ""
     raise unusable(f"the answer's content is a {type(content).__name__}")

@@ -23,8 +23,9 @@ class LiteLlmClient:
     """
 
     def __init__(self, model: str, base_url: str | None, timeout: float) -> None:
-        self._module: Any = sdk.load("litellm", "a model through LiteLLM")
-        self._module.suppress_debug_info = True  # it prints with each error
+        module: Any = sdk.load("litellm", "a model through LiteLLM")
+        module.suppress_debug_info = True  # it prints with each error
+        self._complete = module.completion
         # It looks in the environment by itself, but not in ``.env``.
         provider = model.partition("/")[0].upper().replace("-", "_")
         self._key = keys.find(f"{provider}_API_KEY") or ""
@@ -49,7 +50,7 @@ class LiteLlmClient:
 
     def _send(self, request: Request) -> Answer:
         with self._errors:
-            response = self._module.completion(
+            response = self._complete(
                 model=self.model,
                 base_url=self._base_url,
                 timeout=self._timeout,

@@ -117,9 +117,7 @@ class RateLimit:
                 self._sleep(start - now)
             with self._lock:
                 if refusals == self._refusals:
-                    permit = Permit(self._clock(), tokens)
-                    self._recent.append(permit)
-                    return permit
+                    return self._grant(tokens)
             # Somebody was refused meanwhile, so that this turn is void: all turns are dealt anew.
 
     def used(self, permit: Permit, tokens: int) -> None:
@@ -145,10 +143,15 @@ class RateLimit:
                 self._halved = now
             self._requests.due = self._tokens.due = self._resume
 
+    def _grant(self, tokens: int) -> Permit:
+        permit = Permit(self._clock(), tokens)
+        self._recent.append(permit)
+        while self._recent[0].granted < permit.granted - WINDOW:
+            self._recent.popleft()
+        return permit
+
     def _observed(self, now: float) -> tuple[float, float]:
         """Requests and tokens per second in the last minute."""
-        while self._recent and self._recent[0].granted <= now - WINDOW:
-            self._recent.popleft()
-        seconds = max([BRIEFEST, *(now - permit.granted for permit in self._recent)])
+        seconds = max(BRIEFEST, now - self._recent[0].granted)
         tokens = sum(permit.tokens for permit in self._recent)
         return len(self._recent) / seconds, tokens / seconds

@@ -18,6 +18,7 @@ from intercode.models.base import Message, Reply, Settings, Tool, Usage
 from intercode.models.budget import Budget
 from intercode.models.cache import Cache, digest, varies
 from intercode.models.client import Answer, AttemptError, Client, Request
+from intercode.models.decoding import clean
 from intercode.models.prices import Price
 from intercode.models.rate_limit import Permit, RateLimit
 from intercode.models.retry import FIRST, backoff
@@ -97,7 +98,8 @@ class RemoteModel:
         """The model's next message; see `Model`."""
         if not messages:
             raise ModelError(f"{self.name}: there is no message to answer")
-        request = Request(tuple(messages), settings, tuple(tools))
+        said = tuple(replace(message, content=clean(message.content)) for message in messages)
+        request = Request(said, settings, tuple(tools))
         cache = None if varies(settings) else self._around.cache
         if cache is None:
             return self._ask(request)

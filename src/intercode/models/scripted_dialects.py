@@ -108,7 +108,8 @@ def ollama(payload: Payload) -> Payload:
     for call in choice.get("message", {}).get("tool_calls", ()):
         call.pop("id")
         call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-    choice["finish_reason"] = "stop" if choice["finish_reason"] == "tool_calls" else "length"
+    if choice["finish_reason"] == "tool_calls":
+        choice["finish_reason"] = "stop"
     payload["usage"].pop("prompt_tokens_details")
     return payload | {"system_fingerprint": "fp_ollama"}
 

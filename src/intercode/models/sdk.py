@@ -54,6 +54,8 @@ class Errors(AbstractContextManager[None]):
 
     def _ours(self, error: BaseException | None) -> Exception | None:
         module = self._module
+        if isinstance(error, UnicodeEncodeError):
+            return ModelError("the request is no text: it has half a character in it")
         if isinstance(error, module.APITimeoutError):  # a connection error, too
             return AttemptError("it did not answer in time", charged=not _unsent(error))
         if isinstance(error, module.APIConnectionError):
