@@ -50,7 +50,8 @@ def test_a_prompt_of_ones_own(tmp_path: Any) -> None:
         ("{% block observation %}", "own.j2, line 1"),
         ("hello", "has no block; this agent's are system, task, observation"),
         ("{% block other %}{% endblock %}", "block 'other' is unknown"),
-        ("{% block system %}{{ nothing }}{% endblock %}", "block 'system': 'nothing' is undefined"),
+        ("{% block system %}{{ nothing }}{% endblock %}", "there is no value 'nothing'"),
+        ("{% block system %}{{ step }}{% endblock %}", "block 'system': 'step' is undefined"),
         ("{% block system %}{{ ''.__class__ }}{% endblock %}", "block 'system'"),
     ],
 )

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 FOLDER = Path(__file__).parent / "prompts"
+VALUES = frozenset(
+    (
+        *("env", "language", "setting", "query", "schema", "max_turns", "show_reward"),
+        *("observation", "reward", "few_shot", "max_steps", "step", "number", "steps"),
+        "candidates",
+    )
+)
+"""What templates can speak of, each where it makes sense."""
 
 
 class Prompt:
@@ -54,10 +62,12 @@ class Prompt:
 
 
 def _load(path: Path, ours: Template) -> Template:
-    from jinja2 import TemplateError
+    from jinja2 import TemplateError, meta
 
     try:
-        template = _environment().from_string(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        template = _environment().from_string(text)
+        names = meta.find_undeclared_variables(_environment().parse(text)) - VALUES
     except (OSError, UnicodeError, TemplateError) as error:
         line = f", line {error.lineno}" if hasattr(error, "lineno") else ""
         raise UsageError(f"prompt {path}{line}: {error}") from error
@@ -67,6 +77,8 @@ def _load(path: Path, ours: Template) -> Template:
         raise UsageError(f"prompt {path}: it has no block; this agent's are {known}")
     if unknown := sorted(template.blocks.keys() - ours.blocks.keys()):
         raise UsageError(f"prompt {path}: block {unknown[0]!r} is unknown; known: {known}")
+    if names:
+        raise UsageError(f"prompt {path}: there is no value {min(names)!r}")
     return template
 
 
