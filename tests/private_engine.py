@@ -45,8 +45,11 @@ class PrivateEngine:
         self.stop()
         for hierarchy in Path("/sys/fs/cgroup").glob("*"):
             for place in (hierarchy, hierarchy.parent):
-                with contextlib.suppress(OSError):
-                    Path(f"{place}{self._group}").rmdir()
+                group = Path(f"{place}{self._group}")
+                # Of containers that were killed with it, it has not removed its folders.
+                for folder in (*group.glob("*/"), group):
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
