@@ -61,6 +61,14 @@ def test_a_key_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert hide("it was sk-from-the-file!") == "it was [OPENAI_API_KEY]!"
 
 
+@pytest.mark.parametrize("value", ["sk-a\nb-secret", "sk-\u201csecret", "sk-\x7fsecret"])
+def test_what_cannot_be_a_key(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    with pytest.raises(UsageError, match="OPENAI_API_KEY has a character") as caught:
+        get_model("openai/gpt-4o")
+    assert "secret" not in str(caught.value)
+
+
 def test_the_key_of_openai_is_not_given_to_others() -> None:
     with ScriptedServer() as server:
         for name in ("openai-compatible/a", "vllm/a", "ollama/a", "llama.cpp/a"):

@@ -8,7 +8,18 @@ from collections.abc import Mapping
 import pytest
 
 from intercode.errors import ContextLengthError, ModelError, UsageError
-from intercode.models import Message, Settings, Tool, ToolCall, Usage, get_model
+from intercode.models import (
+    Message,
+    Settings,
+    Tool,
+    ToolCall,
+    Usage,
+    anthropic_wire,
+    get_model,
+    openai_wire,
+)
+from intercode.models import scripted_dialects as dialects
+from intercode.models.client import Answer
 from intercode.models.script import Line, Rule, script
 from intercode.models.scripted_dialects import DIALECTS
 from intercode.models.scripted_server import ScriptedServer
@@ -198,6 +209,15 @@ def test_what_is_no_text_on_either_side(name: str) -> None:
         if name == ANTHROPIC:
             with pytest.raises(ModelError, match="half a character"):
                 model.complete([*HELLO, Message("assistant", "", (broken,)), *HELLO])
+
+
+def test_tokens_that_the_provider_had_in_its_cache() -> None:
+    theirs = Answer("a", usage=Usage(100, 7, 60))
+    assert openai_wire.decode_chat(dialects.chat(theirs)).usage == theirs.usage
+    sent = dialects.messages(theirs)
+    assert anthropic_wire.decode(sent).usage == theirs.usage
+    sent["usage"] |= {"cache_creation_input_tokens": 5, "cache_read_input_tokens": None}
+    assert anthropic_wire.decode(sent).usage == Usage(45, 7, 0)
 
 
 def test_an_unknown_price_is_no_price(caplog: pytest.LogCaptureFixture) -> None:

@@ -75,6 +75,19 @@ def test_all_wait_as_long_as_the_provider_asks() -> None:
     assert pace.acquire(10).granted == 1030
 
 
+def test_who_waits_for_a_turn_hears_of_a_refusal() -> None:
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        if clock.now < 1001:
+            pace.refused(first, 30.0)
+        clock.sleep(seconds)
+
+    pace = RateLimit(6, clock=clock, sleep=sleep)
+    first = pace.acquire(10)
+    assert pace.acquire(10).granted >= 1030
+
+
 def test_refusals_halve_the_pace_once_and_it_comes_back() -> None:
     clock = Clock()
     pace = limit(clock, requests=600)  # one in a tenth of a second

@@ -53,8 +53,16 @@ def _file() -> dict[str, str]:
 
 
 def find(name: str) -> str | None:
-    """A variable's value, from the environment or else from ``.env``; not if it is empty."""
-    return os.environ.get(name, "").strip() or _file().get(name) or None
+    """A variable's value, from the environment or else from ``.env``; not if it is empty.
+
+    Raises:
+        UsageError: No key or URL could be so; and in what a client says of it, it would be hard
+            to find and hide.
+    """
+    value = os.environ.get(name, "").strip() or _file().get(name) or None
+    if value and not (value.isascii() and value.isprintable()):
+        raise UsageError(f"{name} has a character in it that is none of a key: a line's end?")
+    return value
 
 
 def require(name: str, what: str) -> str:
