@@ -29,13 +29,17 @@ class Request:
 
     def most_input_tokens(self) -> int:
         """No tokenizer makes more of it: a token is at least one byte."""
-        size = sum(len(m.content.encode(errors="replace")) for m in self.messages)
+        size = sum(_bytes(message.content) for message in self.messages)
         size += MESSAGE_OVERHEAD * len(self.messages)
         for message in self.messages:
             size += sum(len(json.dumps([c.name, dict(c.arguments)])) for c in message.tool_calls)
         for tool in self.tools:
             size += len(json.dumps([tool.name, tool.description, dict(tool.parameters)]))
         return size + (TOOLS_OVERHEAD if self.tools else 0)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ def arguments(value: object) -> Mapping[str, Any]:
 
 def clean(text: str) -> str:
     """A text that can be sent and written: half a character, as JSON may escape one, is no text."""
+    if text.isascii():  # quick, and mostly so
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
