@@ -52,8 +52,8 @@ def test_names_bound_by_another_test_are_not_bound() -> None:
 
 
 def test_what_gold_tells() -> None:
-    gold = "import a\nclass P:\n    def __add__(self, o): pass\n    def m(self): pass\n    __radd__ = __add__\n"
-    gold += "T = make('T')\ndef f(): pass"
+    gold = "import a\nclass P:\n    def __add__(self, o): pass\n    def m(self): pass\n"
+    gold += "    __radd__ = __add__\nT = make('T')\ndef f(): pass"
     found = plan("assert f(P()) == T()", gold=gold)
     assert (found.classes, found.functions) == (("P", "T"), ("f",))
     assert found.operators == ("__add__", "__radd__")
