@@ -16,6 +16,8 @@ from typing import Any
 import docker
 import pytest
 
+from intercode.cli.main import main
+from intercode.errors import ImageError
 from intercode.sandbox import Sandbox, get_provider
 from intercode.sandbox.docker.provider import DockerProvider
 from private_engine import PrivateEngine
@@ -139,3 +141,32 @@ def test_an_image_of_the_engines(provider: DockerProvider, own_image: str) -> No
 def test_its_digest_is_the_engines(provider: DockerProvider, own_image: str) -> None:
     with closing(docker.APIClient(base_url=os.environ["DOCKER_HOST"])) as api:
         assert f"sha256:{provider.digest(own_image)}" == api.inspect_image("own:1")["Id"]
+
+
+def test_what_is_laid_over_it(provider: DockerProvider, own_image: str, tmp_path: Path) -> None:
+    archive, script = tmp_path / "more.tar.gz", tmp_path / "more.sh"
+    script.write_text("true\n")
+    for content in (b"one", b"two"):  # the same name, another file
+        with tarfile.open(archive, "w:gz") as tar:
+            add(tar, "srv/task", uid=1234)
+            add(tar, "srv/task/given", content, mode=0o600, uid=1234)
+        name = f"{own_image}+{archive}"
+        digests = [provider.digest(name), provider.digest(name), provider.digest(own_image)]
+        assert len(set(digests)) == 2
+        with closing(provider.start(name)) as sandbox:
+            assert sandbox.read_file("/srv/task/given") == content
+            assert sandbox.exec(["bash", "-c", "id -u; echo $COLOUR"]).stdout == b"1234\ngreen\n"
+            assert sandbox.changes() == []
+            sandbox.write_file("/srv/task/mine", b"")
+            assert [change.path for change in sandbox.changes()] == ["/srv/task/mine"]
+    with pytest.raises(ImageError, match="have its Dockerfile run it"):
+        provider.start(f"{own_image}+{script}")
+    with pytest.raises(ImageError, match="cannot read"):
+        provider.start(f"{own_image}+{tmp_path}/none.tar")
+
+
+def test_it_is_for_containers_alone(own_image: str, tmp_path: Path) -> None:
+    argv = ["run", "bash", "--image", own_image, "--limit", "1", "--out", str(tmp_path / "run")]
+    assert main(argv) == 1  # the name means something, but not here
+    with pytest.raises(ImageError, match=r"for --sandbox docker.*oci:image\.tar"):
+        get_provider("native").start(own_image)

@@ -1,14 +1,15 @@
 """From an image's name to what the engine starts containers from.
 
 A name means the same as on the native sandbox: the image is built as there, and given to the engine
-once, under its digest. ``docker-daemon:REFERENCE`` is an image of the engine's own.
+once, under its digest. ``docker-daemon:REFERENCE`` is an image of the engine's own, over which
+archives can be laid, too.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from intercode.errors import ImageError, SandboxError
 from intercode.sandbox.docker import tree
 from intercode.sandbox.docker.engine import LABEL, Engine, NotThereError
+from intercode.sandbox.docker.laid import lay_over
 from intercode.sandbox.images import (
     BuildScript,
     Image,
@@ -25,6 +27,7 @@ from intercode.sandbox.images import (
     resolve,
 )
 from intercode.sandbox.images.base import clean_environment
+from intercode.sandbox.images.spec import Addition, Spec, parse
 
 SCHEME = "docker-daemon:"
 REPOSITORY = "intercode"
@@ -62,6 +65,7 @@ class Images:
         self._progress = progress
         self._lock = threading.Lock()
         self._known: dict[str, EngineImage] = {}
+        self._laid: dict[Hashable, tuple[str, str]] = {}
 
     def find(self, name: str | Image) -> EngineImage:
         """The image of that name, made or imported if need be.
@@ -73,7 +77,7 @@ class Images:
         if isinstance(name, Image):
             return self._own(name)
         if name.startswith(SCHEME):
-            return self._engines(name[len(SCHEME) :])
+            return self._engines(parse(name))
         image = resolve(name, build_script=self._build_script, progress=self._progress())
         return self._own(image)
 
@@ -132,8 +136,9 @@ class Images:
             raise SandboxError(f"the engine did not take the image {image.name}")
         return str(found[0])
 
-    def _engines(self, name: str) -> EngineImage:
+    def _engines(self, spec: Spec) -> EngineImage:
         """An image of the engine's own, looked at anew each time: a tag may move."""
+        name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
                 facts = api.inspect_image(name)
@@ -141,22 +146,41 @@ class Images:
             raise ImageError(
                 f"the engine has no image {name!r}: `docker pull {name}`, or `docker build` it"
             ) from error
+        reference, digest = facts["Id"], str(facts["Id"]).removeprefix("sha256:")
+        if spec.additions:
+            reference, digest = self._laid_over(reference, spec.additions)
         config: dict[str, Any] = facts.get("Config") or {}
         given = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
         image = Image(
-            name=f"{SCHEME}{name}",
-            digest=str(facts["Id"]).removeprefix("sha256:"),
+            name=str(spec),
+            digest=digest,
             layers=(),
             env={**clean_environment(), **given},
             cwd=config.get("WorkingDir") or "/",
         )
         return EngineImage(
             image,
-            facts["Id"],
+            reference,
             user=config.get("User") or "0",
             named_home="HOME" in given,
             volumes=tuple(sorted(config.get("Volumes") or ())),
         )
+
+    def _laid_over(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
+        """Looked at again only if a file of these is another than it was."""
+        key = base, tuple((str(each.path), *_stamp(each.path)) for each in additions)
+        with self._lock:
+            if key not in self._laid:
+                self._laid[key] = lay_over(self._engine, REPOSITORY, base, additions)
+            return self._laid[key]
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        info = path.stat()
+    except OSError as error:
+        raise ImageError(f"cannot read {path}: {error}") from error
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _hidden() -> list[str]:

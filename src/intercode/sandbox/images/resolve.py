@@ -32,6 +32,7 @@ SCHEMES: dict[str, str] = {
     "dockerfile": "intercode.sandbox.images.dockerfile",
     "oci": "intercode.sandbox.images.oci",
     "docker": "intercode.sandbox.images.pulled",
+    "docker-daemon": "intercode.sandbox.images.daemon",
 }
 """Scheme → the module whose `make` (a `MakeBase`) makes such an image."""
 
