@@ -47,7 +47,8 @@ class Case:
     place: Callable[[Any], Sandbox] = lambda env: env.place
     """The sandbox of a running episode."""
     exit_fd: Callable[[Any], int] | None = None
-    """What becomes readable when the process that runs actions is gone."""
+    """What becomes readable when the process that runs actions is gone: its own end of a channel,
+    if there is one, for process 1 lets go of what is its before the kernel ends the others."""
 
     @property
     def name(self) -> str:
@@ -93,14 +94,14 @@ CASES = (
         ),
         task="move",
         place=lambda env: env.place._worker.sandbox,
-        exit_fd=lambda env: int(env.place._worker.process.exit_fd),
+        exit_fd=lambda env: int(env.place._worker.process.socket.fileno()),
     ),
     Case(
         "python",
         lambda folder: python_tasks.TASKS,
         ("print('on')", "on\n"),
         ("import sys\nsys.version", "1 / 0", "def (", "exit(3)", "while True: pass"),
-        exit_fd=lambda env: int(env._interpreter._process.exit_fd),
+        exit_fd=lambda env: int(env._interpreter._process.control),
     ),
     Case(
         "ctf",
