@@ -13,7 +13,9 @@ import pytest
 
 from intercode import datasets
 from intercode.cli.main import main
+from intercode.databases import get_engine
 from intercode.envs import create
+from intercode.envs.sql import SqlEnv
 from intercode.interpreters.python_start import PRELOAD
 from intercode.sandbox import Provider, get_provider
 from intercode.sandbox.docker.provider import DockerProvider
@@ -59,6 +61,22 @@ def test_episodes_are_the_same(env: str, provider: DockerProvider) -> None:
     assert sum(score == 1.0 for *_, score in there) == len(tasks)
 
 
+def test_databases_are_the_same(engine: PrivateEngine) -> None:
+    seen = []
+    for sandbox in ("docker", "native"):
+        with (
+            closing(get_engine("sqlite", sandbox=sandbox)) as library,
+            closing(SqlEnv(engine=library)) as env,
+        ):
+            rows = []
+            for task in env.dataset:
+                env.reset(options={"task_id": task.task_id})
+                rows.append([env.step(task.gold[0])[0], env.step("submit")[1]])
+            seen.append(rows)
+    assert seen[0] == seen[1]
+    assert [score for _, score in seen[0]] == [1.0] * len(datasets.load("sql"))
+
+
 def test_what_an_agent_finds_around_it(provider: DockerProvider) -> None:
     look = (
         "pwd; id; umask; env | sort; hostname; cat /etc/hosts /etc/passwd; ls -1 / | grep -v sys; "
@@ -80,5 +98,9 @@ def test_on_the_command_line(
     assert main(argv) == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert "docker" in json.dumps(record)
-    assert main(["run", "sql", "--sandbox", "docker", "--agent", "oracle"]) == 2
-    assert "takes no --sandbox" in capsys.readouterr().err
+    out = str(tmp_path / "sql")
+    assert main(["run", "sql", "--sandbox", "docker", "--limit", "2", "--out", out]) == 0
+    assert json.loads((tmp_path / "sql" / "run.json").read_text())["env"]["sandbox"] == "docker"
+    for name in ("duckdb", "mysql"):
+        assert main(["run", "sql", "--sandbox", "docker", "--engine", name]) == 2
+        assert "--sandbox docker is for sqlite" in capsys.readouterr().err

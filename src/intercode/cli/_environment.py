@@ -183,8 +183,11 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
         options["cache_gold"] = GoldCache()  # one for all workers
     facts = {"env": name, "protocol": args.protocol, "image": args.image}
     if "engine" in known:
-        engine = options["engine"] = shared_engine(args.engine or "sqlite", progress=_say)
+        sandbox = given.get("provider", "native")
+        engine = options["engine"] = shared_engine(args.engine or "sqlite", _say, sandbox)
         facts["engine"] = {"name": engine.name, **engine.facts()}
+        if "provider" in given:
+            facts["sandbox"] = sandbox
     else:
         facts["sandbox"] = args.provider or "native"
     facts |= {

@@ -49,7 +49,7 @@ ENGINES = {
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
-_shared: dict[tuple[int, str], Engine] = {}
+_shared: dict[tuple[int, str, str], Engine] = {}
 _lock = threading.Lock()
 
 
@@ -71,7 +71,11 @@ def engine_name(engine: str) -> str:
     return name
 
 
-def get_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = None) -> Engine:
+def get_engine(
+    engine: str = "sqlite",
+    progress: Callable[[str], None] | None = None,
+    sandbox: str = "native",
+) -> Engine:
     """An engine, the caller's to close.
 
     Args:
@@ -81,18 +85,28 @@ def get_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = 
             ``mysql://user:password@host:3306``, ``postgresql://user:password@host:5432``,
             or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``.
         progress: Is told, as a line of text, what takes long.
+        sandbox: What runs the sandboxes of an embedded engine: ``native``, or, for SQLite,
+            ``docker``.
 
     Raises:
-        UsageError: There is no such engine.
+        UsageError: There is no such engine, or it does not run in such a sandbox.
         DatabaseError: Its server cannot be reached or started.
     """
-    module, _, attribute = ENGINES[engine_name(engine)].partition(":")
+    name = engine_name(engine)
+    if sandbox != "native" and name != "sqlite":
+        where = "is a server, in no sandbox" if name in _SERVERS else "needs the native sandbox"
+        raise UsageError(f"the engine {name!r} {where}: --sandbox {sandbox} is for sqlite")
+    module, _, attribute = ENGINES[name].partition(":")
     make = getattr(importlib.import_module(module), attribute)
     url = engine if "://" in engine else None
-    return cast(Engine, make(EngineOptions(url=url, progress=progress)))
+    return cast(Engine, make(EngineOptions(url=url, sandbox=sandbox, progress=progress)))
 
 
-def shared_engine(engine: str = "sqlite", progress: Callable[[str], None] | None = None) -> Engine:
+def shared_engine(
+    engine: str = "sqlite",
+    progress: Callable[[str], None] | None = None,
+    sandbox: str = "native",
+) -> Engine:
     """The process-wide engine of that name or URL: all environments share its server and pool.
 
     It is closed when the process ends.
@@ -100,11 +114,12 @@ def shared_engine(engine: str = "sqlite", progress: Callable[[str], None] | None
     Args:
         engine: As in `get_engine`.
         progress: As in `get_engine`; the first caller's is kept.
+        sandbox: As in `get_engine`.
     """
-    key = os.getpid(), engine  # a forked process shares no connections with its parent
+    key = os.getpid(), engine, sandbox  # a forked process shares no connections with its parent
     with _lock:
         if key not in _shared:
-            made = _shared[key] = get_engine(engine, progress)
+            made = _shared[key] = get_engine(engine, progress, sandbox)
             atexit.register(_close_in, os.getpid(), made)
         return _shared[key]
 

@@ -150,5 +150,7 @@ class EngineOptions:
 
     url: str | None = None
     """Of a server; None: one of our own."""
+    sandbox: str = "native"
+    """The name of what runs the sandboxes of an embedded engine."""
     progress: Any = field(default=None, compare=False)
     """Is told, as a line of text, what takes long."""

@@ -31,6 +31,8 @@ class SqlEnv(InterCodeEnv[Session]):
             One given by name or URL is shared by all environments of the process.
         databases: The folder or file that holds the tasks' databases; None: where the dataset
             says, or beside its file.
+        provider: The name of what runs an embedded engine's sandboxes, unless `engine` is an
+            engine: ``native``, or, for SQLite, ``docker``.
         limits: What a session may use; None: the defaults.
         max_turns: Actions in one episode.
         max_rows: Rows of a result that an observation shows.
@@ -58,6 +60,7 @@ class SqlEnv(InterCodeEnv[Session]):
         *,
         engine: str | Engine = "sqlite",
         databases: str | Path | None = None,
+        provider: str = "native",
         limits: Limits | None = None,
         max_turns: int = 10,
         max_rows: int = MAX_ROWS,
@@ -73,7 +76,7 @@ class SqlEnv(InterCodeEnv[Session]):
         if named := isinstance(reward, str) and _is_class(reward):
             _check_gold(tasks)
         if isinstance(engine, str):
-            engine = shared_engine(engine)
+            engine = shared_engine(engine, sandbox=provider)
         stage = DatabaseStage(engine, tasks, databases, limits)
         for task in tasks:
             stage.check(task)

@@ -22,7 +22,7 @@ from intercode.databases.embedded.session import EmbeddedSession
 from intercode.databases.embedded.worker import EmbeddedWorker, WorkerPool
 from intercode.databases.source import Source
 from intercode.errors import UsageError
-from intercode.sandbox.base import Limits
+from intercode.sandbox.base import Limits, Provider
 from intercode.sandbox.native.provider import NativeProvider
 
 _WORKERS = "intercode.databases.embedded.inside."
@@ -80,7 +80,7 @@ class EmbeddedEngine:
         self._library = library
         self._options = options
         self._module = f"{_WORKERS}{library.name}"
-        self._provider = NativeProvider(options.progress, (self._module,), library.path)
+        self._provider = _provider(options, (self._module,), library.path)
         self._files = PristineFiles()
         self._pool = WorkerPool(self._start)
 
@@ -109,3 +109,11 @@ class EmbeddedEngine:
         self._pool.close()
         self._provider.close()
         self._files.clear()
+
+
+def _provider(options: EngineOptions, preload: Sequence[str], path: Sequence[str]) -> Provider:
+    if options.sandbox == "native":
+        return NativeProvider(options.progress, preload, path)
+    from intercode.sandbox.docker.provider import DockerProvider
+
+    return DockerProvider(options.progress, preload, path)
