@@ -28,8 +28,8 @@ from intercode.task import Dataset, Task
 
 from .held import held
 
-EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "100"))
-WARM = max(60, EPISODES // 10)
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "50"))
+WARM = max(40, EPISODES // 10)
 
 Soaked = tuple[Task, tuple[str, ...], Callable[[], Provider]]
 SOAKED: dict[str, Soaked] = {

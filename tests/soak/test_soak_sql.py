@@ -13,7 +13,7 @@ from intercode.sandbox.base import Limits
 
 from .held import held
 
-EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "150"))
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "60"))
 ENDLESS = "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
 
 
