@@ -14,6 +14,9 @@ from typing import Any
 from intercode.sandbox.images import cache_root
 from intercode.sandbox.native import cgroup
 
+AHEAD = 2
+"""A child that is forked ahead, and perhaps a sandbox that is made ready ahead."""
+
 
 def held(provider: Any = None) -> dict[str, int]:
     """All that could grow; with a provider, what its sandboxes hold, too, and memory in KiB."""
@@ -27,8 +30,8 @@ def held(provider: Any = None) -> dict[str, int]:
         return found
     spawner = provider._spawner.process.pid
     deadline = time.monotonic() + 10
-    # The last sandboxes are on their way out; one child is forked ahead, and stays.
-    while len(list(children(spawner))) > 1 and time.monotonic() < deadline:
+    # The last sandboxes are on their way out; what is made ahead stays.
+    while len(list(children(spawner))) > AHEAD and time.monotonic() < deadline:
         time.sleep(0.05)
     # What lives is measured, not what the allocator keeps for the next time.
     gc.collect()

@@ -26,7 +26,7 @@ from intercode.interpreters import python_start
 from intercode.sandbox import Provider, get_provider
 from intercode.task import Dataset, Task
 
-from .held import held
+from .held import AHEAD, held
 
 EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "50"))
 WARM = max(40, EPISODES // 10)
@@ -134,4 +134,5 @@ def test_nothing_grows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             # In KiB. Interpreters' heaps breathe; a leak of 1 KiB an episode would show.
             assert after[what] - before[what] < 4096 + EPISODES // 2, (what, before, after)
         else:
-            assert after[what] <= before[what], (what, before, after)
+            # What leaks, leaks in every episode; what is made ahead may be one more or less.
+            assert after[what] < before[what] + AHEAD, (what, before, after)
