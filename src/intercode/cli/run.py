@@ -108,6 +108,15 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
+    out, result = conduct(args)
+    _print(args, out, result)
+    if result.interrupted:
+        return 130
+    return 0 if result.complete else 1
+
+
+def conduct(args: argparse.Namespace) -> tuple[Path, RunResult]:
+    """Run what the options say; the run's folder, and what came of it."""
     _agents.apply_preset(args)
     lock = _locked.Lock(args)
     name = _environment.chosen(args)
@@ -152,10 +161,7 @@ def execute(args: argparse.Namespace) -> int:
         raise
     finally:
         who.close()
-    _print(args, out, result)
-    if result.interrupted:
-        return 130
-    return 0 if result.complete else 1
+    return out, result
 
 
 def _excluded(path: Path | None, dataset: Dataset) -> Mapping[str, str]:
