@@ -16,6 +16,7 @@ from intercode.own_code import is_reference
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentFactory
+    from intercode.models import Budget
     from intercode.models.remote import RemoteModel
 
 RECORDED = ("replay", "predictions")
@@ -32,8 +33,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     who.add_argument(
         "--preset", metavar="NAME", help="settings of the paper, as paper-gpt-3.5-bash-try-again"
     )
+    who.add_argument("--model", metavar="NAME", help="PROVIDER/NAME, for instance openai/gpt-4o")
+    add_model(parser)
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """All that there is to say of language models but their names."""
     model = parser.add_argument_group("the language model")
-    model.add_argument("--model", metavar="NAME", help="PROVIDER/NAME, for instance openai/gpt-4o")
     model.add_argument("--base-url", metavar="URL", help="of a server of your own")
     model.add_argument("--temperature", type=_natural_number, metavar="T", help="default: 0")
     model.add_argument("--top-p", type=_number, metavar="P", help="default: the model's")
@@ -113,19 +119,20 @@ class Who:
     """Lets go of what it holds."""
 
 
-def make(args: argparse.Namespace) -> Who:
+def make(args: argparse.Namespace, budget: Budget | None = None) -> Who:
     """Who acts, by the options; what that asks of the environment is put among them.
+
+    Args:
+        args: The options.
+        budget: One that several runs share; default: the run's own, by the options.
 
     Raises:
         UsageError: There is no such agent or model, or it does not take these options.
     """
     if args.agent in RECORDED and args.recording is None:
         raise UsageError(f"--agent {args.agent} needs --recording PATH")
-    strategy = None
-    if not is_reference(args.agent) and args.agent in registry.AGENTS:
-        strategy = registry.AGENTS.get(args.agent)
-    if isinstance(strategy, Strategy):
-        model = _model(args, strategy)
+    if (strategy := strategy_of(args.agent)) is not None:
+        model = _model(args, strategy, budget)
         agents = _language_agents(args, strategy, model)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
         if asks:
@@ -139,20 +146,35 @@ def make(args: argparse.Namespace) -> Who:
     return Who(registry.get(args.agent, **options), args.agent, options, {})
 
 
-def _model(args: argparse.Namespace, strategy: Strategy) -> RemoteModel:
+def strategy_of(agent: str) -> Strategy | None:
+    """The strategy of that name; None if the agent is no language model, or unknown."""
+    if is_reference(agent) or agent not in registry.AGENTS:
+        return None
+    found = registry.AGENTS.get(agent)
+    return found if isinstance(found, Strategy) else None
+
+
+def _model(args: argparse.Namespace, strategy: Strategy, budget: Budget | None) -> RemoteModel:
     if args.recording is not None:
         raise UsageError(f"agent {strategy.name} takes no --recording")
     if args.model is None:
         raise UsageError(f"agent {strategy.name} needs --model PROVIDER/NAME")
-    from intercode.models import Budget, get_model
+    from intercode.models import get_model
 
     return get_model(
         args.model,
         base_url=args.base_url,
         cache=args.cache,
         prices=args.prices,
-        budget=Budget(args.max_cost, args.max_tokens),
+        budget=budget or budget_of(args),
     )
+
+
+def budget_of(args: argparse.Namespace) -> Budget:
+    """What models may take, all episodes together."""
+    from intercode.models import Budget
+
+    return Budget(args.max_cost, args.max_tokens)
 
 
 def _language_agents(
@@ -186,6 +208,8 @@ _MODEL_OPTIONS = (
     *_TALK[5:],
     *("max_cost", "max_tokens", "episode_cost", "episode_tokens", "episode_seconds"),
 )
+NO_MODEL = dict.fromkeys(_MODEL_OPTIONS)
+"""The options of an agent that is no language model."""
 
 
 def _number(text: str) -> float:

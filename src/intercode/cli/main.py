@@ -17,6 +17,7 @@ from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, Usage
 COMMANDS = {
     "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
+    "sweep": "run every agent with every model everywhere, and compare",
     "score": "score predictions that were made elsewhere",
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",

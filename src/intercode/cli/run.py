@@ -43,6 +43,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from intercode.agents.base import AgentFactory, ChecksTasks
 from intercode.cli import _agents, _environment, _locked, _options, _summary
@@ -55,6 +56,9 @@ from intercode.evaluate.log import read_manifest
 from intercode.evaluate.runner import select
 from intercode.task import Dataset, Task
 
+if TYPE_CHECKING:
+    from intercode.models import Budget
+
 TAGS = 8
 """Shown at a run's end; 'intercode report' shows all."""
 
@@ -64,6 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _environment.add_name(parser)
     _agents.add_options(parser)
     add_tasks(parser)
+    _locked.add_options(parser)
 
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +108,6 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--show", action="store_true", help="print each episode as it ends")
     how.add_argument("--quiet", action="store_true", help="no progress, only the result")
     how.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    _locked.add_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -115,8 +119,13 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if result.complete else 1
 
 
-def conduct(args: argparse.Namespace) -> tuple[Path, RunResult]:
-    """Run what the options say; the run's folder, and what came of it."""
+def conduct(args: argparse.Namespace, budget: Budget | None = None) -> tuple[Path, RunResult]:
+    """Run what the options say; the run's folder, and what came of it.
+
+    Args:
+        args: The options.
+        budget: One that several runs share; default: the run's own, by the options.
+    """
     _agents.apply_preset(args)
     lock = _locked.Lock(args)
     name = _environment.chosen(args)
@@ -124,7 +133,7 @@ def conduct(args: argparse.Namespace) -> tuple[Path, RunResult]:
     exclude = _excluded(args.exclude, everything) or lock.excluded
     dataset = _environment.narrowed(args, name, everything)
     tasks = select(dataset, args.tasks, args.limit, exclude)
-    who = _agents.make(args)
+    who = _agents.make(args, budget)
     _check(args, who.factory, tasks)
     setting = _environment.prepare(args, name, dataset, tasks)
     facts = {**setting.facts, **who.asks_of_environment}

@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 
 from intercode.agents.predictions import read_predictions
-from intercode.cli import _agents, _environment, run
+from intercode.cli import _agents, _environment, _locked, run
 from intercode.errors import UsageError
 
 
@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON Lines")
     _environment.add_name(parser)
     run.add_tasks(parser)
+    _locked.add_options(parser)
     others = argparse.ArgumentParser()
     _agents.add_options(others)
     parser.set_defaults(**{**vars(others.parse_args([])), "agent": "predictions"})

@@ -1,0 +1,105 @@
+"""Several agents, models and environments from one command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode.agents.recorded import read_episodes
+from intercode.cli.main import main
+from intercode.evaluate.log import read_manifest
+from intercode.models.script import Line
+from intercode.models.scripted_server import ScriptedServer
+
+TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", "sk-secret")
+    Path("tasks.json").write_text(json.dumps(TASKS))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ScriptedServer]:
+    def say(messages: Any) -> Line:
+        spoken = sum(message.role == "assistant" for message in messages)
+        asked = [n for n in range(3) if f"say {n}" in messages[1].content]
+        return Line("submit" if spoken or not asked else f"```bash\necho {asked[0]}\n```")
+
+    with ScriptedServer(say, key="sk-secret") as running:
+        yield running
+
+
+def models(server: ScriptedServer, *names: str) -> list[str]:
+    chosen = [f"openai-compatible/{name}" for name in names]
+    return ["--model", *chosen, "--base-url", server.url, "--reply-tokens", "50"]
+
+
+def used(server: ScriptedServer) -> int:
+    return sum(exchange.usage.total for exchange in server.exchanges if exchange.usage)
+
+
+def test_every_agent_with_every_model_everywhere(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agents = ["--agent", "oracle", "try-again", "single-turn"]
+    command = ["sweep", "bash=tasks.json", "python", *agents, *models(server, "a", "b")]
+    assert main([*command, "--limit", "2", "--out", "all", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    where = {(run["where"], run["agent"]) for run in found["runs"]}
+    speaking = [f"{a} (openai-compatible/{m})" for a in ("try-again", "single-turn") for m in "ab"]
+    assert {agent for _, agent in where} == {"oracle", *speaking}
+    assert len(where) == found["planned"] == 10
+    rates = {(r["where"], r["agent"]): r["statistics"]["success_rate"] for r in found["runs"]}
+    assert {rate for (_, agent), rate in rates.items() if agent == "oracle"} == {1.0}
+    assert {rate for (place, _), rate in rates.items() if place.startswith("bash")} == {1.0}
+    names = {path.name for path in Path("all").iterdir()}
+    assert {"bash-tasks-try-again-a", "python-single-turn-b", "python-oracle"} <= names
+    options = read_manifest(Path("all/bash-tasks-oracle"))["sessions"][0]["options"]
+    assert "base_url" not in options and options["agent"] == "oracle"
+    assert main(["run", "--locked", "all/bash-tasks-try-again-a", "--out", "again"]) == 0
+
+
+def test_a_budget_is_for_all_and_the_same_command_goes_on(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sweep", "bash=tasks.json", "--agent", "try-again", *models(server, "a", "b")]
+    server.exchanges.clear()
+    assert main([*command, "--out", "free", "--quiet"]) == 0
+    limit = used(server) * 3 // 4  # enough for either model alone
+    server.exchanges.clear()
+    assert main([*command, "--out", "all", "--max-tokens", str(limit)]) == 1
+    assert 0 < used(server) <= limit
+    assert "go on with the same and --out all" in capsys.readouterr().out
+    assert main([*command, "--out", "all", "--quiet"]) == 0
+    for run in Path("all").iterdir():
+        done = [e for e in read_episodes(run / "episodes.jsonl") if e.status != "error"]
+        assert sorted(episode.task_id for episode in done) == ["t0", "t1", "t2"]
+        assert all(episode.success for episode in done)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["bash", "--agent", "oracle", "--model", "openai/x"], "none is a language model"),
+        (["bash", "--agent", "oracle", "react"], "needs --model"),
+        (["bash", "bash", "--agent", "oracle"], "bash-oracle"),
+        (["bash", "nowhere", "--agent", "oracle"], "no environment 'nowhere'"),
+        (["bash", "sql=nothing.json", "--agent", "oracle"], "nothing.json"),
+        (["bash", "--agent", "oracle", "nobody"], "nobody"),
+        (["bash", "--agent", "oracle", "react", "--model", "gpt"], "PROVIDER/NAME"),
+    ],
+)
+def test_refused_before_anything_runs(
+    options: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", *options, "--out", "all"]) == 2
+    assert told in capsys.readouterr().err
+    assert not Path("all").exists()
