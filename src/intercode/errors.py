@@ -92,6 +92,10 @@ class ModelUnavailableError(ModelError, ConnectionError):
     """A model gave no usable answer, however often it was asked."""
 
 
+class ModelAccessError(ModelError, PermissionError):
+    """A model refuses every request alike: a wrong key, no such model, no money left."""
+
+
 class ContextLengthError(ModelError, ValueError):
     """A dialogue is longer than the model takes."""
 

@@ -155,7 +155,7 @@ def test_a_wrong_key_is_an_error_that_tells_no_secret(
     monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
     with ScriptedServer(key="another") as server:
         episodes = run("bash", "try-again", server, tmp_path / "run")
-    assert {episode.metadata["error_type"] for episode in episodes} == {"ModelError"}
+    assert {episode.metadata["error_type"] for episode in episodes} == {"ModelAccessError"}
     assert KEY not in json.dumps([episode.to_dict() for episode in episodes])
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.errors import ModelError, ModelUnavailableError
+from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError
 from intercode.models import Budget, Message, RateLimit, get_model
 from intercode.models.refusal import judge, retry_after
 from intercode.models.retry import LONGEST, PATIENCE, backoff
@@ -175,3 +175,21 @@ def test_no_answer_of_a_server_breaks_us(headers: dict[str, str], body: str) -> 
     wait = retry_after(headers)
     assert wait is None or wait >= 0
     assert str(judge(500, headers, body)).startswith("HTTP 500")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "same_for_all"),
+    [
+        (401, "", True),
+        (402, "{}", True),
+        (403, '{"error": {"type": "permission_error", "message": "not this model"}}', True),
+        (403, '{"error": {"message": "your input was flagged: moderation"}}', False),
+        (403, "<html>Blocked: /etc/passwd</html>", False),
+        (404, '{"error": {"message": "The model `x` does not exist"}}', True),
+        (400, '{"error": {"code": "model_not_found"}}', True),
+        (400, '{"error": {"message": "bad request"}}', False),
+        (429, '{"error": {"code": "insufficient_quota"}}', True),
+    ],
+)
+def test_what_every_request_would_meet(status: int, body: str, same_for_all: bool) -> None:
+    assert isinstance(judge(status, {}, body), ModelAccessError) == same_for_all

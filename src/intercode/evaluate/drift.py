@@ -126,6 +126,16 @@ def refuse(
         raise DriftError(found)
 
 
+def of_run(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """For a session: what was accepted to differ of what a run's record says but once."""
+    found = {
+        difference.what: difference.now
+        for difference in differences(recorded, now)
+        if difference.what.partition(".")[0] in RUN
+    }
+    return {"differs": found} if found else {}
+
+
 def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is compared, of each session, with dotted names."""
     run = {name: manifest.get(name) for name in RUN}

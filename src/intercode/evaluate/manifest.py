@@ -66,17 +66,25 @@ def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupte
     )
 
 
-def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: object) -> None:
-    """Refuse to mix two different runs in one folder.
+def check_format(recorded: Mapping[str, Any], folder: object) -> None:
+    """Refuse a run that we might not understand.
 
     Raises:
-        RecordError: It names each setting that differs, with both values.
+        RecordError: It was written in another format.
     """
     if recorded.get("format") != FORMAT:
         raise RecordError(
             f"{folder} was written by another version of intercode "
             f"(format {recorded.get('format')!r}, not {FORMAT})"
         )
+
+
+def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: object) -> None:
+    """Refuse to mix two different runs in one folder.
+
+    Raises:
+        RecordError: It names each setting that differs, with both values.
+    """
     before, now = flat(recorded), flat(wanted)
     differences = [
         f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Sequence
 
 from intercode.episode import Episode
-from intercode.errors import BudgetError
+from intercode.errors import BudgetError, ModelAccessError
 from intercode.evaluate.interrupts import Interrupts
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Stopped, Worker
@@ -17,6 +17,8 @@ TICK = 0.1
 """Seconds between looks at the clock for those who watch."""
 PATIENCE = 5.0
 """Seconds that workers get to let go after a second interrupt."""
+SAME_FOR_ALL = {BudgetError.__name__, ModelAccessError.__name__}
+"""Errors of an episode that every other one would end in, too."""
 
 
 class Pool:
@@ -32,6 +34,8 @@ class Pool:
         ]
         self._lock = threading.Lock()
         self._draining = False
+        self.stopped: str | None = None
+        """The error of an episode for which no other was begun."""
         self._messages: queue.SimpleQueue[Episode | BaseException | Worker | None]
 
     def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
@@ -84,8 +88,9 @@ class Pool:
             try:
                 while (job := self._next()) is not None:
                     episode = worker.run(job)
-                    if episode.metadata.get("error_type") == BudgetError.__name__:
-                        self._draining = True  # no other could be afforded
+                    if episode.metadata.get("error_type") in SAME_FOR_ALL:
+                        self._draining = True
+                        self.stopped = self.stopped or episode.error
                     self._messages.put(episode)
             finally:
                 worker.close()

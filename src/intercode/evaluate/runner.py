@@ -39,6 +39,8 @@ class RunResult:
     seconds: float
     """Wall time of this session."""
     interrupted: bool = False
+    stopped: str | None = None
+    """The error that every other episode would have ended in, too, so that none was begun."""
     folder: Path | None = None
     kept: list[Episode] = field(default_factory=list)
     """The episodes themselves, where no folder keeps them."""
@@ -86,8 +88,9 @@ def evaluate(
     """Run an agent over a dataset.
 
     An interrupt (Ctrl-C) lets the episodes in flight end and returns what there is; a second one
-    stops at once. A run that did not finish is gone on with by calling this again with the same
-    `out`: only what has no result yet is run.
+    stops at once. So does, after the episodes in flight, an error that would be the same for all:
+    a budget that is used up, a wrong key. A run that did not finish is gone on with by calling this
+    again with the same `out`: only what has no result yet is run.
 
     Args:
         dataset: The tasks.
@@ -106,7 +109,8 @@ def evaluate(
             a run is only gone on with under the same.
         agent_options: For an agent given by name.
         context: What else the record is to say of this session (``sandbox``, ``tools``…).
-        locked: The ``run.json`` of a run that this one must be made of the same as.
+        locked: The ``run.json`` of a run that this one must be made of the same as; if it is that
+            of `out` itself, what is accepted may differ from session to session.
         accept: What may differ from it all the same; see `intercode.evaluate.drift`.
 
     Raises:
@@ -155,9 +159,11 @@ def evaluate(
         log = None if out is None else stack.enter_context(RunLog(Path(out)))
         finished: dict[tuple[int, str], Outcome] = {}
         if log is not None:
-            wanted, finished = _resumed(log.folder, wanted)
-            wanted["sessions"].append(session)
-            log.write_manifest(wanted)
+            record, finished = _resumed(log.folder, wanted, locked)
+            if locked == record:
+                session |= drift.of_run(locked, wanted)
+            record["sessions"].append(session)
+            log.write_manifest(record)
         jobs = [Job(epoch, task) for epoch in range(epochs) for task in chosen]
         done = {job.key: finished[job.key] for job in jobs if job.key in finished}
         orders = Orders(
@@ -186,6 +192,7 @@ def evaluate(
             ran=ran,
             seconds=time.monotonic() - start,
             interrupted=interrupts.count > 0 and len(done) < len(jobs),
+            stopped=pool.stopped,
             folder=None if log is None else log.folder,
             kept=kept,
         )
@@ -193,7 +200,7 @@ def evaluate(
             manifest.finish(
                 session, episodes=ran, seconds=result.seconds, interrupted=result.interrupted
             )
-            log.write_manifest(wanted)
+            log.write_manifest(record)
     return result
 
 
@@ -225,7 +232,7 @@ def select(
 
 
 def _resumed(
-    folder: Path, wanted: dict[str, Any]
+    folder: Path, wanted: dict[str, Any], locked: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[tuple[int, str], Outcome]]:
     """The run's ``run.json`` and what it has finished, if it was begun before."""
     if not (folder / MANIFEST).exists():
@@ -233,6 +240,8 @@ def _resumed(
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: cannot go on with it")
         return wanted, {}
     recorded = read_manifest(folder)
-    manifest.check_same(recorded, wanted, folder)
+    manifest.check_format(recorded, folder)
+    if recorded != locked:  # else it was compared already
+        manifest.check_same(recorded, wanted, folder)
     outcomes = latest(folder, Outcome.of)
     return recorded, {key: outcome for key, outcome in outcomes.items() if not outcome.failed}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from intercode.errors import BudgetError, UsageError
 from intercode.models.base import Usage
@@ -31,13 +31,24 @@ class Budget:
     aside for them, and is refused when even that would not help.
 
     Attributes:
-        spent: What replies took.
+        spent: What replies took, and what was spent of it before.
         presumed: Set aside for calls whose answer was lost, or did not say what it took: they may
             have been charged for, so they count.
     """
 
-    def __init__(self, max_cost: float | None = None, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+        *,
+        before: Spending | None = None,
+    ) -> None:
         """Set the limits; ``None`` is none.
+
+        Args:
+            max_cost: In US dollars.
+            max_tokens: In and out.
+            before: What was spent of it before; see `intercode.evaluate.spent`.
 
         Raises:
             UsageError: A limit is no positive number.
@@ -47,13 +58,19 @@ class Budget:
                 raise UsageError(f"a budget's {name} must be above 0, not {limit}")
         self.max_cost = max_cost
         self.max_tokens = max_tokens
-        self.spent = Spending()
+        self.spent = replace(before) if before is not None else Spending()
         self.presumed = Spending()
         self._held = Spending()
         self._changed = threading.Condition()
 
     def __repr__(self) -> str:
         return f"Budget(max_cost={self.max_cost}, max_tokens={self.max_tokens})"
+
+    @property
+    def used_up(self) -> bool:
+        """Whether nothing is left, not even for the smallest call."""
+        with self._changed:
+            return not self._fits(1, 2 * _ROUNDING, Spending())
 
     def reserve(self, tokens: int, cost: float) -> Hold:
         """Set aside what a call may take at most. End it with one of the hold's methods.
@@ -85,7 +102,7 @@ class Budget:
             parts.append(f"${paid:.4f} of ${self.max_cost:g}, and a call may take ${cost:.4f}")
         if self.max_tokens is not None:
             parts.append(f"{used} of {self.max_tokens} tokens, and a call may take {tokens}")
-        return f"the budget is used up: {'; '.join(parts)}"
+        return f"the budget is used up: {'; '.join(parts)}: give a larger one"
 
     def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
         with self._changed:

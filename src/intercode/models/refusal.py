@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from intercode.errors import ContextLengthError, ModelError
+from intercode.errors import ContextLengthError, ModelAccessError, ModelError
 from intercode.models import keys
 from intercode.models.client import AttemptError
 
@@ -29,6 +29,13 @@ _TOO_LONG = re.compile(
 _NO_MONEY = re.compile(
     r"insufficient_quota|billing_hard_limit|credit balance is too low", re.IGNORECASE
 )
+_NO_MODEL = re.compile(r"model_not_found|unknown model|no such model", re.IGNORECASE)
+_OF_THE_TEXT = re.compile(r"moderation|flagged|content[ _-]?(?:filter|policy)", re.IGNORECASE)
+"""A 403 that is about what was said, as OpenRouter has it."""
+
+KEY = "check the key, in the environment or in .env"
+MODEL = "check the model's name and the base URL"
+MONEY = "the account has no money left, or may spend no more"
 
 
 def judge(status: int, headers: Mapping[str, str], body: str, secret: str = "") -> Exception:
@@ -47,7 +54,31 @@ def judge(status: int, headers: Mapping[str, str], body: str, secret: str = "") 
     final = _NO_MONEY.search(body) or headers.get("x-should-retry") == "false"
     if (status in AGAIN or status >= 500) and not final:
         return AttemptError(said, retry_after=retry_after(headers), throttled=status == 429)
+    if advice := _same_for_all(status, body):
+        return ModelAccessError(f"{said} ({advice})")
     return ModelError(said)
+
+
+def _same_for_all(status: int, body: str) -> str:
+    """What to do where every other request would be refused, too; empty if it might not."""
+    if status == 402 or _NO_MONEY.search(body):
+        return MONEY
+    if status == 404 or (status == 400 and _NO_MODEL.search(body)):
+        return MODEL
+    if status == 401:
+        return KEY
+    # A firewall's 403 is a page, and about something in this one request.
+    if status == 403 and _is_json(body) and not _OF_THE_TEXT.search(body):
+        return KEY
+    return ""
+
+
+def _is_json(body: str) -> bool:
+    try:
+        json.loads(body)
+    except ValueError:
+        return False
+    return True
 
 
 def message_of(body: str) -> str:
