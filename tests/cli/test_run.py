@@ -27,7 +27,7 @@ def test_json(cli: Run, data: Path) -> None:
     keys(
         told,
         "run env agent dataset excluded planned finished ran seconds episodes_per_second "
-        "interrupted statistics tags errors",
+        "interrupted stopped statistics tags errors",
     )
     keys(told["dataset"], "name source digest tasks")
     keys(

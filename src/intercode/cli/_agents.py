@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,14 +76,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--choose", choices=("vote", "judge"), help="one of them: by majority (default), by itself"
     )
     spend = parser.add_argument_group("what it may take")
-    spend.add_argument("--max-cost", type=_number, metavar="USD", help="all episodes together")
-    spend.add_argument(
-        "--max-tokens", type=_options.positive, metavar="N", help="all episodes together"
-    )
+    add_budget(spend)
     spend.add_argument("--episode-cost", type=_number, metavar="USD", help="each episode")
     spend.add_argument("--episode-tokens", type=_options.positive, metavar="N", help="each episode")
     parser.set_defaults(observation_tail=None)  # only a preset says
     spend.add_argument("--episode-seconds", type=_options.seconds, metavar="S", help="each episode")
+
+
+def add_budget(group: argparse._ActionsContainer) -> None:
+    """What all episodes may take together, those of earlier sessions of the run among them."""
+    group.add_argument("--max-cost", type=_number, metavar="USD", help="all episodes together")
+    group.add_argument(
+        "--max-tokens", type=_options.positive, metavar="N", help="all episodes together"
+    )
 
 
 def apply_preset(args: argparse.Namespace) -> None:
@@ -170,11 +175,26 @@ def _model(args: argparse.Namespace, strategy: Strategy, budget: Budget | None) 
     )
 
 
-def budget_of(args: argparse.Namespace) -> Budget:
-    """What models may take, all episodes together."""
-    from intercode.models import Budget
+def budget_of(args: argparse.Namespace, runs: Sequence[argparse.Namespace] = ()) -> Budget:
+    """What models may take, all episodes together, and what they have taken of it before.
 
-    return Budget(args.max_cost, args.max_tokens)
+    Args:
+        args: The options that say it.
+        runs: Those of the runs that share it; default: the same.
+    """
+    from intercode.evaluate.spent import spent_by
+    from intercode.models import Budget
+    from intercode.models.budget import Spending
+    from intercode.models.prices import Prices
+
+    before = Spending()
+    if args.max_cost is not None or args.max_tokens is not None:
+        for run in runs or (args,):
+            if run.out is not None and run.model is not None:
+                price = Prices(run.prices).find(run.model)
+                found = spent_by(run.out, price, run.reply_tokens)
+                before.add(found.cost, found.tokens)
+    return Budget(args.max_cost, args.max_tokens, before=before)
 
 
 def _language_agents(

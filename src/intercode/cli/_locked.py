@@ -18,7 +18,7 @@ from intercode.sandbox.images.spec import parse
 
 _OF_THE_CALL = {
     *("accept", "debug", "env_option", "exclude", "json", "locked", "out", "quiet", "retries"),
-    *("show", "workers"),
+    *("run", "show", "workers"),
 }
 """Options that say nothing of what is run, or that the record has under another name."""
 _DEFAULTS = {"agent": "oracle", "epochs": 1, "protocol": "default", "seed": 0}
@@ -87,13 +87,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a run's folder: take what is not given from its record, and refuse to run on "
         "anything else than it did",
     )
+    add_accept(group)
+    parser.set_defaults(**dict.fromkeys(_DEFAULTS))
+
+
+def add_accept(group: argparse._ActionsContainer) -> None:
+    """``--accept``."""
     group.add_argument(
         "--accept",
         action="append",
         metavar="NAME",
         help="what may differ from it, by its name or the beginning of it: host, tools.host.git",
     )
-    parser.set_defaults(**dict.fromkeys(_DEFAULTS))
 
 
 def show(args: argparse.Namespace, error: DriftError) -> None:

@@ -1,7 +1,7 @@
 """Run an agent over tasks, each in a fresh sandbox, and keep every episode.
 
 The run is a folder: run.json says what was run, episodes.jsonl what happened. A run that was
-interrupted is gone on with by the same command and --out FOLDER. One Ctrl-C waits for the
+interrupted, or has errors, is gone on with by 'intercode resume FOLDER'. One Ctrl-C waits for the
 episodes in flight, a second one stops at once.
 
 agents:
@@ -42,25 +42,22 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode.agents.base import AgentFactory, ChecksTasks
-from intercode.cli import _agents, _environment, _locked, _options, _summary
+from intercode.cli import _agents, _ended, _environment, _locked, _options
 from intercode.cli._progress import Watcher
-from intercode.cli._text import duration, print_json, safe
+from intercode.cli._text import safe
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.exclusion import read_exclusion
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.runner import select
 from intercode.task import Dataset, Task
 
 if TYPE_CHECKING:
     from intercode.models import Budget
-
-TAGS = 8
-"""Shown at a run's end; 'intercode report' shows all."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -85,15 +82,27 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
         "--epochs", type=_options.positive, metavar="N", help="attempts at each task (default: 1)"
     )
     _options.add_environment(parser)
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--workers", type=_options.positive, default=1, metavar="N", help="episodes at a time"
-    )
-    how.add_argument(
+    parser.add_argument(
         "--seed",
         type=_options.natural,
         metavar="N",
         help="of the run, and of the bundled puzzles (default: 0)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/TIME-ENV-AGENT)"
+    )
+    add_how(parser)
+
+
+def add_how(parser: argparse.ArgumentParser) -> None:
+    """The options that may differ each time that a run is gone on with."""
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--workers",
+        type=_options.positive,
+        default=1,
+        metavar="N",
+        help="episodes at a time (default: 1)",
     )
     how.add_argument(
         "--retries",
@@ -102,9 +111,6 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="new attempts when a sandbox fails (default: 2)",
     )
-    how.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/TIME-ENV-AGENT)"
-    )
     how.add_argument("--show", action="store_true", help="print each episode as it ends")
     how.add_argument("--quiet", action="store_true", help="no progress, only the result")
     how.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -112,11 +118,29 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
-    out, result = conduct(args)
-    _print(args, out, result)
-    if result.interrupted:
-        return 130
-    return 0 if result.complete else 1
+    return _ended.finish(args, *conduct(args))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run."""
+
+    lock: _locked.Lock
+    env: str
+    dataset: Dataset
+    tasks: list[Task]
+    exclude: Mapping[str, str]
+
+
+def plan(args: argparse.Namespace) -> Plan:
+    """What the options say, and the record that they are to be held to. Starts nothing."""
+    _agents.apply_preset(args)
+    lock = _locked.Lock(args)
+    name = _environment.chosen(args)
+    everything = _environment.load_all(args, args.data or name)
+    exclude = _excluded(args.exclude, everything) or lock.excluded
+    dataset = _environment.narrowed(args, name, everything)
+    return Plan(lock, name, dataset, select(dataset, args.tasks, args.limit, exclude), exclude)
 
 
 def conduct(args: argparse.Namespace, budget: Budget | None = None) -> tuple[Path, RunResult]:
@@ -126,32 +150,32 @@ def conduct(args: argparse.Namespace, budget: Budget | None = None) -> tuple[Pat
         args: The options.
         budget: One that several runs share; default: the run's own, by the options.
     """
-    _agents.apply_preset(args)
-    lock = _locked.Lock(args)
-    name = _environment.chosen(args)
-    everything = _environment.load_all(args, args.data or name)
-    exclude = _excluded(args.exclude, everything) or lock.excluded
-    dataset = _environment.narrowed(args, name, everything)
-    tasks = select(dataset, args.tasks, args.limit, exclude)
+    return carry_out(args, plan(args), budget)
+
+
+def carry_out(
+    args: argparse.Namespace, plan: Plan, budget: Budget | None = None
+) -> tuple[Path, RunResult]:
+    """Run what was planned; see `conduct`."""
     who = _agents.make(args, budget)
-    _check(args, who.factory, tasks)
-    setting = _environment.prepare(args, name, dataset, tasks)
+    _check(args, who.factory, plan.tasks)
+    setting = _environment.prepare(args, plan.env, plan.dataset, plan.tasks)
     facts = {**setting.facts, **who.asks_of_environment}
-    context = {**lock.context(args), **setting.context()}
-    out = args.out or _default_folder(name, args.agent, args.model)
+    context = {**plan.lock.context(args), **setting.context()}
+    out = args.out or _default_folder(plan.env, args.agent, args.model)
     watcher = Watcher(
         show=(sys.stderr if args.json else sys.stdout) if args.show else None, quiet=args.quiet
     )
     try:
         result = evaluate(
-            dataset,
+            plan.dataset,
             who.agent,
             setting.make,
             workers=args.workers,
             out=out,
             limit=args.limit,
             tasks=args.tasks,
-            exclude=exclude,
+            exclude=plan.exclude,
             epochs=args.epochs,
             seed=args.seed,
             progress=watcher,
@@ -159,14 +183,14 @@ def conduct(args: argparse.Namespace, budget: Budget | None = None) -> tuple[Pat
             settings=facts,
             agent_options=who.options,
             context=context,
-            locked=lock.manifest,
-            accept=lock.accept,
+            locked=plan.lock.manifest,
+            accept=plan.lock.accept,
         )
     except DriftError as error:
         _locked.show(args, error)
         raise
     except KeyboardInterrupt:
-        print(f"stopped; what was finished is in {out}", file=sys.stderr)
+        print(f"stopped; go on with: {_ended.resume(out)}", file=sys.stderr)
         raise
     finally:
         who.close()
@@ -204,34 +228,3 @@ def _default_folder(env: str, agent: str, model: str | None = None) -> Path:
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{env}-{label}"
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())
-
-
-def _print(args: argparse.Namespace, out: Path, result: RunResult) -> None:
-    manifest = read_manifest(out)
-    rate = result.ran / result.seconds if result.seconds else 0.0
-    if args.json:
-        print_json(
-            {
-                "run": str(out),
-                "env": manifest["env"]["env"],
-                "agent": manifest["agent"]["name"],
-                "dataset": manifest["dataset"],
-                "excluded": manifest.get("excluded", {}),
-                "planned": result.planned,
-                "finished": len(result.outcomes),
-                "ran": result.ran,
-                "seconds": result.seconds,
-                "episodes_per_second": rate,
-                "interrupted": result.interrupted,
-                **_summary.as_json(result.outcomes),
-            }
-        )
-        return
-    text = _summary.as_text(result.outcomes, tags=TAGS)
-    print(_summary.facts(manifest), text, sep="\n\n", end="\n\n")
-    workers = "1 worker" if args.workers == 1 else f"{args.workers} workers"
-    print(f"{result.ran} episodes in {duration(result.seconds)} ({rate:.1f}/s, {workers})")
-    print(f"run: {out}")
-    if missing := result.planned - len(result.outcomes):
-        why = "interrupted" if result.interrupted else "the budget is used up"
-        print(f"{why}: {missing} episodes are missing; go on with the same and --out {out}")

@@ -66,12 +66,6 @@ class Budget:
     def __repr__(self) -> str:
         return f"Budget(max_cost={self.max_cost}, max_tokens={self.max_tokens})"
 
-    @property
-    def used_up(self) -> bool:
-        """Whether nothing is left, not even for the smallest call."""
-        with self._changed:
-            return not self._fits(1, 2 * _ROUNDING, Spending())
-
     def reserve(self, tokens: int, cost: float) -> Hold:
         """Set aside what a call may take at most. End it with one of the hold's methods.
 
