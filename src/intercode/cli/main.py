@@ -18,6 +18,7 @@ COMMANDS = {
     "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
     "sweep": "run every agent with every model everywhere, and compare",
+    "resume": "go on with a run that was stopped, or has errors",
     "score": "score predictions that were made elsewhere",
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",
