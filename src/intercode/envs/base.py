@@ -12,29 +12,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NoReturn, cast
+from typing import Any, ClassVar, Generic, cast
 
 import gymnasium
 
 from intercode import datasets
-from intercode.envs.compose import opener, sandboxes
+from intercode.envs.action import execute
+from intercode.envs.compose import opener, own_reward, sandboxes
+from intercode.envs.order import TaskOrder
 from intercode.envs.place import PlaceT, Stage
+from intercode.envs.record import info_of, rendered, turn_of
 from intercode.envs.spaces import Unicode
-from intercode.episode import Episode, NoAction, Score, Status, Turn, decode, encode
-from intercode.errors import (
-    ActionError,
-    EnvironmentStateError,
-    TaskError,
-    UsageError,
-)
+from intercode.episode import Episode, Score, Status
+from intercode.errors import ActionError, EnvironmentStateError, TaskError, UsageError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.base import Reward
-from intercode.rewards.own import Function, choose
+from intercode.rewards.own import Function
 from intercode.sandbox.base import Limits, Provider
 from intercode.task import Dataset, Task
-
-_SHOWN = ("timed_out", "restarted", "truncated")
-"""What `info` takes over from an execution: nothing that differs from run to run."""
 
 
 class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
@@ -104,7 +99,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
         opens = opener(interpreter)
         if stage is None or reward is None or isinstance(reward, str):
-            reward = choose(self.name, reward, _no_reward)
+            reward = own_reward(self.name, reward)
         if stage is None:
             made = sandboxes(interpreter, image, provider, limits, network)
             stage = cast("Stage[PlaceT]", made)
@@ -120,7 +115,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._reward = cast("Reward[PlaceT]", reward)
         self.reward_every_turn = reward_every_turn
         self._seed = seed
-        self._order: list[int] = []
+        self._order = TaskOrder(tasks)
         self._task: Task | None = None
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
@@ -199,7 +194,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         seed, self._seed = (self._seed if seed is None else seed), None
         super().reset(seed=seed)
         if seed is not None:
-            self._order = []
+            self._order.restart()
         self._task = task = self._choose(options or {})
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
@@ -207,7 +202,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         with self._failures_recorded():
             self._place = self._stage.start(task)
             self._interpreter = self._open(self._place)
-        return task.query, self._info()
+        return task.query, info_of(self.episode)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -221,7 +216,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             SandboxError: The sandbox died. The episode counts as an error, never as a reward.
             RewardError: The episode cannot be scored.
         """
-        if self.episode.status != "running" or self._interpreter is None:
+        task, interpreter = self._task, self._interpreter
+        if self.episode.status != "running" or task is None or interpreter is None:
             raise EnvironmentStateError("the episode has ended: call reset() first")
         if not isinstance(action, str):
             raise ActionError(f"an action must be a text, not {type(action).__name__}")
@@ -230,39 +226,29 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             reply = self._reply(self.episode.answer) if status == "submitted" else None
             if status is not None and reply is None:
                 score = self._finish(status)
-                return "", score.value, True, False, self._info(score=score)
-            turn = _turn(str(action), reply or self._execute(action))
+                return "", score.value, True, False, info_of(self.episode, score=score)
+            turn = turn_of(action, reply or execute(interpreter, action, task.timeout))
             self.episode.turns.append(turn)
             truncated = len(self.episode.turns) >= self.max_turns
             if not truncated and not self.reward_every_turn:
-                return turn.observation, 0.0, False, False, self._info(turn)
+                return turn.observation, 0.0, False, False, info_of(self.episode, turn)
             score = self._finish("truncated") if truncated else self._score()
             self.episode.turns[-1] = replace(turn, reward=score.value)
-            return turn.observation, score.value, False, truncated, self._info(turn, score)
+            info = info_of(self.episode, turn, score)
+            return turn.observation, score.value, False, truncated, info
 
     def render(self) -> str | None:
         """The episode so far, as a terminal would show it."""
         if self.render_mode is None:
             return None
-        lines = [f"# {self.episode.query}"]
-        for turn in self.episode.turns:
-            lines += [f"{self.prompt}{turn.action}", turn.observation.rstrip("\n")]
-        if self.episode.status != "running":
-            lines.append(f"# {self.episode.status}, reward {self.episode.reward}")
-        return "\n".join(line for line in lines if line) + "\n"
+        return rendered(self.episode, self.prompt)
 
     def close(self) -> None:
         """End the episode and free its sandbox. Idempotent."""
         self._end()
 
     def _choose(self, options: dict[str, Any]) -> Task:
-        if unknown := sorted(set(options) - {"task_id"}):
-            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id'")
-        if "task_id" in options:
-            return self.dataset.by_id(options["task_id"])
-        if not self._order:
-            self._order = self.dataset.order(int(self.np_random.integers(2**32)))[::-1]
-        return self.dataset[self._order.pop()]
+        return self._order.choose(options, lambda: int(self.np_random.integers(2**32)))
 
     def _ending(self, action: str) -> Status | None:
         """How the episode ends by this action; None if the action is to be executed."""
@@ -278,20 +264,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         For environments in which an answer may be tried: the reply makes a turn.
         """
         return None
-
-    def _execute(self, action: str) -> Execution:
-        task, interpreter = self._task, self._interpreter
-        assert task is not None and interpreter is not None  # the episode is running
-        if isinstance(action, NoAction):
-            told = {"executed": False, "invalid": True}
-            return Execution(b"", ok=False, notes=(action.note,), info=told)
-        try:
-            encode(action)  # half a surrogate pair has no bytes that could be executed
-            return interpreter.execute(action, task.timeout)
-        except (ActionError, UnicodeEncodeError) as error:
-            # The agent's mistake, not ours: it is told, and the episode goes on.
-            note = f"not executed: {error}"
-            return Execution(b"", ok=False, notes=(note,), info={"executed": False})
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
@@ -311,18 +283,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self.episode.seconds = time.monotonic() - self._clock
         return score
 
-    def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
-        info: dict[str, Any] = {"task_id": self.episode.task_id, "turn": len(self.episode.turns)}
-        if turn is not None:
-            info["ok"] = turn.ok
-            if turn.exit_code is not None:
-                info["exit_code"] = turn.exit_code
-            info.update({key: turn.info[key] for key in _SHOWN if key in turn.info})
-        if score is not None:
-            info["success"] = score.value == 1.0
-            info["parts"] = dict(score.parts)
-        return info
-
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:
         """What is no fault of the agent's ends the episode as an error, for the caller to see."""
@@ -341,21 +301,3 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             interpreter.close()
         if place is not None:
             place.close()
-
-
-def _no_reward() -> NoReturn:
-    raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
-
-
-def _turn(action: str, execution: Execution) -> Turn:
-    info = dict(execution.info)
-    if execution.notes:
-        info["output"] = decode(execution.output)  # what a reward compares
-    return Turn(
-        action,
-        execution.observation,
-        ok=execution.ok,
-        exit_code=execution.exit_code,
-        seconds=execution.seconds,
-        info=info,
-    )

@@ -1,15 +1,17 @@
-"""An environment put together by hand: an image and an interpreter by their names."""
+"""An environment put together by hand: image, interpreter and reward by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from intercode.envs.stage import SandboxStage
 from intercode.errors import UsageError
 from intercode.interpreters.base import Interpreter
 from intercode.registry import Registry
+from intercode.rewards.base import PlaceT, Reward
+from intercode.rewards.own import Function, choose
 from intercode.sandbox import Limits, Provider, get_provider
 
 Open = Callable[[Any], Interpreter]
@@ -53,6 +55,19 @@ def sandboxes(
     if isinstance(provider, str):
         provider = _provider(provider, interpreter)
     return SandboxStage(provider, _named(image), limits, network)
+
+
+def own_reward(env: str, reward: str | Function | Reward[PlaceT] | None) -> Reward[PlaceT]:
+    """The reward that was given; such an environment has none of its own.
+
+    Raises:
+        UsageError: None was given, or there is no such reward.
+    """
+    return choose(env, reward, _no_reward)
+
+
+def _no_reward() -> NoReturn:
+    raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
 
 
 def _provider(name: str, interpreter: str | Open) -> Provider:
