@@ -76,8 +76,12 @@ def test_a_budget_is_for_all_and_the_same_command_goes_on(
     limit = used(server) * 3 // 4  # enough for either model alone
     server.exchanges.clear()
     assert main([*command, "--out", "all", "--max-tokens", str(limit)]) == 1
-    assert 0 < used(server) <= limit
-    assert "go on with the same and --out all" in capsys.readouterr().out
+    assert 0 < (first := used(server)) <= limit
+    told = capsys.readouterr().out
+    assert "the budget is used up" in told and "go on with the same and --out all" in told
+    server.exchanges.clear()
+    assert main([*command, "--out", "all", "--max-tokens", str(limit), "--quiet"]) == 1
+    assert first + used(server) <= limit, "what was spent before counts"
     assert main([*command, "--out", "all", "--quiet"]) == 0
     for run in Path("all").iterdir():
         done = [e for e in read_episodes(run / "episodes.jsonl") if e.status != "error"]

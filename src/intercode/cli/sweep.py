@@ -25,13 +25,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from intercode.agents.base import ChecksTasks
-from intercode.cli import _agents, _environment, _locked, _summary, run
+from intercode.cli import _agents, _summary, run
 from intercode.cli._text import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.report_runs import read_runs
 from intercode.evaluate.report_tables import of_runs
-from intercode.evaluate.runner import select
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     _refuse_same_folders(parts)
     for part in parts:
         _check(argparse.Namespace(**vars(part)))
-    budget = _agents.budget_of(args) if args.models else None
+    budget = _agents.budget_of(args, parts) if args.models else None
     results: list[tuple[Path, RunResult]] = []
     for number, part in enumerate(parts, 1):
         if not args.quiet:
@@ -122,10 +121,7 @@ def _refuse_same_folders(parts: Sequence[argparse.Namespace]) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what could not run before anything does."""
-    _locked.Lock(args)  # fills in defaults
-    name = _environment.chosen(args)
-    dataset = _environment.load_all(args, args.data or name)
-    tasks = select(dataset, args.tasks, args.limit)
+    tasks = run.plan(args).tasks
     who = _agents.make(args)
     try:
         if isinstance(who.factory, ChecksTasks):
@@ -154,8 +150,10 @@ def _print(
         return
     print("\n".join(map(_summary.written, of_runs(runs))), end="")
     print(f"\nruns: {safe(str(out))}")
-    missing = sum(result.planned - len(result.outcomes) for _, result in results)
-    if missing or len(results) < planned:
-        print(f"not everything has run: go on with the same and --out {safe(str(out))}")
+    for one, (_, result) in zip(runs, results, strict=True):
+        if result.stopped:
+            print(f"{safe(one.folder.name)} was stopped: {safe(result.stopped)}")
+    if len(results) < planned or not all(result.complete for _, result in results):
+        print(f"not everything has a result: go on with the same and --out {safe(str(out))}")
     else:
         print(f"each episode: intercode report {safe(str(out))}/* --html report.html")
