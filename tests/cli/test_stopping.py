@@ -47,9 +47,11 @@ def test_ctrl_c_once_and_going_on(cli: Run, tmp_path: Path) -> None:
         told, noise = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "interrupted: waiting for" in noise and "episodes are missing" in told
+    again = f"go on with: intercode resume {tmp_path / 'run'}\n"
+    assert told.endswith(again)
     recorded = list(read_episodes(tmp_path / "run" / EPISODES))
     assert 0 < len(recorded) < 12 and all(episode.success for episode in recorded)
-    rest = parsed(cli("run", "bash", "--data", data, "--out", "run", "--workers", 2, "--json"))
+    rest = parsed(cli("resume", "run", "--json"))
     assert rest["ran"] == 12 - len(recorded) and rest["statistics"]["successes"] == 12
 
 

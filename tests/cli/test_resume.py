@@ -1,0 +1,189 @@
+"""`intercode resume`: what has no result is run, on the same as before, or nothing is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluate.fakes import Factory, dataset
+from intercode.cli.main import main
+from intercode.evaluate import evaluate
+from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, read_episodes, read_manifest
+
+TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]
+AGENT = """
+from pathlib import Path
+
+UP = Path(__file__).parent / "up"
+
+class Agent:
+    def __init__(self, task):
+        self.task = task
+
+    def act(self, observation, history):
+        if self.task.task_id == "t1" and not UP.exists():
+            raise ConnectionError("the service is down")
+        return "submit" if history else self.task.gold[0]
+
+make = Agent
+"""
+RUN = ["run", "bash", "--data", "tasks.json", "--agent", "agent.py:make", "--out", "run", "--quiet"]
+Tell = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with tasks and an agent in it."""
+    (tmp_path / "tasks.json").write_text(json.dumps(TASKS))
+    (tmp_path / "agent.py").write_text(AGENT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def begun(folder: Path) -> Path:
+    """A run of which one episode ended in an error; what was in its way is gone."""
+    assert main([*RUN, "--workers", "2", "--retries", "1", "--timeout", "7"]) == 1
+    (folder / "up").touch()
+    return folder / "run"
+
+
+def resume(*arguments: object) -> int:
+    return main(["resume", "run", "--quiet", *map(str, arguments)])
+
+
+def ran(run: Path) -> list[tuple[int, str]]:
+    return [(e.epoch, e.task_id) for e in read_episodes(run / EPISODES)]
+
+
+def change(run: Path, how: Callable[[dict[str, Any]], None]) -> None:
+    """Alter the record."""
+    manifest = read_manifest(run)
+    how(manifest)
+    (run / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_errors_are_tried_again_from_anywhere_and_epochs_added(
+    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Tell
+) -> None:
+    capsys.readouterr()
+    monkeypatch.chdir("/")
+    assert main(["resume", str(begun / MANIFEST), "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["ran"] == 1 and "2 of 3 episodes are done" in told.err
+    assert ran(begun).count((0, "t1")) == 2
+    monkeypatch.chdir(tmp_path)
+    assert resume("--epochs", 2) == 0
+    assert sorted(ran(begun)[4:]) == [(1, "t0"), (1, "t1"), (1, "t2")]
+    first, second, third = read_manifest(begun)["sessions"]
+    for session in (second, third):
+        assert session["settings"]["workers"] == 2 and session["settings"]["max_retries"] == 1
+        assert session["options"] == {**first["options"], "epochs": session["settings"]["epochs"]}
+        assert session["locked"] == {"run": str(begun), "accepted": []}
+    assert resume("--epochs", 1) == 2
+    assert "to have 2 epochs: --epochs 1 is fewer" in capsys.readouterr().err
+
+
+def test_errors_that_remain(begun: Path, folder: Path, capsys: Tell) -> None:
+    (folder / "up").unlink()
+    assert resume() == 1
+    told = capsys.readouterr().out
+    assert told.endswith("1 ended in an error\ngo on with: intercode resume run\n")
+    assert resume("--json") == 1
+    assert capsys.readouterr().err.endswith("go on with: intercode resume run\n")
+
+
+def test_nothing_to_do(begun: Path, capsys: Tell) -> None:
+    assert resume() == 0
+    # Whoever has nothing to run need not have what it was run on, and may not write there.
+    change(begun, lambda manifest: manifest["sessions"][1]["host"].update(release="0.1"))
+    before = {path.name: path.read_bytes() for path in begun.iterdir()}
+    capsys.readouterr()
+    with RunLog(begun):
+        assert resume() == 0
+        assert capsys.readouterr().out.endswith("nothing to do: every episode has a result\n")
+        assert resume("--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ran"], told["finished"], told["planned"], told["stopped"]) == (0, 3, 3, None)
+    assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"task_id": "t0", "que'])
+def test_killed_before_its_first_episode_had_ended(begun: Path, tail: bytes) -> None:
+    (begun / EPISODES).write_bytes(tail)
+    change(begun, lambda manifest: manifest["sessions"][0].update(finished=None))
+    assert resume() == 0
+    assert sorted(ran(begun)) == [(0, "t0"), (0, "t1"), (0, "t2")]
+
+
+def test_killed_amid_a_line(begun: Path) -> None:
+    lines = (begun / EPISODES).read_bytes()
+    (begun / EPISODES).write_bytes(lines[:-5])
+    assert resume() == 0
+    assert {(0, "t0"), (0, "t1"), (0, "t2")} == {*ran(begun)}
+
+
+def test_another_writer_is_at_work(begun: Path, capsys: Tell) -> None:
+    before = (begun / MANIFEST).read_bytes()
+    with RunLog(begun):
+        assert resume() == 1
+    assert "another process is writing" in capsys.readouterr().err
+    assert (begun / MANIFEST).read_bytes() == before
+
+
+def without_options(manifest: dict[str, Any]) -> None:
+    del manifest["sessions"][0]["options"]
+
+
+def with_a_password(manifest: dict[str, Any]) -> None:
+    manifest["sessions"][0]["options"]["engine"] = "mysql://me:***@db/x"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        (without_options, 2, "was made in Python"),
+        (lambda manifest: manifest.update(sessions=[]), 2, "was made in Python"),
+        (lambda manifest: manifest.update(format=0), 1, "another version of intercode"),
+        (with_a_password, 2, "give --engine again"),
+    ],
+)
+def test_records_that_do_not_do(
+    begun: Path, capsys: Tell, how: Callable[[dict[str, Any]], None], code: int, told: str
+) -> None:
+    change(begun, how)
+    assert resume() == code
+    assert told in capsys.readouterr().err
+
+
+def test_what_is_no_run(folder: Path, capsys: Tell) -> None:
+    assert main(["resume", "nothing"]) == 1
+    assert "nothing is not the folder of a run" in capsys.readouterr().err
+    tasks = dataset(2)
+    evaluate(tasks, "noop", Factory(tasks), out="run", limit=1)
+    assert resume() == 2
+    assert "call evaluate() again" in capsys.readouterr().err
+    assert evaluate(tasks, "noop", Factory(tasks), out="run").complete
+
+
+def test_what_has_changed_is_refused_unless_accepted(
+    begun: Path, folder: Path, capsys: Tell
+) -> None:
+    tasks = folder / "tasks.json"
+    tasks.write_text(tasks.read_text().replace("say 1", "do say 1"))
+    assert resume("--json") == 2
+    told = capsys.readouterr()
+    assert "1 thing would not be as in the recorded run:\n  dataset.digest: " in told.err
+    assert [found["what"] for found in json.loads(told.out)["differences"]] == ["dataset.digest"]
+    assert len(ran(begun)) == 3
+    assert resume("--accept", "dataset") == 0
+    manifest = read_manifest(begun)
+    now = manifest["sessions"][1]
+    assert now["locked"]["accepted"] == ["dataset"]
+    assert list(now["differs"]) == ["dataset.digest"]
+    assert now["differs"]["dataset.digest"] != manifest["dataset"]["digest"]
+    assert [e.query for e in read_episodes(begun / EPISODES)][-1] == "do say 1"
