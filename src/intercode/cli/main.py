@@ -15,6 +15,7 @@ from intercode import __version__
 from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, UsageError
 
 COMMANDS = {
+    "demo": "see it work: three scripted agents on all bundled tasks",
     "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
     "sweep": "run every agent with every model everywhere, and compare",
