@@ -108,9 +108,10 @@ class Elements(HTMLParser):
 def test_nothing_in_the_page_is_from_elsewhere_or_runs(page: str) -> None:
     elements = Elements(page)
     names = {name for name, _, _ in elements.found}
-    assert not names & {"img", "link", "iframe", "object", "embed", "base", "a"}, names
+    assert not names & {"img", "link", "iframe", "object", "embed", "base"}, names
     for name, attributes, _ in elements.found:
-        assert not {"src", "href", "style"} & attributes.keys(), name
+        assert not {"src", "style"} & attributes.keys(), name
+        assert (attributes.get("href") or "#").startswith("#"), attributes
         assert not [key for key in attributes if key.startswith("on")], name
     assert not re.search(r"https?://|url\(|@import", page)
     # One script that can run, and the policy names it.
@@ -165,11 +166,23 @@ def test_the_page_has_the_tables_and_the_figure(page: str) -> None:
     headings = [text for _, text in Elements(page).texts("h2")] + [
         text for _, text in Elements(page).texts("h3")
     ]
-    for heading in ("Success against turns", "Task by task", "By hardness", "Where it went"):
+    for heading in (
+        "Success against turns",
+        "Task by task: bash · fake",
+        "By hardness",
+        "Where it went",
+    ):
         assert heading in headings
     elements = Elements(page)
     assert len(elements.texts("polyline")) == len(elements.texts("polygon")) == 2
-    assert len(elements.texts("circle")) == 6
+    assert len(elements.texts("circle")) == 6 + 2  # three turns each, and the legend's
+    targets = {attributes["href"] for attributes, _ in elements.texts("a")}
+    assert (
+        targets == {f"#{found['id']}" for _, found, _ in elements.found if "id" in found} & targets
+    )
+    assert {"#turns", "#episodes", "#runs"} <= targets
+    summaries = [text for _, text in elements.texts("summary")]
+    assert len([text for text in summaries if text.endswith(": bash · fake")]) == 2
 
 
 def test_text_and_markdown(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,6 +199,35 @@ def test_text_and_markdown(runs: tuple[Path, Path], capsys: pytest.CaptureFixtur
     cells = len(re.findall(r"(?<!\\)\|", row))
     [row] = [x for x in told.out.partition("only first")[2].splitlines() if x.startswith("| two")]
     assert len(re.findall(r"(?<!\\)\|", row)) == cells
+
+
+def test_only_runs_of_one_environment_are_compared(
+    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [str(runs[0])]
+    for name in ("three", "four"):
+        folder = tmp_path / name
+        folder.mkdir()
+        manifest = json.loads((runs[0] / log.MANIFEST).read_text())
+        manifest["env"]["env"] = "sql"
+        manifest["agent"]["name"] = name
+        manifest["dataset"]["digest"] = name * 10 + "0" * 64
+        (folder / log.MANIFEST).write_text(json.dumps(manifest))
+        (folder / log.EPISODES).write_text(episode(2, good=name == "four").to_json() + "\n")
+        folders.append(str(folder))
+    assert main(["report", *folders, str(runs[1])]) == 0
+    told = capsys.readouterr()
+    one, other = told.out.split("Task by task: ")[1:]
+    assert one.startswith("bash · fake\nagainst one") and "\ntwo" in one and "four" not in one
+    assert other.startswith("sql · fake\nagainst three") and "\nfour" in other
+    [warning] = told.err.strip().split("\n\n")
+    assert warning.startswith(f"intercode: warning: {folders[1]} and {folders[2]} were not made")
+    assert main(["report", *folders, str(runs[1]), "--json"]) == 0
+    told_json = json.loads(capsys.readouterr().out)["comparisons"]
+    assert {key: one["against"] for key, one in told_json.items()} == {
+        folders[2]: folders[1],
+        str(runs[1]): folders[0],
+    }
 
 
 def test_csv_and_json(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:

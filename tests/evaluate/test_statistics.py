@@ -15,6 +15,7 @@ from intercode.evaluate.comparison import (
     bootstrap,
     detectable,
     difference,
+    holm,
     mcnemar,
     paired_power,
     paired_tasks,
@@ -237,3 +238,9 @@ def test_power_and_numbers_are_inverse(delta: float, more: float) -> None:
 
 def test_too_few_tasks_detect_nothing() -> None:
     assert detectable(3, 0.3) is None and detectable(100, 0.0) is None
+
+
+def test_holm_against_a_worked_example() -> None:
+    # By hand: 4 · 0.005, 3 · 0.01, 2 · 0.03, and no less than the one before.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.9]) == [1.0, 1.0] and holm([]) == []

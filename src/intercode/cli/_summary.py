@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -67,8 +69,8 @@ def as_text(outcomes: Sequence[Outcome], tags: int) -> str:
 def written(found: Table) -> str:
     """A table for the terminal, with what it is about above it and its note below."""
     rows = [[safe(cell) for cell in row] for row in found.cells()]
-    left = int(found.columns[0][1] == "text")
-    text = table([safe(name) for name, _ in found.columns], rows, left) + "\n"
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    text = table([safe(name) for name, _ in found.columns], rows, found.left, width) + "\n"
     title = f"{found.title}\n" if found.title else ""
     return title + text + (f"{safe(found.note)}\n" if found.note else "")
 

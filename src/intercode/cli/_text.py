@@ -78,18 +78,42 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns; the first `left` of them flush left, the others flush right."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, width: int | None = None
+) -> str:
+    """Columns; the first `left` of them flush left, the others flush right.
+
+    Args:
+        header: The columns' names.
+        rows: Their cells.
+        left: How many are flush left.
+        width: Of the terminal: columns that it has no room for stand below, each part with the
+            first column; None: as wide as it comes.
+    """
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
 
-    def line(row: Sequence[str]) -> str:
+    def line(row: Sequence[str], columns: Sequence[int]) -> str:
         cells = [
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            row[column].ljust(widths[column])
+            if column < left
+            else row[column].rjust(widths[column])
+            for column in columns
         ]
         return "  ".join(cells).rstrip()
 
-    return "\n".join([line(header), *(line(row) for row in rows)])
+    parts = _folded(widths, width)
+    return "\n\n".join("\n".join(line(row, part) for row in [header, *rows]) for part in parts)
+
+
+def _folded(widths: Sequence[int], room: int | None) -> list[list[int]]:
+    """Which columns stand beside each other; one at least beside the first."""
+    parts = [[0]]
+    for column in range(1, len(widths)):
+        needed = sum(widths[other] + 2 for other in parts[-1]) + widths[column]
+        if room is not None and needed > room and len(parts[-1]) > 1:
+            parts.append([0])
+        parts[-1].append(column)
+    return parts
 
 
 def print_json(data: Any) -> None:

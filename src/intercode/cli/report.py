@@ -11,6 +11,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,8 +25,10 @@ from intercode.evaluate.drift import Difference, differences
 from intercode.evaluate.report import by_attempts, by_level, by_place, by_turn
 from intercode.evaluate.report_episodes import Episodes
 from intercode.evaluate.report_formats import to_csv, to_markdown
-from intercode.evaluate.report_runs import Paired, Run, compare, read_runs
-from intercode.evaluate.report_tables import Table, of_pairs, of_run, of_runs
+from intercode.evaluate.report_made import made_of
+from intercode.evaluate.report_pairs import of_pairs
+from intercode.evaluate.report_runs import Run, baselines, compare, read_runs
+from intercode.evaluate.report_tables import Table, of_run, of_runs
 from intercode.evaluate.spending import spending
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
@@ -55,23 +58,53 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("which runs? Give their folders, or --paper DIR")
     episodes = Episodes()
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
-    apart = {
-        str(run.folder): differences(runs[0].manifest, run.manifest, _COMPARED_ON_PURPOSE)
-        for run in runs[1:]
-    }
-    pairs = [(run, found) for run in runs[1:] if (found := compare(runs[0].outcomes, run.outcomes))]
-    warnings = [_warning(str(args.run[0]), run, found) for run, found in apart.items() if found]
+    held = [_Held(first, others) for first, others in baselines(runs) if others]
+    warnings = [warning for one in held for warning in one.warnings()]
     if args.html:
-        _write(args.html, runs, pairs, episodes, warnings)
+        _write(args.html, runs, held, episodes, warnings)
     if args.json:
-        print_json(_as_json(runs, pairs, apart))
+        print_json(_as_json(runs, held))
         return 0
-    print(_text(args, runs, pairs), end="")
+    print(_text(args, runs, held), end="")
     for warning in warnings:
         print(f"\nintercode: warning: {safe(warning)}", file=sys.stderr)
     if args.html:
         print(f"written: {args.html}", file=sys.stderr)
     return 0
+
+
+class _Held:
+    """Runs that are held against a first one.
+
+    Args:
+        first: That one.
+        others: Those.
+    """
+
+    def __init__(self, first: Run, others: Sequence[Run]) -> None:
+        self.first = first
+        self.pairs = [
+            (run, found) for run in others if (found := compare(first.outcomes, run.outcomes))
+        ]
+        self.apart = {
+            str(run.folder): differences(first.manifest, run.manifest, _COMPARED_ON_PURPOSE)
+            for run in others
+        }
+
+    def tables(self) -> list[Table]:
+        """Task by task."""
+        return of_pairs(self.first, self.pairs)
+
+    def warnings(self) -> list[str]:
+        """Of what they were not made of alike; those that differ in the same are named together."""
+        alike: dict[str, list[str]] = {}
+        for folder, found in self.apart.items():
+            if found:
+                alike.setdefault(_listed(found), []).append(folder)
+        return [
+            f"{self.first.folder} and {', '.join(folders)} were not made of the same:\n{what}"
+            for what, folders in alike.items()
+        ]
 
 
 def _paper(args: argparse.Namespace) -> int:
@@ -88,9 +121,7 @@ def _paper(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(
-    args: argparse.Namespace, runs: Sequence[Run], pairs: Sequence[tuple[Run, Paired]]
-) -> str:
+def _text(args: argparse.Namespace, runs: Sequence[Run], held: Sequence[_Held]) -> str:
     if args.csv:
         return to_csv(runs)
     form = to_markdown if args.markdown else _summary.written
@@ -99,18 +130,18 @@ def _text(
         return f"{facts}\n\n" + "\n".join(
             [*map(form, of_run(runs[0])), _summary.errors(runs[0].outcomes)]
         )
-    texts = []
-    for run in runs:
-        texts.append(f"{safe(str(run.folder))}: {_summary.facts(run.manifest)}\n")
-        texts.append(_summary.errors(run.outcomes))
-    texts += [form(table) for table in (*of_runs(runs), *of_pairs(runs[0], pairs))]
-    return "\n".join(filter(None, texts))
+    heads = [
+        f"{safe(str(run.folder))}: {_summary.facts(run.manifest)}\n{_summary.errors(run.outcomes)}"
+        for run in runs
+    ]
+    tables = [*of_runs(runs), *(table for one in held for table in one.tables())]
+    return "\n".join(["".join(heads), *map(form, tables)])
 
 
 def _write(
     path: Path,
     runs: Sequence[Run],
-    pairs: Sequence[tuple[Run, Paired]],
+    held: Sequence[_Held],
     episodes: Episodes,
     warnings: Sequence[str],
 ) -> None:
@@ -119,23 +150,23 @@ def _write(
     sections: list[tuple[str, Sequence[Table]]] = []
     if len(runs) > 1:
         sections.append(("Side by side", of_runs(runs)))
-    if compared := of_pairs(runs[0], pairs):
+    if compared := [table for one in held for table in one.tables()]:
         sections.append(("Compared", compared))
-    sections += [(f"{run.folder}: {_summary.facts(run.manifest)}", of_run(run)) for run in runs]
-    write_page(path, runs, sections, episodes, warnings)
+    details = [(f"{run.label}: {run.where}", [made_of(run), *of_run(run)]) for run in runs]
+    write_page(path, runs, sections, episodes, warnings, details)
 
 
-def _as_json(
-    runs: Sequence[Run],
-    pairs: Sequence[tuple[Run, Paired]],
-    apart: dict[str, list[Difference]],
-) -> dict[str, Any]:
+def _as_json(runs: Sequence[Run], held: Sequence[_Held]) -> dict[str, Any]:
     if len(runs) == 1:
         return _run(runs[0])
     return {
         "runs": [_run(run) for run in runs],
-        "comparisons": {str(run.folder): asdict(found) for run, found in pairs},
-        "differences": {run: _plain(found) for run, found in apart.items()},
+        "comparisons": {
+            str(run.folder): {"against": str(one.first.folder), **asdict(found)}
+            for one in held
+            for run, found in one.pairs
+        },
+        "differences": {run: _plain(found) for one in held for run, found in one.apart.items()},
     }
 
 
@@ -160,12 +191,14 @@ def _plain(found: Sequence[Difference]) -> list[dict[str, Any]]:
     ]
 
 
-def _warning(first: str, other: str, found: Sequence[Difference]) -> str:
+def _listed(found: Sequence[Difference]) -> str:
     lines = [f"  {one.what}: {_said(one.recorded)} and {_said(one.now)}" for one in found[:_SHOWN]]
     if len(found) > _SHOWN:
         lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
-    return f"{first} and {other} were not made of the same:\n" + "\n".join(lines)
+    return "\n".join(lines)
 
 
 def _said(value: object) -> str:
-    return "nothing" if value is None else str(value)
+    """A value; of a digest the beginning."""
+    text = "nothing" if value is None else str(value)
+    return f"{text[:12]}…" if re.fullmatch(r"[0-9a-f]{32,}", text) else text

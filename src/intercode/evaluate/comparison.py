@@ -38,6 +38,18 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> McNemar:
     return McNemar(b, c, min(1.0, 2 * binomial_tail(min(b, c), b + c)))
 
 
+def holm(values: Sequence[float]) -> list[float]:
+    """The p values of several tests, so that all are right together with the level of one.
+
+    Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
+    """
+    found, last = [0.0] * len(values), 0.0
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        last = max(last, min(1.0, (len(values) - rank) * values[place]))
+        found[place] = last
+    return found
+
+
 def difference(
     first: Sequence[float], second: Sequence[float], clusters: Sequence[Hashable] | None = None
 ) -> Estimate:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from html import escape
+from typing import Any
 
 from intercode.evaluate.report import Statistics, by_level, by_place, by_tag, summarize
 from intercode.evaluate.report_runs import Run
-from intercode.evaluate.report_tables import Table
+from intercode.evaluate.report_svg import interval_picture
+from intercode.evaluate.table import Row, Table
 
 
 def to_markdown(table: Table) -> str:
@@ -21,7 +23,7 @@ def to_markdown(table: Table) -> str:
     lines.append(_line(["---", *["---:"] * (len(names) - 1)]))
     lines += [_line(row) for row in table.cells()]
     if table.note:
-        lines += ["", _plain(table.note)]
+        lines += ["", *map(_plain, table.note.splitlines())]
     return "\n".join(lines) + "\n"
 
 
@@ -35,17 +37,42 @@ def _plain(text: str) -> str:
 
 
 def to_html(table: Table) -> str:
-    """A table as HTML, under a heading."""
-    head = "".join(f"<th>{_escaped(name)}</th>" for name, _ in table.columns)
+    """A table as HTML, under a heading; beside each interval a picture of it."""
+    kinds = ["left" if column < table.left else "" for column in range(len(table.columns))]
+    head = "".join(
+        f'<th scope="col"{_class(kind)}>{_escaped(name)}</th>'
+        for (name, _), kind in zip(table.columns, kinds, strict=True)
+    )
     body = "".join(
-        f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>\n"
-        for row in table.cells()
+        f"<tr>{''.join(_cells(table, row, cells, kinds))}</tr>\n"
+        for row, cells in zip(table.rows, table.cells(), strict=True)
     )
-    note = f'<p class="note">{_escaped(table.note)}</p>' if table.note else ""
+    note = "".join(f'<p class="note">{_escaped(line)}</p>' for line in table.note.splitlines())
+    title = _escaped(table.title)
+    # Whoever has no mouse must be able to scroll it.
     return (
-        f"<h3>{_escaped(table.title)}</h3>\n"
-        f'<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>{note}\n'
+        f"<h3>{title}</h3>\n"
+        f'<div class="wide" tabindex="0" role="region" aria-label="{title}">'
+        f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>{note}\n"
     )
+
+
+def _cells(table: Table, row: Row, cells: Sequence[str], kinds: Sequence[str]) -> Iterator[str]:
+    before: Any = None
+    for (_, kind), value, cell, css in zip(table.columns, row, cells, kinds, strict=True):
+        picture = ""
+        if kind == "interval" and value is not None:
+            picture = interval_picture(before, *value)
+        elif kind == "estimate" and value is not None:
+            picture = interval_picture(*value)
+        head = css == "left" and kind == "text"
+        tag, attributes = ("th", ' scope="row"') if head else ("td", "")
+        yield f"<{tag}{attributes}{_class(css)}>{_escaped(cell)}{picture}</{tag}>"
+        before = value if kind == "rate" else before
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name else ""
 
 
 def _escaped(text: str) -> str:

@@ -88,6 +88,27 @@ def _told_apart(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
+def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
+    """Runs that can be held against others: each the first on its tasks, and those after it.
+
+    Those are of the same environment and share a task with it.
+    """
+    found: list[tuple[Run, set[str], list[Run]]] = []
+    for run in runs:
+        tasks = {outcome.task_id for outcome in run.outcomes}
+        for first, its, others in found:
+            if _environment(first) == _environment(run) and not its.isdisjoint(tasks):
+                others.append(run)
+                break
+        else:
+            found.append((run, tasks, []))
+    return [(first, others) for first, _, others in found]
+
+
+def _environment(run: Run) -> object:
+    return run.manifest.get("env", {}).get("env")
+
+
 @dataclass(frozen=True, slots=True)
 class Paired:
     """Two runs on the same tasks. Of several attempts at a task the mean counts."""

@@ -1,4 +1,4 @@
-"""The figure of a report: success against turns, with bands."""
+"""The pictures of a report: success against turns with bands, and small ones of intervals."""
 
 from __future__ import annotations
 
@@ -9,28 +9,53 @@ from intercode.evaluate.statistics import Estimate
 
 WIDTH, HEIGHT = 720, 340
 COLOURS = 8
-"""That the style sheet has: ``c0`` … ``c7``."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 16, 12, 44
+"""That the style sheet has: ``c0`` … ``c7``, each with dashes of its own."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 12, 44
+_LINE = 20
+_LONGEST = 52
+"""Characters of a name that stands beside another one."""
 
 
-def curves(series: Mapping[str, Sequence[Estimate]]) -> str:
+def curves(
+    series: Mapping[str, Sequence[Estimate]],
+    colours: Mapping[str, int] | None = None,
+    title: str = "success within so many turns",
+) -> str:
     """An SVG picture of success rates within 1, 2, … turns; bands are their intervals.
 
     Args:
         series: Name → the rates, as `report.by_turn` gives them.
+        colours: Name → the number of its colour, for several pictures alike; default: as they come.
+        title: What it is, for those who cannot see it.
     """
     turns = max((len(points) for points in series.values()), default=0)
     if not turns:
         return ""
-    parts = [*_axes(turns)]
-    for number, (name, points) in enumerate(series.items()):
-        # Who has stopped stays where it is.
-        longer = [*points, *([points[-1]] * (turns - len(points)))] if points else []
-        parts += _curve(number, name, longer, turns)
-    height = HEIGHT + 20 * len(series)
+    names = list(series)
+    colours = colours or {name: number for number, name in enumerate(names)}
+    parts = _axes(turns)
+    # Bands first: none hides a curve.
+    for drawn in (_band, _curve):
+        for name, points in series.items():
+            # Who has stopped stays where it is.
+            longer = [*points, *([points[-1]] * (turns - len(points)))] if points else []
+            parts.append(f'<g class="c{colours[name] % COLOURS}">{drawn(longer, turns)}</g>')
+    legend, height = _legend(names, colours)
+    crowd = " many" if len(names) > 4 else ""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" '
-        f'aria-label="success against turns">{"".join(parts)}</svg>'
+        f'<svg class="curves{crowd}" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" role="img" aria-label="{escape(title)}">'
+        f"{''.join([*parts, *legend])}</svg>"
+    )
+
+
+def interval_picture(value: float, low: float, high: float) -> str:
+    """A rate and its interval on a line from 0 to 1."""
+    return (
+        '<svg class="interval" viewBox="-3 0 106 12" width="80" height="10" aria-hidden="true">'
+        '<line class="axis" x1="0" x2="100" y1="6" y2="6"/>'
+        f'<line class="span" x1="{100 * low:.1f}" x2="{100 * high:.1f}" y1="6" y2="6"/>'
+        f'<rect class="at" x="{100 * value - 1.5:.1f}" y="1" width="3" height="10"/></svg>'
     )
 
 
@@ -56,22 +81,40 @@ def _axes(turns: int) -> list[str]:
         f'text-anchor="middle">{turn}</text>'
         for turn in range(1, turns + 1, every)
     ]
-    middle = (_LEFT + WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">turns</text>')
+    across, down = (_LEFT + WIDTH - _RIGHT) / 2, (_TOP + HEIGHT - _BOTTOM) / 2
+    parts.append(f'<text x="{across}" y="{HEIGHT - 8}" text-anchor="middle">turns</text>')
+    parts.append(
+        f'<text transform="translate(14 {down}) rotate(-90)" text-anchor="middle">solved</text>'
+    )
     return parts
 
 
-def _curve(number: int, name: str, points: Sequence[Estimate], turns: int) -> list[str]:
+def _band(points: Sequence[Estimate], turns: int) -> str:
     at = [(_x(turn, turns), point) for turn, point in enumerate(points, 1)]
-    line = " ".join(f"{x:.1f},{_y(point.value):.1f}" for x, point in at)
-    upper = [f"{x:.1f},{_y(point.high):.1f}" for x, point in at]
-    lower = [f"{x:.1f},{_y(point.low):.1f}" for x, point in reversed(at)]
-    y = HEIGHT + 20 * number + 8
-    return [
-        f'<g class="c{number % COLOURS}">',
-        f'<polygon class="band" points="{" ".join(upper + lower)}"/>',
-        f'<polyline class="curve" points="{line}"/>',
-        *(f'<circle class="dot" r="3" cx="{x:.1f}" cy="{_y(p.value):.1f}"/>' for x, p in at),
-        f'<rect class="dot" x="{_LEFT}" y="{y - 9}" width="14" height="10"/>',
-        f'<text x="{_LEFT + 22}" y="{y}">{escape(name)}</text></g>',
-    ]
+    edge = [f"{x:.1f},{_y(point.high):.1f}" for x, point in at]
+    edge += [f"{x:.1f},{_y(point.low):.1f}" for x, point in reversed(at)]
+    return f'<polygon class="band" points="{" ".join(edge)}"/>'
+
+
+def _curve(points: Sequence[Estimate], turns: int) -> str:
+    at = [(_x(turn, turns), _y(point.value)) for turn, point in enumerate(points, 1)]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    dots = "".join(f'<circle class="dot" r="3" cx="{x:.1f}" cy="{y:.1f}"/>' for x, y in at)
+    return f'<polyline class="curve" points="{line}"/>{dots}'
+
+
+def _legend(names: Sequence[str], colours: Mapping[str, int]) -> tuple[list[str], int]:
+    """Whose curve is which, in two columns if the names are short; and the picture's height."""
+    columns = 2 if max(map(len, names)) <= _LONGEST else 1
+    lines = -(-len(names) // columns)
+    parts = []
+    for number, name in enumerate(names):
+        column, line = divmod(number, lines)
+        x, y = _LEFT + column * (WIDTH - _LEFT) // 2, HEIGHT + _LINE * line + 8
+        parts.append(
+            f'<g class="c{colours[name] % COLOURS}">'
+            f'<line class="curve" x1="{x}" x2="{x + 28}" y1="{y - 4}" y2="{y - 4}"/>'
+            f'<circle class="dot" r="3" cx="{x + 14}" cy="{y - 4}"/>'
+            f'<text x="{x + 36}" y="{y}">{escape(name)}</text></g>'
+        )
+    return parts, HEIGHT + _LINE * lines

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
-from intercode.evaluate.comparison import ALPHA, POWER
+from intercode.evaluate.outcome import LEVELS
 from intercode.evaluate.report import (
     Statistics,
     by_attempts,
@@ -17,45 +15,15 @@ from intercode.evaluate.report import (
     by_turn,
     summarize,
 )
-from intercode.evaluate.report_runs import Paired, Run
-from intercode.evaluate.spending import spending
-from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
+from intercode.evaluate.report_runs import Run
+from intercode.evaluate.spending import spending, total
+from intercode.evaluate.statistics import FEW_CLUSTERS
+from intercode.evaluate.table import Kind, Row, Table, clustered, groups, interval, shown
 
-Kind = Literal["text", "count", "rate", "interval", "points", "number", "precise", "money"]
-Row = tuple[Any, ...]
+__all__ = ["Kind", "Row", "Table", "groups", "of_run", "of_runs"]
 
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of values under columns."""
-
-    title: str
-    columns: tuple[tuple[str, Kind], ...]
-    """Name and kind of each. An ``interval`` is a pair, or None."""
-    rows: tuple[Row, ...]
-    note: str = ""
-
-    def cells(self) -> list[list[str]]:
-        """The rows as people read them."""
-        kinds = [kind for _, kind in self.columns]
-        return [[_shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
-
-
-_GROUP: tuple[tuple[str, Kind], ...] = (
-    ("", "text"),
-    ("episodes", "count"),
-    ("success", "rate"),
-    ("95 % interval", "interval"),
-    ("reward", "precise"),
-    ("turns", "number"),
-    ("seconds", "precise"),
-    ("errors", "count"),
-)
-
-
-def groups(title: str, found: Mapping[str, Statistics], note: str = "") -> Table:
-    """A line for each group of episodes."""
-    return Table(title, _GROUP, tuple(_group(name, stats) for name, stats in found.items()), note)
+_Summaries = Sequence[tuple[Run, Statistics]]
+_MEANS = "Reward, turns and seconds are means over the scored episodes."
 
 
 def of_run(run: Run, tags: int | None = None) -> list[Table]:
@@ -65,13 +33,8 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         run: The run.
         tags: Only the most frequent ones, so many; None: all.
     """
-    outcomes, tables = run.outcomes, []
-    statistics = summarize(outcomes)
-    named = list(by_tag(outcomes).items())
-    note = "" if tags is None or len(named) <= tags else f"{len(named) - tags} more tags"
-    tagged = {f"  {tag}": found for tag, found in named[:tags]}
-    tables.append(groups("Success", {"all": statistics, **tagged}, note))
-    tables.append(_coverage(run, statistics))
+    outcomes, statistics = run.outcomes, summarize(run.outcomes)
+    tables = [groups("Success", {"all": statistics}, _MEANS), _coverage(run, statistics)]
     if levels := by_level(outcomes):
         tables.append(groups("By hardness", levels))
     if statistics.clusters:
@@ -89,81 +52,119 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         tables.append(_turns(run))
     if outcomes:
         tables.append(_spending(run))
+    if named := list(by_tag(outcomes).items()):
+        note = "" if tags is None or len(named) <= tags else f"{len(named) - tags} more tags"
+        tables.append(groups("By tag", dict(named[:tags]), note))
     return tables
 
 
 def of_runs(runs: Sequence[Run]) -> list[Table]:
     """Several runs side by side."""
-    where = list(dict.fromkeys(run.where for run in runs))
-    cells: dict[str, dict[str, str]] = {}
-    for run in runs:
-        stats = summarize(run.outcomes)
-        text = f"{_shown(stats.success_rate, 'rate')} ({_shown(_interval(stats), 'interval')})"
-        cells.setdefault(run.label, {})[run.where] = text
-    matrix = tuple((name, *(row.get(place, "-") for place in where)) for name, row in cells.items())
-    by_run = {f"{run.label}: {run.where}": summarize(run.outcomes) for run in runs}
-    head: tuple[tuple[str, Kind], ...] = (("", "text"), *((place, "text") for place in where))
+    stats = [(run, summarize(run.outcomes)) for run in runs]
+    return [_matrix(stats), *_levels(runs), *_overviews(stats)]
+
+
+def _matrix(stats: _Summaries) -> Table:
+    """The paper's table: who acts, and where."""
+    where = list(dict.fromkeys(run.where for run, _ in stats))
+    cells: dict[str, dict[str, Any]] = {}
+    for run, found in stats:
+        ends = interval(found)
+        cells.setdefault(run.label, {})[run.where] = ends and (found.success_rate, *ends)
+    rows = tuple((name, *(row.get(place) for place in where)) for name, row in cells.items())
+    head: tuple[tuple[str, Kind], ...] = (("", "text"), *((place, "estimate") for place in where))
+    return Table("Success by agent and environment", head, rows, "95 % intervals in brackets.")
+
+
+def _levels(runs: Sequence[Run]) -> list[Table]:
+    """For each environment whose tasks say how hard they are: who acts, and how hard it is."""
+    tables = []
+    for where in dict.fromkeys(run.where for run in runs):
+        found = {run.label: by_level(run.outcomes) for run in runs if run.where == where}
+        levels = [level for level in LEVELS if any(level in row for row in found.values())]
+        if not levels:
+            continue
+        rows = tuple(
+            (name, *(row[level].success_rate if level in row else None for level in levels))
+            for name, row in found.items()
+        )
+        first = next(iter(found.values()))
+        note = ", ".join(f"{level}: {first[level].episodes}" for level in levels if level in first)
+        tables.append(
+            Table(
+                f"Success by hardness: {where}",
+                (("", "text"), *((level, "rate") for level in levels)),
+                rows,
+                f"Episodes of {next(iter(found))}: {note}." if note else "",
+            )
+        )
+    return tables
+
+
+def _overviews(stats: _Summaries) -> list[Table]:
+    """A line for each run: how well, of how much, for what."""
+    columns: tuple[tuple[str, Kind], ...] = (
+        ("run", "text"),
+        ("episodes", "count"),
+        ("success", "rate"),
+        ("95 % interval", "interval"),
+        ("clusters", "count"),
+        ("clustered interval", "interval"),
+        ("reward", "precise"),
+        ("turns", "number"),
+        ("seconds", "precise"),
+    )
+    rows = tuple(
+        (
+            f"{run.label}: {run.where}",
+            found.episodes,
+            found.success_rate,
+            interval(found),
+            found.clusters,
+            clustered(found),
+            found.mean_reward,
+            found.mean_turns,
+            found.mean_seconds,
+        )
+        for run, found in stats
+    )
+    note = _MEANS
+    if any(found.clusters for _, found in stats):
+        note += "\nThe clusters are the images or databases that the episodes took place in."
+    if any(found.few_clusters for _, found in stats):
+        note += f" Intervals with fewer than {FEW_CLUSTERS} of them are likely to be too narrow."
+    covered = tuple((f"{run.label}: {run.where}", *_covered(run)) for run, _ in stats)
     return [
-        Table("Success by agent and environment", head, matrix, "95 % intervals in brackets."),
-        groups("Runs", by_run),
-        Table(
-            "Coverage",
-            (("run", "text"), *_COVERAGE),
-            tuple((f"{run.label}: {run.where}", *_covered(run)) for run in runs),
-        ),
+        Table("Runs", columns, rows, note),
+        Table("Coverage", (("run", "text"), *_COVERAGE), covered),
+        _bill(stats),
     ]
 
 
-def of_pairs(first: Run, pairs: Iterable[tuple[Run, Paired]]) -> list[Table]:
-    """Runs held against the first one, task by task."""
-    rows: list[Row] = []
-    notes = []
-    for run, found in pairs:
-        test, seen = found.test, found.difference
-        rows.append(
-            (
-                run.label,
-                found.tasks,
-                found.first,
-                found.second,
-                seen.value,
-                _known(seen),
-                None if found.drawn is None else (found.drawn.low, found.drawn.high),
-                test and test.only_first,
-                test and test.only_second,
-                test and test.p,
-            )
-        )
-        notes.append(f"{run.label}: {_power(found)}")
+def _bill(stats: _Summaries) -> Table:
+    """What each run took, all in all."""
     columns: tuple[tuple[str, Kind], ...] = (
-        (f"against {first.label}", "text"),
-        ("tasks", "count"),
-        ("first", "rate"),
-        ("this", "rate"),
-        ("difference", "points"),
-        ("95 % interval", "interval"),
-        ("clustered bootstrap", "interval"),
-        ("only first", "count"),
-        ("only this", "count"),
-        ("McNemar's p", "precise"),
+        ("run", "text"),
+        ("turns", "count"),
+        ("seconds", "number"),
+        ("tokens in", "count"),
+        ("tokens out", "count"),
+        ("dollars", "money"),
+        ("a success", "money"),
     )
-    return [Table("Task by task", columns, tuple(rows), " ".join(notes))] if rows else []
-
-
-def _power(found: Paired) -> str:
-    text = f"on {found.tasks} tasks "
-    if not found.differing:
-        text += "both do the same"
-    elif found.detectable is None:
-        text += "no difference can be found with any certainty"
-    else:
-        text += (
-            f"a difference of {100 * found.detectable:.1f} points is found {100 * POWER:.0f} times "
-            f"in a hundred (level {ALPHA})"
+    rows = tuple(
+        (
+            f"{run.label}: {run.where}",
+            sum(outcome.turns for outcome in run.outcomes),
+            total(outcome.seconds for outcome in run.outcomes),
+            found.tokens_in,
+            found.tokens_out,
+            found.cost,
+            found.cost / found.successes if found.successes and found.cost is not None else None,
         )
-    if found.needed is not None:
-        text += f"; the one that was seen would take {found.needed} tasks"
-    return text + "."
+        for run, found in stats
+    )
+    return Table("What it took", columns, rows, "Of all episodes, those with errors too.")
 
 
 _COVERAGE: tuple[tuple[str, Kind], ...] = (
@@ -203,8 +204,8 @@ def _covered(run: Run) -> Row:
 
 
 def _clustered(statistics: Statistics) -> str:
-    ends = (statistics.clustered_low, statistics.clustered_high)
-    text = f"Success with these {statistics.clusters} as clusters: {_shown(ends, 'interval')}."
+    ends = shown(clustered(statistics), "interval")
+    text = f"Success with these {statistics.clusters} as clusters: {ends}."
     if statistics.few_clusters:
         text += f" They are fewer than {FEW_CLUSTERS}: the interval is likely to be too narrow."
     return text
@@ -253,40 +254,3 @@ def _spending(run: Run) -> Table:
         for name, found in spending(run.outcomes).items()
     ]
     return Table("Where it went", columns, tuple(rows))
-
-
-def _group(name: str, stats: Statistics) -> Row:
-    return (
-        name,
-        stats.episodes,
-        stats.success_rate,
-        _interval(stats),
-        stats.mean_reward,
-        stats.mean_turns,
-        stats.mean_seconds,
-        stats.errors,
-    )
-
-
-def _known(seen: Estimate) -> tuple[float, float] | None:
-    """Its interval, unless one task, or tasks that are all alike, tell nothing of it."""
-    return (seen.low, seen.high) if 0 < seen.high - seen.low < math.inf else None
-
-
-def _interval(stats: Statistics) -> tuple[float, float] | None:
-    if stats.success_low is None or stats.success_high is None:
-        return None
-    return stats.success_low, stats.success_high
-
-
-def _shown(value: Any, kind: Kind) -> str:
-    if value is None:
-        return "-"
-    if kind == "interval":
-        return f"{100 * value[0]:.1f} - {100 * value[1]:.1f} %"
-    if kind == "rate":
-        return f"{100 * value:.1f} %"
-    if kind == "points":
-        return f"{100 * value:+.1f}"
-    digits = {"number": 1, "precise": 3, "money": 4}.get(kind)
-    return str(value) if digits is None else f"{value:.{digits}f}"

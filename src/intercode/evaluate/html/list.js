@@ -1,13 +1,15 @@
-// The episodes of a report: a list to filter and search, and a page for each.
+// The episodes of a report: a list to filter, sort and search. Their pages are in episode.js.
 // Everything that is shown comes from programs and models: it is only ever set as text.
 "use strict";
 
 const PAGE = 100;
+const TITLE = document.title;
 const byId = (name) => document.getElementById(name);
 const chunks = new Map();
 let index = [];
 let shown = [];
 let generation = 0;
+let left = 0; // where the list was scrolled to
 
 async function unpacked(name) {
   const packed = Uint8Array.from(atob(byId(name).textContent.trim()), (c) => c.charCodeAt(0));
@@ -71,8 +73,8 @@ async function filter() {
   const rows = index.filter(
     (row) => (run === "" || row.run === Number(run)) && (state === "" || said(row) === state)
   );
-  shown = [];
-  if (wanted === "") shown = rows;
+  sort(rows, byId("order").value);
+  shown = wanted === "" ? rows : [];
   byId("list").replaceChildren();
   let seen = 0;
   for (const row of wanted === "" ? [] : rows) {
@@ -86,8 +88,16 @@ async function filter() {
     if (++seen % 500 === 0) tell(`searching: ${seen} of ${rows.length}, ${shown.length} found`);
   }
   if (wanted === "") more();
-  tell(`${shown.length} of ${index.length} episodes`);
+  tell(`${shown.length.toLocaleString("en")} of ${plural(index.length.toLocaleString("en"), "episode")}`);
   byId("more").hidden = byId("list").children.length >= shown.length;
+}
+
+function sort(rows, order) {
+  if (order === "") return;
+  const [name, sign] = order.startsWith("-") ? [order.slice(1), -1] : [order, 1];
+  // Errors have no reward: they stand behind all that have one.
+  const value = (row) => (row[name] === null ? Infinity : row[name]);
+  rows.sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) || a.number - b.number);
 }
 
 function found(value, wanted) {
@@ -107,13 +117,18 @@ function more() {
   byId("more").hidden = list.children.length >= shown.length;
 }
 
+const plural = (count, word) => `${count} ${word}${String(count) === "1" ? "" : "s"}`;
+const runName = (row) => byId("run").options[row.run + 1].textContent;
+
 function line(row) {
   const link = element("a");
   link.href = "#episode-" + row.number;
   const kind = row.success ? "good" : row.status === "error" ? "bad" : "";
-  link.append(element("span", said(row), kind), element("span", row.task), element("span", row.query));
-  const reward = row.reward === null ? "no reward" : row.reward.toFixed(3);
-  link.append(element("span", `${reward} · ${row.turns} turns`));
+  const task = row.epoch ? `${row.task} (attempt ${row.epoch + 1})` : row.task;
+  link.append(element("span", said(row), kind), element("span", task, "task"));
+  link.append(element("span", runName(row), "run"), element("span", row.query, "query"));
+  const reward = row.reward === null ? "" : `${row.reward.toFixed(3)} · `;
+  link.append(element("span", reward + plural(row.turns, "turn"), "numbers"));
   const item = element("li");
   item.append(link);
   return item;
@@ -122,62 +137,43 @@ function line(row) {
 async function route() {
   const match = /^#episode-(\d+)$/.exec(location.hash);
   const row = match && index[Number(match[1])];
-  byId("episodes").hidden = Boolean(row);
-  byId("report").hidden = Boolean(row);
+  const wasOpen = !byId("episode").hidden;
+  if (row && !wasOpen) left = window.scrollY;
+  for (const part of ["episodes", "report", "contents", "title"]) byId(part).hidden = Boolean(row);
   byId("episode").hidden = !row;
-  if (!row) return;
+  document.title = row ? `${row.task} · ${TITLE}` : TITLE;
+  if (!row) {
+    if (match) tell(`there is no episode ${match[1]}`);
+    if (wasOpen && location.hash === "#episodes") window.scrollTo(0, left);
+    return;
+  }
   const episode = (await chunk(row.chunk))[row.offset];
   byId("episode").replaceChildren(...page(row, episode));
   window.scrollTo(0, 0);
+  byId("episode").querySelector("h2").focus({ preventScroll: true });
 }
 
-function page(row, episode) {
-  const wanted = words();
-  const back = element("nav");
-  const links = [["#episodes", "← all episodes"]];
+function beside(row, step) {
   const place = shown.indexOf(row);
-  if (place > 0) links.push(["#episode-" + shown[place - 1].number, "previous"]);
-  if (place >= 0 && place + 1 < shown.length) links.push(["#episode-" + shown[place + 1].number, "next"]);
-  for (const [href, text] of links) {
-    const link = element("a", text);
-    link.href = href;
-    back.append(link, "  ");
-  }
-  const facts = [said(row), `reward ${row.reward === null ? "none" : row.reward}`, `${row.turns} turns`];
-  facts.push(`${row.seconds.toFixed(3)} s`, byId("run").options[row.run + 1].textContent);
-  if (row.epoch) facts.push(`attempt ${row.epoch + 1}`);
-  const parts = [back, element("h2", row.task), element("p", facts.join(" · "), "facts")];
-  parts.push(marked("pre", episode.query, "query", wanted));
-  if (episode.error) parts.push(element("p", episode.error, "warning"));
-  episode.turns.forEach((turn, number) => {
-    const box = element("div", undefined, "turn");
-    const meta = [`turn ${number + 1}`, `${turn.seconds.toFixed(3)} s`];
-    if (turn.exit_code !== null) meta.push(`exit ${turn.exit_code}`);
-    if (turn.reward) meta.push(`reward ${turn.reward}`);
-    box.append(element("div", meta.join(" · "), "meta"));
-    if (turn.action) box.append(marked("pre", turn.action, turn.ok ? "action" : "action failed", wanted));
-    else box.append(element("div", "no action", "bad"));
-    if (turn.observation) box.append(marked("pre", turn.observation, "observation", wanted));
-    if (Object.keys(turn.info).length) box.append(folded("more", JSON.stringify(turn.info, null, 2)));
-    parts.push(box);
-  });
-  if (episode.answer !== null) parts.push(element("div", "answer", "meta"), marked("pre", episode.answer, "action", wanted));
-  if (episode.score) parts.push(folded("score", JSON.stringify(episode.score, null, 2)));
-  const { model, ...rest } = episode.metadata;
-  if (model) parts.push(dialogue(model, wanted));
-  parts.push(folded("record", JSON.stringify(rest, null, 2)));
-  return parts;
+  return place < 0 ? undefined : shown[place + step];
 }
 
-function dialogue(model, wanted) {
-  const made = element("details");
-  made.append(element("summary", `what was said to the model (${(model.messages || []).length} messages)`));
-  for (const message of model.messages || []) {
-    made.append(element("div", message.role, "meta"), marked("pre", message.content, message.role, wanted));
-    if (message.tool_calls) made.append(element("pre", JSON.stringify(message.tool_calls, null, 2)));
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, select")) return;
+  const match = /^#episode-(\d+)$/.exec(location.hash);
+  if (event.key === "/") {
+    if (match) location.hash = "#episodes";
+    byId("episodes").hidden = false;
+    byId("words").focus();
+    event.preventDefault();
+  } else if (match && event.key === "Escape") {
+    location.hash = "#episodes";
+  } else if (match) {
+    const step = { j: 1, ArrowRight: 1, k: -1, ArrowLeft: -1 }[event.key];
+    const next = step && beside(index[Number(match[1])], step);
+    if (next) location.hash = "#episode-" + next.number;
   }
-  made.append(folded("calls", JSON.stringify(model.calls || [], null, 2)));
-  return made;
 }
 
 async function start() {
@@ -193,12 +189,18 @@ async function start() {
     clearTimeout(timer);
     timer = setTimeout(filter, 250);
   });
-  for (const name of ["run", "state"]) byId(name).addEventListener("change", filter);
+  byId("list").className = byId("run").options.length === 2 ? "one" : "";
+  byId("run").hidden = byId("run").options.length === 2;
+  for (const name of ["run", "state", "order"]) byId(name).addEventListener("change", filter);
   byId("filter").addEventListener("submit", (event) => event.preventDefault());
   byId("more").addEventListener("click", more);
   window.addEventListener("hashchange", route);
+  document.addEventListener("keydown", key);
+  window.addEventListener("beforeprint", () => {
+    for (const folds of document.querySelectorAll("details")) folds.open = true;
+  });
   await filter();
   await route();
 }
 
-start();
+start().catch((error) => tell(`the episodes cannot be shown: ${error.message}; a newer browser may be needed`));
