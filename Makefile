@@ -31,8 +31,8 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 	@$(BIN)/pip install $(PIP_FLAGS) -e '.[test,lint]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ## Watch an agent being evaluated on interactive Bash tasks
-	@$(BIN)/intercode run bash --agent oracle --limit 8 --workers 2 --show
+demo: $(VENV)/.demo  ## Watch an episode, then three scripted agents in all environments
+	@$(BIN)/intercode demo
 
 test: $(VENV)/.test  ## Install what the tests need, and run them all
 	@scripts/need-system debootstrap docker-registry git perl skopeo
