@@ -20,6 +20,7 @@ COMMANDS = {
     "run": "run an agent over tasks",
     "sweep": "run every agent with every model everywhere, and compare",
     "resume": "go on with a run that was stopped, or has errors",
+    "rescore": "score a recorded run again, with another reward",
     "score": "score predictions that were made elsewhere",
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",

@@ -13,7 +13,7 @@ from intercode.errors import RecordError
 from intercode.evaluate.provenance import own_versions
 
 FORMAT = 1
-_IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded")
+_IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded", "rescored")
 
 
 def describe(
