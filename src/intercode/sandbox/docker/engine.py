@@ -54,15 +54,15 @@ class Engine:
     def _connect(self) -> APIClient:
         try:
             import docker
+
+            from intercode.sandbox.docker.client import Client
         except ImportError:
             raise SandboxUnavailableError(
                 f"the sandbox 'docker' needs the package docker: {INSTALL}", INSTALL
             ) from None
         environment = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
         try:
-            return docker.APIClient(
-                **{"version": "auto", **environment, "base_url": self.url, "timeout": _SECONDS}
-            )
+            return Client(self.url, **{**environment, "timeout": _SECONDS})
         except docker.errors.DockerException as error:
             raise unavailable(self.url, error) from error
 
