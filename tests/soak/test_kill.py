@@ -11,24 +11,14 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from intercode.sandbox.native import cgroup
+from .killed import cgroups_of, intercode, kill
 
 KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "5"))
 TASKS = [{"task_id": f"t{n}", "query": "Say it.", "gold": f"echo {n}"} for n in range(50)]
-
-
-def intercode(*args: str) -> list[str]:
-    return [sys.executable, "-m", "intercode.cli", *args]
-
-
-def cgroups_of(pid: int) -> list[Path]:
-    return [f for _, p in cgroup.parents() for f in Path(p).glob(f"{cgroup.PREFIX}{pid}-*")]
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
@@ -47,11 +37,8 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
             process = subprocess.Popen(command, stderr=file, stdout=file, start_new_session=True)
         time.sleep(moments.uniform(0.2, 4.0))
         assert process.poll() is None, log.read_text()
-        descendants = list(_descendants(process.pid))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        kill(process)
         claimed = [int(n) for n in re.findall(r"^(\d+)/\d+ ", log.read_text(), re.MULTILINE)]
-        _gone(descendants)
         episodes = out / "episodes.jsonl"
         lines = episodes.read_bytes().split(b"\n")[:-1] if episodes.exists() else []
         recorded = [json.loads(line) for line in lines]
@@ -64,28 +51,3 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         assert not cgroups_of(process.pid)
         print(f"kill {attempt + 1}: {len(recorded)} episodes recorded")
     assert len(recorded) > 0
-
-
-def _descendants(pid: int) -> set[int]:
-    try:
-        found = {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-    except OSError:
-        return set()
-    return found | {p for child in found for p in _descendants(child)}
-
-
-def _gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        alive = [pid for pid in pids if _runs(pid)]
-        if not alive:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"still alive: {alive}")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
