@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from intercode.episode import Turn
@@ -60,6 +61,22 @@ class HasMetadata(Protocol):
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Plain JSON types. Asked once, when the episode has ended, in whatever way."""
+
+
+@runtime_checkable
+class LeavesOutWaiting(Protocol):
+    """What an agent may have besides: a limit on its time, in which waiting does not count."""
+
+    def leave_out(self, seconds: float) -> None:
+        """So long it was made to wait."""
+
+
+@runtime_checkable
+class CallsModel(Protocol):
+    """What a factory may have besides: calls to a model, of which not all may be made at once."""
+
+    def calling(self, permits: AbstractContextManager[float]) -> AgentFactory:
+        """The same, but each call holds a permit; entered, that says how long it was waited for."""
 
 
 @runtime_checkable

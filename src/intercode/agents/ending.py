@@ -18,6 +18,7 @@ class EpisodeLimits:
     """What one episode may take; None: any amount. Looked at before every turn."""
 
     seconds: float | None = None
+    """Without those in which it waited for other episodes."""
     tokens: int | None = None
     cost: float | None = None
     """In US dollars."""
@@ -67,6 +68,10 @@ class Bounded:
                 self._ended_by = "context"
         return "submit"
 
+    def leave_out(self, seconds: float) -> None:
+        """So long it was made to wait."""
+        self._began += seconds
+
     def episode_metadata(self) -> dict[str, Any]:
         """The transcript, and which limit ended the episode, if one did."""
         ended = {} if self._ended_by is None else {"ended_by": self._ended_by}
@@ -75,7 +80,8 @@ class Bounded:
     def _reached(self) -> str | None:
         """The limit that is reached."""
         limits, spent = self._limits, self._transcript
-        if limits.seconds is not None and time.monotonic() - self._began >= limits.seconds:
+        took = time.monotonic() - self._began - spent.waited
+        if limits.seconds is not None and took >= limits.seconds:
             return "seconds"
         if limits.tokens is not None and spent.usage.total >= limits.tokens:
             return "tokens"

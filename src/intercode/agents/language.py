@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -103,6 +105,7 @@ class LanguageAgents:
         self._strategy = strategy
         self._model = model
         self._options = options
+        self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)
 
     def facts(self) -> dict[str, Any]:
@@ -119,6 +122,12 @@ class LanguageAgents:
         if self._options.schema:
             for task in tasks:
                 describe_tables(task)
+
+    def calling(self, permits: AbstractContextManager[float]) -> LanguageAgents:
+        """The same, but each call to the model holds a permit."""
+        same = copy(self)
+        same._permits = permits
+        return same
 
     def __call__(self, task: Task) -> Agent:
         """The agent of one episode, in a shell that nothing more is known of."""
@@ -137,7 +146,7 @@ class LanguageAgents:
             )
         options = self._options
         scene = Scene.of(env, task, setting=options.setting, schema=options.schema)
-        transcript = Transcript(self._model)
+        transcript = Transcript(self._model, self._permits)
         talk = Talk(
             Dialogue(
                 self._chosen_by(transcript, scene),

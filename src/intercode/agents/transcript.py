@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -18,16 +19,20 @@ class Transcript:
 
     Args:
         model: The one that answers.
+        permits: Held by each call; entered, they say how long was waited. None: no waiting.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, permits: AbstractContextManager[float] | None = None) -> None:
         self.name = model.name
         self.usage = Usage()
         self.cost: float | None = 0.0
         """In US dollars; None once the price of a call is unknown."""
         self.turn = 0
         """The turn that is being decided on."""
+        self.waited = 0.0
+        """Seconds until calls could be made, all together."""
         self._model = model
+        self._permits = nullcontext(0.0) if permits is None else permits
         self._messages: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
         self._seen: dict[int, tuple[Message, int]] = {}
@@ -52,7 +57,9 @@ class Transcript:
         self._calls.append(call)
         self._tools = tools
         try:
-            reply = self._model.complete(messages, settings, tools)
+            with self._permits as waited:
+                self.waited += waited
+                reply = self._model.complete(messages, settings, tools)
         except ModelError as error:
             call["error"] = type(error).__name__
             raise

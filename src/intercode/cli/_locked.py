@@ -18,7 +18,7 @@ from intercode.sandbox.images.spec import parse
 
 _OF_THE_CALL = {
     *("accept", "debug", "env_option", "exclude", "json", "locked", "out", "quiet", "retries"),
-    *("run", "show", "workers"),
+    *("max_connections", "max_sandboxes", "run", "show", "workers"),
 }
 """Options that say nothing of what is run, or that the record has under another name."""
 _DEFAULTS = {"agent": "oracle", "epochs": 1, "protocol": "default", "seed": 0}

@@ -96,5 +96,7 @@ def _fill(args: argparse.Namespace, folder: Path, session: dict[str, Any]) -> No
         raise UsageError(f"{folder} was to have {before} epochs: --epochs {args.epochs} is fewer")
     settings = session["settings"]
     args.workers = args.workers or settings["workers"]
+    for name in ("max_connections", "max_sandboxes"):
+        setattr(args, name, getattr(args, name) or settings.get(name))
     args.retries = settings["max_retries"] if args.retries is None else args.retries
     args.out = args.locked = folder

@@ -105,6 +105,18 @@ def add_how(parser: argparse.ArgumentParser) -> None:
         help="episodes at a time (default: 1)",
     )
     how.add_argument(
+        "--max-connections",
+        type=_options.positive,
+        metavar="N",
+        help="calls to the model at a time (default: as many as workers)",
+    )
+    how.add_argument(
+        "--max-sandboxes",
+        type=_options.positive,
+        metavar="N",
+        help="busy sandboxes at a time (default: twice the cores)",
+    )
+    how.add_argument(
         "--retries",
         type=_options.natural,
         default=2,
@@ -172,6 +184,8 @@ def carry_out(
             who.agent,
             setting.make,
             workers=args.workers,
+            max_connections=args.max_connections,
+            max_sandboxes=args.max_sandboxes,
             out=out,
             limit=args.limit,
             tasks=args.tasks,

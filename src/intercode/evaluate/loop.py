@@ -7,9 +7,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
-from intercode.agents.base import Agent, AgentError, AgentFactory, HasMetadata, KnowsEnvironment
+from intercode.agents.base import (
+    Agent,
+    AgentError,
+    AgentFactory,
+    CallsModel,
+    HasMetadata,
+    KnowsEnvironment,
+    LeavesOutWaiting,
+)
 from intercode.episode import Episode, Turn
 from intercode.errors import ModelError, UsageError
+from intercode.evaluate.permits import Permits, Stopped
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -43,6 +52,8 @@ def run_episode(
     epoch: int = 0,
     name: str = "",
     on_action: Callable[[Task, str], None] | None = None,
+    calls: Permits | None = None,
+    sandboxes: Permits | None = None,
 ) -> Episode:
     """Let an agent try a task once.
 
@@ -54,6 +65,9 @@ def run_episode(
         epoch: Which of several attempts at the task this is, for the record.
         name: The agent's name, for the record.
         on_action: Called with each action before it is taken.
+        calls: Held by each call to the model; by an agent that does not say when it makes one,
+            while it decides.
+        sandboxes: Held while the environment is reset, and while it takes an action.
 
     Raises:
         AgentError: The agent raised, or gave something that is no action.
@@ -62,7 +76,11 @@ def run_episode(
         SandboxError: The sandbox died.
         RewardError: The result could not be judged.
     """
-    observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
+    acting, sandboxes = calls or Permits(), sandboxes or Permits()
+    if isinstance(agent, CallsModel):
+        agent, acting = agent.calling(acting), Permits()
+    with sandboxes:
+        observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
     episode = env.episode
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
@@ -76,10 +94,14 @@ def run_episode(
     try:
         terminated = truncated = False
         while not (terminated or truncated):
-            action = _act(actor, observation, episode.turns)
+            with acting as waited:
+                _leave_out(waited, actor)
+                action = _act(actor, observation, episode.turns)
             if on_action is not None:
                 on_action(task, action)
-            observation, _, terminated, truncated, _ = env.step(action)
+            with sandboxes as waited:
+                _leave_out(waited, actor)
+                observation, _, terminated, truncated, _ = env.step(action)
     finally:
         if isinstance(actor, HasMetadata):
             episode.metadata.update(actor.episode_metadata())
@@ -89,13 +111,19 @@ def run_episode(
 def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = actor.act(observation, turns)
-    except ModelError:
+    except (ModelError, Stopped):
         raise  # no fault in the agent
     except Exception as error:
         raise AgentError(f"the agent raised {_described(error)}") from error
     if not isinstance(action, str):
         raise AgentError(f"the agent's action is no text but {type(action).__name__}")
     return action
+
+
+def _leave_out(waited: float, actor: Agent) -> None:
+    """Waiting for one's turn is in no limit of the agent's time."""
+    if waited and isinstance(actor, LeavesOutWaiting):
+        actor.leave_out(waited)
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:

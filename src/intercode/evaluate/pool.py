@@ -10,8 +10,9 @@ from collections.abc import Generator, Sequence
 from intercode.episode import Episode
 from intercode.errors import BudgetError, ModelAccessError
 from intercode.evaluate.interrupts import Interrupts
+from intercode.evaluate.permits import Stopped
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.worker import Job, Orders, Stopped, Worker
+from intercode.evaluate.worker import Job, Orders, Worker
 
 TICK = 0.1
 """Seconds between looks at the clock for those who watch."""
@@ -26,6 +27,7 @@ class Pool:
 
     def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
         self._jobs = iter(jobs)
+        self._orders = orders
         self._workers = [Worker(orders) for _ in range(min(workers, len(jobs)))]
         # Daemons, so that a worker that hangs cannot keep the process from ending.
         self._threads = [
@@ -76,6 +78,7 @@ class Pool:
     def _stop(self) -> None:
         """Pull the sandboxes out from under the workers and wait a little for them."""
         self._draining = True
+        self._orders.stop()
         for worker in self._workers:
             worker.stop()
         deadline = time.monotonic() + PATIENCE

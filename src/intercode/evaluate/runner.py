@@ -17,6 +17,7 @@ from intercode.evaluate import drift, manifest
 from intercode.evaluate.interrupts import Interrupts
 from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, latest, read_episodes, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
+from intercode.evaluate.permits import Permits, default_sandboxes
 from intercode.evaluate.pool import Pool
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
@@ -71,6 +72,8 @@ def evaluate(
     env_factory: Callable[[], EpisodeEnv],
     *,
     workers: int = 1,
+    max_connections: int | None = None,
+    max_sandboxes: int | None = None,
     out: str | Path | None = None,
     limit: int | None = None,
     tasks: Sequence[str] | None = None,
@@ -97,6 +100,10 @@ def evaluate(
         agent: A factory, or a name as `intercode.agents.registry.get` takes it.
         env_factory: Makes an environment over this dataset; called in each worker.
         workers: Threads, each with an environment of its own.
+        max_connections: Calls to the model at a time; for an agent that is no language model of
+            ours: agents that act at a time. None: as many as workers.
+        max_sandboxes: Environments at a time that are reset, take an action or score; None: twice
+            as many as cores. Waiting is in no time limit.
         out: The run's folder; None keeps the episodes in memory.
         limit: Only the first so many tasks.
         tasks: Only these, by id.
@@ -122,6 +129,8 @@ def evaluate(
     """
     if workers < 1 or epochs < 1 or max_retries < 0:
         raise UsageError("workers and epochs must be at least 1, retries at least 0")
+    if any(most is not None and most < 1 for most in (max_connections, max_sandboxes)):
+        raise UsageError("max_connections and max_sandboxes must be at least 1")
     options = dict(agent_options or {})
     factory = registry.get(agent, **options) if isinstance(agent, str) else agent
     facts: dict[str, Any] = {}
@@ -150,7 +159,14 @@ def evaluate(
         excluded=exclude or {},
     )
     session = manifest.session(
-        context, workers=workers, limit=limit, tasks=tasks, epochs=epochs, max_retries=max_retries
+        context,
+        workers=workers,
+        max_connections=max_connections,
+        max_sandboxes=max_sandboxes,
+        limit=limit,
+        tasks=tasks,
+        epochs=epochs,
+        max_retries=max_retries,
     )
     if locked is not None:
         drift.refuse(locked, {**wanted, "sessions": [session]}, accept)
@@ -175,6 +191,8 @@ def evaluate(
             env_name=str((settings or {}).get("env", "")),
             record=kept.append if log is None else log.append,
             on_action=(progress := progress or Progress()).action,
+            calls=Permits(max_connections),
+            sandboxes=Permits(max_sandboxes or default_sandboxes()),
         )
         pool = Pool([job for job in jobs if job.key not in done], orders, workers)
         progress.begin(len(jobs), list(done.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.base import AgentError, AgentFactory
@@ -18,6 +18,7 @@ from intercode.errors import (
     TaskError,
 )
 from intercode.evaluate.loop import EpisodeEnv, episode_seed, failed, run_episode
+from intercode.evaluate.permits import Permits, Stopped
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -53,10 +54,15 @@ class Orders:
     record: Callable[[Episode], None]
     """Returns when the episode is safe."""
     on_action: Callable[[Task, str], None]
+    calls: Permits = field(default_factory=Permits)
+    """For calls to the model; see `intercode.evaluate.loop.run_episode`."""
+    sandboxes: Permits = field(default_factory=Permits)
+    """For sandboxes to be busy."""
 
-
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """The run was told to stop at once; this episode has no end."""
+    def stop(self) -> None:
+        """Let nobody wait for his turn any longer."""
+        self.calls.close()
+        self.sandboxes.close()
 
 
 class Worker:
@@ -123,6 +129,8 @@ class Worker:
             epoch=job.epoch,
             name=self._orders.agent_name,
             on_action=self._orders.on_action,
+            calls=self._orders.calls,
+            sandboxes=self._orders.sandboxes,
         )
 
     def _partial(self) -> Episode | None:
