@@ -1,0 +1,52 @@
+"""``intercode images``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from intercode.cli.main import main
+
+from . import make_tar
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tar = make_tar(tmp_path / "a.tgz", ("x", b"1"))
+    assert main(["images", "list"]) == 0
+    assert "no images are built yet" in capsys.readouterr().out
+    assert main(["images", "build", "host", f"scratch+{tar}", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [image["name"] for image in json.loads(out)["images"]] == ["host", "scratch+a.tgz"]
+    assert "built host" in err
+    assert main(["images", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "scratch+a.tgz" in out and "in use" in out and "nl2bash" in out
+    assert main(["images", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert len(listed["images"]) == 3 and "nl2bash" in listed["recipes"]
+    assert main(["images", "prune", "--all", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["build", "nope"], 2),
+        (["build", "host+x"], 2),
+        (["build", "host+/nonexistent.tar"], 1),
+        (["build", "debian:x["], 1),
+    ],
+)
+def test_command_fails(arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["images", *arguments]) == code
+    out, err = capsys.readouterr()
+    assert not out and "error:" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["build"], ["prune", "--unused-for", "3"]])
+def test_command_usage(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["images", *arguments])
+    assert caught.value.code == 2

@@ -1,0 +1,124 @@
+"""The host's own system as an image."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import intercode
+from intercode.errors import ImageError
+from intercode.sandbox.images import (
+    host,
+    resolve,
+)
+
+from . import as_root
+
+
+def test_host() -> None:
+    image = resolve("host")
+    (layer,) = image.layers
+    assert image.host and image.cwd == "/root"
+    assert image.env["HOME"] == "/root" and "INTERCODE_CACHE" not in image.env
+    assert stat.S_IMODE((layer / "root").stat().st_mode) == 0o700
+    for name in ("tmp", "var/tmp", "run/lock"):
+        assert stat.S_IMODE((layer / name).stat().st_mode) == 0o1777
+    for name in ("usr", "proc", "sys", "dev", "home", "var/log", "etc/alternatives"):
+        assert stat.S_IMODE((layer / name).stat().st_mode) == 0o755
+    assert not list((layer / "usr").iterdir())
+    for name in ("bin", "lib", "sbin"):
+        if Path("/", name).is_symlink():
+            assert (layer / name).readlink() == Path("/", name).readlink()
+    users = (layer / "etc/passwd").read_text()
+    assert users.startswith("root:x:0:0:root:/root:/bin/bash\n")
+    assert all(line.count(":") == 6 for line in users.splitlines())
+    assert "nogroup:x:65534:\n" in (layer / "etc/group").read_text()
+    assert (layer / "etc/alternatives/awk").is_symlink() == Path("/etc/alternatives/awk").exists()
+
+
+def test_host_has_nothing_of_its_owner() -> None:
+    (layer,) = resolve("host").layers
+    etc = {path.name for path in (layer / "etc").iterdir()}
+    assert not etc & {"shadow", "gshadow", "resolv.conf", "machine-id", "ssh", "gitconfig"}
+    name = os.uname().nodename
+    assert name not in (layer / "etc/hosts").read_text().split()
+    assert (layer / "etc/hostname").read_text() == "intercode\n"
+    theirs = {line.split(":")[0] for line in Path("/etc/passwd").read_text().splitlines()}
+    ours = {line.split(":")[0] for line in (layer / "etc/passwd").read_text().splitlines()}
+    assert not {user for user in ours & theirs if user.startswith(("systemd", "postgres"))}
+
+
+@as_root
+@pytest.mark.parametrize("layout", ["lib/site-packages", "src"])
+def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
+    """Golds, and the puzzles' generator, wherever below /usr it is installed or checked out."""
+    with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as top:
+        package = Path(top, layout, "intercode")
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(intercode.__file__).parent, package, ignore=ignored)
+        Path(top, "pyproject.toml").touch()
+        info = package.parent / "intercode_gym-0.dist-info"
+        info.mkdir()
+        Path(info, "direct_url.json").write_text("{}")
+        Path(top, "others").mkdir()
+        Path(top, "others", "program").touch()
+        code = """
+            import json, sys
+            import intercode
+            from intercode.sandbox import get_provider
+            sandbox = get_provider().start()
+            seen = sandbox.exec(["find", sys.argv[1], "!", "-type", "d"]).stdout.decode()
+            print(json.dumps([intercode.__file__, sorted(seen.split())]))
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code), top],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(package.parent), *sys.path]),
+                "INTERCODE_CACHE": f"{top}/cache",
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        others = [f"{top}/others/program", f"{top}/pyproject.toml"] if layout != "src" else []
+        assert json.loads(done.stdout) == [str(package / "__init__.py"), others]
+
+
+def test_host_is_the_same_under_any_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def modes(folder: Path) -> dict[str, int]:
+        return {str(p.relative_to(folder)): p.lstat().st_mode for p in folder.rglob("*")}
+
+    first = resolve("host")
+    monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "other"))
+    old = os.umask(0o077)
+    try:
+        second = resolve("host")
+    finally:
+        os.umask(old)
+    assert first.digest == second.digest
+    assert modes(first.layers[0]) == modes(second.layers[0])
+
+
+def test_host_names_the_missing_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program in host._PROGRAMS:
+        if program not in ("awk", "diff"):
+            (tmp_path / program).touch(0o755)
+    monkeypatch.setattr(host, "SEARCH_PATH", str(tmp_path))
+    with pytest.raises(ImageError, match="apt-get install diffutils mawk"):
+        resolve("host")
+
+
+def test_host_takes_no_argument() -> None:
+    with pytest.raises(ImageError, match="no argument"):
+        resolve("host:x")

@@ -1,0 +1,54 @@
+"""Scripts as layers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from intercode.errors import ImageError
+from intercode.sandbox.images import (
+    Image,
+    resolve,
+)
+
+from . import SOURCE
+
+
+def test_script_is_run_once_over_its_base(tmp_path: Path) -> None:
+    calls: list[tuple[str, bytes]] = []
+
+    def build(image: Image, script: bytes, layer: Path) -> None:
+        calls.append((image.name, script))
+        (layer / f"made{len(calls)}").touch()
+
+    one, two = tmp_path / "one.sh", tmp_path / "two.sh"
+    one.write_text("echo one")
+    two.write_text("echo two")
+    image = resolve(f"host+{one}+{two}", build_script=build)
+    assert calls == [("host", b"echo one"), ("host+one.sh", b"echo two")]
+    assert image.name == "host+one.sh+two.sh" and image.host
+    assert (image.layers[1] / "made1").exists() and (image.layers[2] / "made2").exists()
+    resolve(f"host+{one}+{two}", build_script=build)
+    resolve(f"host+{one}", build_script=build)
+    assert len(calls) == 2
+    two.write_text("echo other")
+    os.utime(two, ns=(0, two.stat().st_mtime_ns + 1))
+    assert resolve(f"host+{one}+{two}", build_script=build).digest != image.digest
+    assert len(calls) == 3
+
+
+def test_script_without_a_sandbox_to_run_in(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").touch()
+    with pytest.raises(ImageError, match="needs a sandbox"):
+        resolve(f"host+{tmp_path}/a.sh")
+
+
+def test_builtin_addition() -> None:
+    files = sorted((SOURCE / "intercode/datasets/builtin").glob("*.sh"))
+    if not files:
+        pytest.skip("none yet")
+    seen: list[bytes] = []
+    resolve(f"host+builtin:{files[0].name}", build_script=lambda image, s, layer: seen.append(s))
+    assert seen == [files[0].read_bytes()]
