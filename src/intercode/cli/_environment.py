@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from intercode import datasets
 from intercode.cli import _options
+from intercode.cli._patience import Patience
 from intercode.cli._text import safe
 from intercode.databases import engine_name, shared_engine
 from intercode.envs import create
@@ -162,6 +163,7 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
         SandboxUnavailableError: This machine permits no sandbox.
         DatabaseError: A database server cannot be reached or started.
     """
+    say = _silent if getattr(args, "quiet", False) else _say
     limits = _options.limits(args)
     given = {option: getattr(args, option) for option in _options.ENVIRONMENT}
     given = {option: value for option, value in given.items() if value is not None}
@@ -184,7 +186,7 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     facts = {"env": name, "protocol": args.protocol, "image": args.image}
     if "engine" in known:
         sandbox = given.get("provider", "native")
-        engine = options["engine"] = shared_engine(args.engine or "sqlite", _say, sandbox)
+        engine = options["engine"] = shared_engine(args.engine or "sqlite", say, sandbox)
         facts["engine"] = {"name": engine.name, **engine.facts()}
         if "provider" in given:
             facts["sandbox"] = sandbox
@@ -193,7 +195,8 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     facts |= {
         option: given[option] for option in ("network", "attempts", "python") if option in given
     }
-    provider = provider_that_tells(name, args.provider)
+    patience = Patience(say)
+    provider = provider_that_tells(name, args.provider, patience)
 
     def make() -> InterCodeEnv[Any]:
         return cast("InterCodeEnv[Any]", create(name, protocol=args.protocol, **options))
@@ -205,7 +208,10 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
                 env.check(task)
         except ImageError as error:
             raise UsageError(str(error)) from error
-        digests = {image: env.digest(first[image]) for image in sorted(first)}
+        digests = {}
+        for image in sorted(first):
+            digests[image] = env.digest(first[image])
+            patience.done()
     facts |= {
         "images": digests,
         "reward": reward or "default",
@@ -229,7 +235,13 @@ def _say(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
 
-def provider_that_tells(env: str = "bash", provider_name: str | None = None) -> Provider:
+def _silent(text: str) -> None:
+    """What ``--quiet`` says of how it goes."""
+
+
+def provider_that_tells(
+    env: str = "bash", provider_name: str | None = None, say: Callable[[str], None] = _say
+) -> Provider:
     """An environment's sandbox provider, by its name.
 
     What it builds, which may take minutes, it says on standard error.
@@ -241,5 +253,5 @@ def provider_that_tells(env: str = "bash", provider_name: str | None = None) -> 
     else:
         provider = get_provider(provider_name or "native")
     if hasattr(provider, "progress"):
-        provider.progress = _say
+        provider.progress = say
     return provider

@@ -1,0 +1,32 @@
+"""What is told of work, and what is not."""
+
+from __future__ import annotations
+
+import threading
+
+from intercode.cli._patience import Patience
+
+
+def test_what_is_soon_done_is_not_told() -> None:
+    told: list[str] = []
+    patience = Patience(told.append, seconds=3600)
+    for line in ("building a", "built a"):
+        patience(line)
+    patience.done()
+    assert told == []
+
+
+def test_what_takes_long_is_told_from_its_beginning() -> None:
+    told: list[str] = []
+    heard = threading.Event()
+
+    def say(line: str) -> None:
+        told.append(line)
+        heard.set()
+
+    patience = Patience(say, seconds=0)
+    patience("building a")
+    assert heard.wait(30)
+    patience("built a")
+    assert told == ["building a", "built a"]
+    patience.done()
