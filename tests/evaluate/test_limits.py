@@ -1,0 +1,231 @@
+"""Limits of calls to models and of busy sandboxes: kept, apart, fair, and in no measured time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from intercode import datasets, make
+from intercode.agents import registry
+from intercode.agents.ending import EpisodeLimits
+from intercode.episode import Turn
+from intercode.errors import UsageError
+from intercode.evaluate import evaluate, run_episode
+from intercode.evaluate.permits import Permits, Stopped
+from intercode.models import Message, Reply, Settings, get_model
+from intercode.models.script import Line
+from intercode.models.scripted_server import ScriptedServer
+from intercode.task import Task
+
+from .fakes import FakeEnv, dataset
+
+TASKS = dataset(12)
+TOGETHER = 20.0
+"""Seconds in which those who may be busy together must have met."""
+
+
+class Meter:
+    """Counts who is inside, and the most that ever were."""
+
+    def __init__(self, hold: float = 0.002) -> None:
+        self.most = self._inside = 0
+        self._hold = hold
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        with self._lock:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+        time.sleep(self._hold)
+        yield
+        with self._lock:
+            self._inside -= 1
+
+
+class Measured(FakeEnv):
+    """An environment in which only so many are busy at once."""
+
+    def __init__(self, meter: Meter) -> None:
+        super().__init__(TASKS)
+        self._meter = meter
+
+    def reset(self, **options: Any) -> Any:
+        with self._meter.busy():
+            return super().reset(**options)
+
+    def step(self, action: str) -> Any:
+        with self._meter.busy():
+            return super().step(action)
+
+
+class Counted:
+    """A model that says `echo`, then `submit`."""
+
+    name = "counted"
+
+    def __init__(self, during: Callable[[], Any]) -> None:
+        self._during = during
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        tools: Any = (),
+    ) -> Reply:
+        self._during()
+        return Reply("submit" if len(messages) > 2 else "```bash\necho 1\n```")
+
+
+def test_never_more_than_that_many() -> None:
+    calls, sandboxes = Meter(), Meter()
+
+    def call() -> None:
+        with calls.busy():
+            pass
+
+    agents = registry.get("try-again", model=Counted(call))
+    result = evaluate(
+        TASKS, agents, lambda: Measured(sandboxes), workers=8, max_connections=3, max_sandboxes=2
+    )
+    assert result.complete and result.ran == 12
+    assert (calls.most, sandboxes.most) == (3, 2)
+
+
+def test_an_agent_of_ones_own_is_limited_while_it_decides() -> None:
+    calls = Meter()
+
+    class Own:
+        def act(self, observation: str, history: Sequence[Turn]) -> str:
+            with calls.busy():
+                return "submit" if history else "echo"
+
+    def own(task: Task) -> Own:
+        return Own()
+
+    assert evaluate(TASKS, own, lambda: FakeEnv(TASKS), workers=6, max_connections=2).complete
+    assert calls.most == 2
+
+
+def test_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    served = Meter()
+
+    def say(messages: Sequence[Message]) -> Line:
+        with served.busy():
+            return Line("submit")
+
+    with (
+        ScriptedServer(say) as server,
+        get_model("openai-compatible/any", base_url=server.url) as model,
+    ):
+        agents = registry.get("single-turn", model=model)
+        result = evaluate(
+            TASKS, agents, lambda: FakeEnv(TASKS), workers=6, max_connections=2, epochs=2
+        )
+    assert result.complete and served.most == 2
+
+
+def test_who_waits_for_a_model_holds_no_sandbox() -> None:
+    """All of 4 calls are under way together, which with one sandbox each episode must reach."""
+    together = threading.Barrier(4, timeout=TOGETHER)
+    agents = registry.get("single-turn", model=Counted(together.wait))
+    result = evaluate(TASKS, agents, lambda: FakeEnv(TASKS), workers=4, max_sandboxes=1)
+    assert result.complete and not together.broken
+
+
+def test_who_waits_for_a_sandbox_holds_no_model() -> None:
+    """All of 4 sandboxes are busy together, although only one call is made at a time."""
+    together = threading.Barrier(4, timeout=TOGETHER)
+
+    class Slow(FakeEnv):
+        def step(self, action: str) -> Any:
+            if action != "submit":
+                together.wait()
+            return super().step(action)
+
+    agents = registry.get("try-again", model=Counted(lambda: None))
+    result = evaluate(
+        TASKS, agents, lambda: Slow(TASKS), workers=4, max_connections=1, max_sandboxes=4
+    )
+    assert result.complete and not together.broken
+
+
+def test_first_come_first_served() -> None:
+    permits, order = Permits(1), []
+    arrived = [threading.Event() for _ in range(6)]
+
+    def visit(number: int) -> None:
+        arrived[number].set()
+        with permits as waited:
+            order.append(number)
+            assert waited > 0
+
+    with ThreadPoolExecutor(6) as threads, permits as waited:
+        assert waited == 0
+        for number, event in enumerate(arrived):
+            threads.submit(visit, number)
+            assert event.wait(TOGETHER)
+            while len(permits._waiting) <= number:
+                time.sleep(0.001)
+    assert order == list(range(6))
+
+
+def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -> None:
+    permits = Permits(1)
+    with pytest.raises(ZeroDivisionError), permits:
+        raise ZeroDivisionError
+    with ThreadPoolExecutor(1) as threads, permits:
+        waiting = threads.submit(permits.__enter__)
+        while not permits._waiting:
+            time.sleep(0.001)
+        permits.close()
+        with pytest.raises(Stopped):
+            waiting.result(TOGETHER)
+    with pytest.raises(Stopped), permits:
+        pass
+
+
+class AnHour(Permits):
+    """Says that it was waited for, for an hour."""
+
+    def __enter__(self) -> float:
+        return super().__enter__() + 3600
+
+
+@pytest.mark.parametrize(
+    ("permits", "ended_by"),
+    [({}, "seconds"), ({"calls": AnHour()}, None), ({"sandboxes": AnHour()}, None)],
+)
+def test_waiting_is_in_no_limit(permits: dict[str, Permits], ended_by: str | None) -> None:
+    agents = registry.get(
+        "try-again",
+        model=Counted(lambda: time.sleep(0.02)),
+        limits=EpisodeLimits(seconds=0.01),
+    )
+    episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], **permits)
+    assert episode.metadata.get("ended_by") == ended_by
+    calls = episode.metadata["model"]["calls"]
+    assert calls and sum(call["seconds"] for call in calls) < 3600
+
+
+@pytest.mark.parametrize("env", ["bash", "sql"])
+def test_one_busy_sandbox_is_enough_for_several_workers(env: str) -> None:
+    """Nobody keeps what another needs to go on: scoring starts sandboxes and databases, too."""
+    tasks = datasets.load(env)
+    result = evaluate(
+        tasks, "oracle", lambda: make(env, data=tasks), workers=4, max_sandboxes=1, limit=8
+    )
+    assert result.complete and result.statistics.successes == 8
+
+
+@pytest.mark.parametrize("name", ["max_connections", "max_sandboxes"])
+def test_no_permits_at_all_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        evaluate(TASKS, "noop", lambda: FakeEnv(TASKS), **{name: 0})  # type: ignore[arg-type]
