@@ -12,8 +12,6 @@ Examples:
   intercode resume runs/mine --max-cost 20
   intercode resume runs/mine --accept host        (the machine's kernel is another one now)
 
-Whatever else is to be given: intercode run --locked RUN --out RUN ...
-
 exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
 """
 
