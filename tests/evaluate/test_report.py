@@ -68,6 +68,19 @@ def test_tags_and_errors() -> None:
     assert errors_by_type([*outcomes, outcome(None, "error")]) == {"unknown": 1}
 
 
+def test_attempts_at_one_task_say_nothing_of_the_others_of_its_tag() -> None:
+    outcomes = [
+        outcome(float(epoch > 0), "submitted", tag, task_id=task, epoch=epoch)
+        for task, tag in (("1", "a"), ("2", "b"), ("3", "b"))
+        for epoch in range(3)
+    ]
+    tags = by_tag(outcomes)
+    assert tags["a"].success_rate == tags["b"].success_rate == pytest.approx(2 / 3)
+    assert tags["a"].success_low is None and tags["b"].success_low is not None
+    # Where nothing else was asked they tell of that task.
+    assert by_tag(outcomes[:3])["a"].success_low == wilson(2, 3)[0]
+
+
 def test_levels_are_in_their_order() -> None:
     outcomes = [outcome(0.0, "submitted", tag) for tag in ("hard", "x", "extra", "hard", "easy")]
     assert list(by_level(outcomes)) == ["easy", "hard", "extra"]

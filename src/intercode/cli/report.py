@@ -152,7 +152,10 @@ def _write(
         sections.append(("Side by side", of_runs(runs)))
     if compared := [table for one in held for table in one.tables()]:
         sections.append(("Compared", compared))
-    details = [(f"{run.label}: {run.where}", [made_of(run), *of_run(run)]) for run in runs]
+    details = [
+        (f"{run.label}: {run.where}" if len(runs) > 1 else "The run", [*of_run(run), made_of(run)])
+        for run in runs
+    ]
     write_page(path, runs, sections, episodes, warnings, details)
 
 

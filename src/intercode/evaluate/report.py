@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from intercode.evaluate.outcome import LEVELS, Outcome
 from intercode.evaluate.spending import total
@@ -204,7 +204,18 @@ def _grouped(
         for name in names(outcome):
             groups.setdefault(name, []).append(outcome)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    return {name: summarize(group) for name, group in ordered}
+    tasks = len({outcome.task_id for group in groups.values() for outcome in group})
+    return {name: _of_group(group, tasks) for name, group in ordered}
+
+
+def _of_group(outcomes: Sequence[Outcome], tasks: int) -> Statistics:
+    """A group's statistics: several attempts at its one task say nothing of others like it."""
+    found = summarize(outcomes)
+    if found.episodes > 1 and tasks > 1 and len({outcome.task_id for outcome in outcomes}) == 1:
+        return replace(
+            found, success_low=None, success_high=None, reward_low=None, reward_high=None
+        )
+    return found
 
 
 def _finite(value: float) -> float | None:

@@ -47,7 +47,8 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
             ("pass@k", "rate"),
             ("pass^k", "rate"),
         )
-        tables.append(Table("Several attempts", columns, rows))
+        note = "pass@k: at least one of k attempts succeeds. pass^k: all of them do."
+        tables.append(Table("Several attempts", columns, rows, note))
     if any(outcome.turns > 1 for outcome in outcomes):
         tables.append(_turns(run))
     if outcomes:
@@ -253,4 +254,4 @@ def _spending(run: Run) -> Table:
         )
         for name, found in spending(run.outcomes).items()
     ]
-    return Table("Where it went", columns, tuple(rows))
+    return Table("Where it went", columns, tuple(rows), "All are sums.")

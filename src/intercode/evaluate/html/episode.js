@@ -28,6 +28,10 @@ function neighbours(row) {
     link.href = href;
     back.append(link);
   }
+  const wrap = element("button", "wrap lines or not");
+  wrap.type = "button";
+  wrap.addEventListener("click", () => document.body.classList.toggle("unwrapped"));
+  back.append(wrap);
   return back;
 }
 
@@ -71,19 +75,27 @@ function oneTurn(turn, number, count, model, wanted) {
   if (cwd) meta.push(`then in ${cwd}`);
   const made = calls(model, number);
   box.append(element("div", [...meta, ...made.map(taken)].join(" · "), "meta"));
-  for (const call of made) if (call.thought) box.append(marked("p", call.thought, "thought", wanted));
+  const { before, after } = saidBy(made, model, turn);
+  for (const text of before) box.append(marked("p", text, "thought", wanted));
   if (turn.action) box.append(marked("pre", turn.action, turn.ok ? "action" : "action failed", wanted));
   else box.append(element("p", "no action", "bad"));
   if (turn.observation) box.append(marked("pre", turn.observation, "observation", wanted));
   else box.append(element("p", "nothing was printed", "meta"));
-  replies(made, model, turn).forEach((text) => box.append(folded("the model's reply, whole", text)));
+  for (const text of after) box.append(folded("the model's reply, whole", text));
   if (Object.keys(more).length) box.append(folded("more", json(more)));
   return box;
 }
 
-function replies(made, model, turn) {
-  const texts = made.map((call) => call.reply !== undefined && (model.messages || [])[call.reply]);
-  return texts.filter((said) => said && said.content && said.content !== turn.action).map((said) => said.content);
+// Thoughts, or what was said beside a tool's call, stand before the action; whole replies after it.
+function saidBy(made, model, turn) {
+  const [before, after] = [[], []];
+  for (const call of made) {
+    const reply = (model.messages || [])[call.reply];
+    if (call.thought) before.push(call.thought);
+    if (!reply || !reply.content || reply.content === turn.action) continue;
+    (reply.tool_calls && reply.tool_calls.length ? before : after).push(reply.content);
+  }
+  return { before, after };
 }
 
 function ending(row, episode, model, wanted) {

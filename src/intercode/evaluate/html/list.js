@@ -73,21 +73,24 @@ async function filter() {
   const rows = index.filter(
     (row) => (run === "" || row.run === Number(run)) && (state === "" || said(row) === state)
   );
-  sort(rows, byId("order").value);
-  shown = wanted === "" ? rows : [];
+  const order = byId("order").value;
+  shown = [];
   byId("list").replaceChildren();
   let seen = 0;
+  // In the order in which they are packed: each pack is unpacked once.
   for (const row of wanted === "" ? [] : rows) {
-    // Not yet unpacked episodes take a while: what is found is shown at once.
     const texts = (await chunk(row.chunk))[row.offset];
     if (mine !== generation) return;
     if ([row.task, row.query].some((text) => text.toLowerCase().includes(wanted)) || found(texts, wanted)) {
       shown.push(row);
-      if (shown.length <= PAGE) byId("list").append(line(row));
+      // Unpacking takes a while: what is found is shown at once.
+      if (order === "" && shown.length <= PAGE) byId("list").append(line(row));
     }
     if (++seen % 500 === 0) tell(`searching: ${seen} of ${rows.length}, ${shown.length} found`);
   }
-  if (wanted === "") more();
+  if (wanted === "") shown = rows;
+  sort(shown, order);
+  if (byId("list").children.length === 0) more();
   tell(`${shown.length.toLocaleString("en")} of ${plural(index.length.toLocaleString("en"), "episode")}`);
   byId("more").hidden = byId("list").children.length >= shown.length;
 }
