@@ -84,11 +84,12 @@ class Board(Progress):
         self._ended.append(f"{self._agent} {rate}{errors}")
 
     def close(self) -> None:
-        """Leave the line on the screen."""
-        if not self._quiet:
+        """Leave the line on the screen, if any run has ended."""
+        self.clear()
+        if self._ended and not self._quiet:
             took = duration(time.monotonic() - self._start)
             line = "  ".join([self.title, *self._ended, took])
-            self._out.write(f"{CLEAR if self._live else ''}{safe(line)}\n")
+            self._out.write(f"{safe(line)}\n")
             self._out.flush()
 
     def _refresh(self) -> None:

@@ -80,7 +80,7 @@ class Stage:
 
 
 def _options_of_run(env: str) -> argparse.Namespace:
-    """Those of ``intercode run ENV``."""
+    """Those of ``intercode run ENV``, which does not tell what it builds: that is small here."""
     parser = argparse.ArgumentParser()
     run.configure(parser)
-    return parser.parse_args([env])
+    return parser.parse_args([env, "--quiet"])

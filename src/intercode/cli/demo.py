@@ -15,14 +15,14 @@ Examples:
   intercode demo --limit 5 --out runs/demo
   intercode demo --json --quiet | jq .turns
 
+An environment that needs what this machine has not, as SWE needs git, is left out, and that said.
+
 exit code: 0 if every episode has a result, 1 if not; 2 for wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import os
 import shlex
 import shutil
@@ -98,6 +98,9 @@ def execute(args: argparse.Namespace) -> int:
         print(f"stopped; what was finished is in {demo.out}. The rest:", file=sys.stderr)
         print(demo.again(), file=sys.stderr)
         return INTERRUPTED
+    if len(demo.left_out) == len(ENVS):
+        reasons = "; ".join(f"{env}: {why}" for env, why in demo.left_out.items())
+        raise InterCodeError(f"nothing could be run: {reasons}")
     runs = demo.report()
     if args.json:
         print_json({**demo.as_json(runs), "next": following.command})
@@ -118,7 +121,7 @@ class Demo:
         self.out: Path = args.out or _fresh_folder()
         self.interrupted = False
         self.complete = True
-        """Whether every episode has a result."""
+        """Whether every episode of those that were run has a result."""
         self.left_out: dict[str, str] = {}
         """Environment → why it could not be run in."""
         self.shown = ""
@@ -142,15 +145,14 @@ class Demo:
 
         Raises:
             SandboxUnavailableError: This machine permits no sandbox.
+            RecordError: The runs cannot be written.
         """
         for env in ENVS:
+            board = Board(env, quiet=self._args.quiet)
             try:
-                self._environment(env)
-            except SandboxUnavailableError:
-                raise
-            except InterCodeError as error:
-                self.complete = False
-                self.left_out[env] = str(error)
+                self._environment(env, board)
+            finally:
+                board.close()
             if self.interrupted:
                 return
 
@@ -185,24 +187,27 @@ class Demo:
             "left_out": self.left_out,
         }
 
-    def _environment(self, env: str) -> None:
-        args = self._args
-        board = Board(env, quiet=args.quiet)
+    def _environment(self, env: str, board: Board) -> None:
+        """The agents' runs in an environment."""
         board.preparing()
-        with contextlib.redirect_stderr(io.StringIO()):  # the images that are built are small
-            stage = Stage(env, self.out, args.workers, args.limit)
+        try:
+            stage = Stage(env, self.out, self._args.workers, self._args.limit)
+        except SandboxUnavailableError:
+            raise
+        except InterCodeError as error:
+            self.left_out[env] = str(error)
+            return
         board.title = _title(stage)
-        if env == ENVS[0] and not args.json:
+        if env == ENVS[0] and not self._args.json:
             self._show(stage, board)
         for agent, (label, _) in AGENTS.items():
             if self.interrupted:
-                break
+                return
             board.agent(label)
             result = stage.run(agent, board)
             self._folders.append(stage.folder(agent))
             self.complete &= result.complete
-            self.interrupted |= result.interrupted
-        board.close()
+            self.interrupted = result.interrupted
 
     def _show(self, stage: Stage, board: Board) -> None:
         episode, self.interrupted = stage.first_episode(SHOWN)
