@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import subprocess
 from pathlib import Path
+
+from intercode.cli._progress import Watcher
+from intercode.episode import Episode
 
 from .conftest import command
 
@@ -41,12 +45,50 @@ def on_terminal(tmp_path: Path, typed: bytes, *arguments: object) -> str:
 
 def test_a_living_line(tmp_path: Path, data: Path) -> None:
     told = on_terminal(tmp_path, b"", "run", "bash", "--data", data, "--epochs", 20, "--show")
-    states = re.findall(r"\r\x1b\[K(\d+)/80  success [\d.]+ %  [\d.]+/s", told)
+    states = re.findall(r"\r\x1b\[K(\d+)/80  success [\d.]+ % \(\d+-\d+\)  [\d.]+/s", told)
     assert len(states) > 5 and states == sorted(states, key=int)
     assert re.search(r"│ \w+: ", told)
     assert "\x1b" not in ESCAPES.sub("", told)
     lines = re.findall(r"\x1b\[K(\d+/80 [^\r]*)", told)
     assert lines and max(map(len, lines)) < 80
+
+
+def test_what_a_model_takes_is_shown_and_what_it_took_before(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "rules.jsonl").write_text('{"say": "```bash\\necho hello\\n```"}\n')
+    (tmp_path / "prices.json").write_text(
+        json.dumps({"models": {"scripted/rules.jsonl": {"input": 1000, "output": 0}}})
+    )
+    command = ("run", "bash", "--data", data, "--agent", "single-turn", "--show", "--out", "run")
+    model = ("--model", "scripted/rules.jsonl", "--prices", "prices.json")
+    told = [on_terminal(tmp_path, b"", *command, *model, "--epochs", epochs) for epochs in (1, 2)]
+    first, second = ([float(x) for x in re.findall(r"  \$([\d.]+)", part)] for part in told)
+    assert 0 < first[0] < first[-1]
+    assert first[-1] <= second[0] <= second[-1]
+    assert "going on with a run: 4 of 8 episodes are done" in told[1]
+
+
+def test_tokens_where_the_price_is_not_known() -> None:
+    watcher = Watcher(quiet=True)
+    episode = Episode("t", "?", "bash")
+    for tokens, shown in (None, ""), (9_000, "9001 tokens"), (80_000, "89k"), (10**6, "1.1M"):
+        if tokens is not None:
+            talk = {"input_tokens": tokens, "output_tokens": 1, "cost": None}
+            episode.metadata["model"] = talk
+        watcher.episode(episode)
+        assert shown in watcher.status() and "$" not in watcher.status()
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    watcher = Watcher(quiet=True)
+    watcher.begin(10_000, [])
+    episode = Episode("t", "?", "bash", status="error")
+    episode.metadata["model"] = {"input_tokens": 999_999, "output_tokens": 1, "cost": 1234.5}
+    for _ in range(2_000):
+        watcher.episode(episode)
+    whole, line, short = watcher.status(), watcher.status(79), watcher.status(50)
+    assert re.fullmatch(r"2000/10000  success -  .*/s  \$2469000.00  errors 2000  .* left", whole)
+    assert len(line) <= 79 and len(short) <= 50
+    assert short == "2000/10000  success -  $2469000.00  errors 2000"
 
 
 def test_playing(tmp_path: Path, data: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import time
@@ -12,12 +13,40 @@ from intercode.cli._episode import render
 from intercode.cli._text import duration, one_line, percent
 from intercode.episode import Episode
 from intercode.evaluate import Outcome, Progress
+from intercode.evaluate.statistics import wilson
 
 if TYPE_CHECKING:
     from intercode.task import Task
 
 CLEAR = "\r\x1b[K"
 LIVE_EVERY, PLAIN_EVERY = 0.1, 5.0
+
+
+class Bill:
+    """What models have taken, as far as it is known."""
+
+    def __init__(self) -> None:
+        self._cost = 0.0
+        self._tokens = 0
+        self._asked = False
+        self._priced = True
+
+    def add(self, outcome: Outcome) -> None:
+        """Add what an episode took."""
+        if outcome.tokens_in is None or outcome.tokens_out is None:
+            return
+        self._asked = True
+        self._tokens += outcome.tokens_in + outcome.tokens_out
+        self._priced = self._priced and outcome.cost is not None
+        self._cost += outcome.cost or 0.0
+
+    def __str__(self) -> str:
+        """Dollars; where a price is not known, tokens; empty if no model was asked."""
+        if not self._asked:
+            return ""
+        if self._priced:
+            return f"${self._cost:.4f}" if self._cost < 1 else f"${self._cost:.2f}"
+        return _tokens(self._tokens)
 
 
 class Watcher(Progress):
@@ -35,6 +64,7 @@ class Watcher(Progress):
         self._out = sys.stderr
         self._live = self._out.isatty() and not quiet
         self._total = self._done = self._earlier = self._successes = self._errors = 0
+        self._bill = Bill()
         self._start = self._last = time.monotonic()
         self._glimpse = ""
         self._note = ""
@@ -43,6 +73,8 @@ class Watcher(Progress):
         """Start counting."""
         self._total, self._done, self._earlier = total, len(earlier), len(earlier)
         self._successes = sum(outcome.success for outcome in earlier)
+        for outcome in earlier:
+            self._bill.add(outcome)
         self._start = self._last = time.monotonic()
         if earlier and not self._quiet:
             self._line(f"going on with a run: {len(earlier)} of {total} episodes are done")
@@ -57,6 +89,7 @@ class Watcher(Progress):
         self._done += 1
         self._successes += episode.success
         self._errors += episode.status == "error"
+        self._bill.add(Outcome.of(episode))
         if self._show is not None:
             if self._live:
                 self._out.write(CLEAR)
@@ -83,27 +116,46 @@ class Watcher(Progress):
         elif not self._quiet and self._done > self._earlier:
             self._line(self.status())
 
-    def status(self) -> str:
-        """The counts, the rate and the time left."""
+    def status(self, width: int | None = None) -> str:
+        """Counts, success, rate, what models took, errors, the time left.
+
+        Args:
+            width: So many characters at most, where the less important is left out; None: any.
+        """
+        parts = self._parts()
+        line = "  ".join(text for text, _ in parts)
+        while width is not None and len(line) > width and any(spare for _, spare in parts):
+            parts.remove(max(parts, key=lambda part: part[1]))
+            line = "  ".join(text for text, _ in parts)
+        return line
+
+    def _parts(self) -> list[tuple[str, int]]:
+        """What there is to say, and how readily it is left out; 0: never."""
         ran = self._done - self._earlier
         elapsed = time.monotonic() - self._start
         rate = ran / elapsed if elapsed > 0 else 0.0
-        parts = [f"{self._done}/{self._total}"]
-        parts.append(self.result())
-        parts.append(f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s")
+        parts = [(f"{self._done}/{self._total}", 0), (self.result(), 0)]
+        parts.append((f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s", 2))
+        if bill := str(self._bill):
+            parts.append((bill, 0))
         if self._errors:
-            parts.append(f"errors {self._errors}")
+            parts.append((f"errors {self._errors}", 0))
         if rate and self._done < self._total:
             left = max(1.0, (self._total - self._done) / rate)
-            parts.append(f"{duration(left)} left")
+            parts.append((f"{duration(left)} left", 1))
         if self._note:
-            parts.append(self._note)
-        return "  ".join(parts)
+            parts.append((self._note, 0))
+        return parts
 
     def result(self) -> str:
-        """What has come of it so far."""
+        """What has come of it so far, and within what the rate is likely to be (95 %)."""
         scored = self._done - self._errors
-        return f"success {percent(self._successes / scored if scored else None)}"
+        if not scored:
+            return f"success {percent(None)}"
+        low, high = wilson(self._successes, scored)
+        # Outwards, so that it is never said to be narrower than it is.
+        within = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
+        return f"success {percent(self._successes / scored)} ({within})"
 
     def _refresh(self, force: bool = False) -> None:
         now = time.monotonic()
@@ -115,7 +167,7 @@ class Watcher(Progress):
             self._line(self.status())
             return
         width = shutil.get_terminal_size().columns - 1
-        status = self.status()
+        status = self.status(width)
         if (room := width - len(status) - 3) >= 20 and self._glimpse:
             status += " │ " + one_line(self._glimpse, room)
         self._out.write(CLEAR + status[:width])
@@ -124,3 +176,10 @@ class Watcher(Progress):
     def _line(self, text: str) -> None:
         self._out.write(f"{CLEAR if self._live else ''}{text}\n")
         self._out.flush()
+
+
+def _tokens(count: int) -> str:
+    """A number of tokens, with the digits that matter."""
+    if count < 10_000:
+        return f"{count} tokens"
+    return f"{count / 1e3:.0f}k tokens" if count < 1e6 else f"{count / 1e6:.1f}M tokens"
