@@ -102,7 +102,7 @@ def test_dollars_need_a_price() -> None:
 
 def test_a_server_that_does_not_say_what_it_took() -> None:
     budget = Budget(max_tokens=5000)
-    with ScriptedServer(dialect="llama.cpp") as server:
+    with ScriptedServer(dialect="old llama.cpp") as server:
         reply = connect("llama.cpp/any", server, budget=budget).complete(HELLO)
     assert (reply.usage, reply.cost) == (Usage(), None)
     assert budget.spent.tokens == 0

@@ -89,6 +89,7 @@ def test_nobody_there() -> None:
     [
         (400, '{"error": {"message": "Unsupported value: temperature", "code": "unsupported"}}'),
         (404, '{"error": "model \'x\' not found"}'),
+        (400, '{"error": {"message": "\\"auto\\" tool choice requires …", "code": 400}}'),
         (422, '{"detail": [{"loc": ["body"], "msg": "bad"}]}'),
         (429, '{"error": {"message": "no money", "code": "insufficient_quota"}}'),
         (403, "<html>Forbidden</html>"),

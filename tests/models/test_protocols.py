@@ -20,6 +20,7 @@ from intercode.models import (
 )
 from intercode.models import scripted_dialects as dialects
 from intercode.models.client import Answer
+from intercode.models.openai_wire import MOST_TOKENS
 from intercode.models.script import Line, Rule, script
 from intercode.models.scripted_dialects import DIALECTS
 from intercode.models.scripted_server import ScriptedServer
@@ -27,7 +28,7 @@ from models.conftest import KEYS
 from models.providers import ALL, ANTHROPIC, CHAT, COMPLETIONS, HELLO, connect
 
 BASH = Tool("bash", "Runs it.", {"type": "object", "properties": {"code": {"type": "string"}}})
-CALL = ToolCall("call_0", "bash", {"code": "ls -la"})
+CALL = ToolCall("call_0", "bash", {"code": "ls -la\ndate"})
 DIALOGUE = (
     Message("system", "Be good."),
     Message("user", "List them."),
@@ -35,6 +36,7 @@ DIALOGUE = (
     Message("tool", "a b c", call_id="call_0"),
     Message("user", "And now?"),
 )
+LIMIT = "max_completion_tokens"
 EVERYTHING = Settings(temperature=0.5, top_p=0.9, max_tokens=77, stop=("END",), seed=3)
 
 
@@ -63,19 +65,22 @@ def test_what_chat_is_sent() -> None:
         {
             "id": "call_0",
             "type": "function",
-            "function": {"name": "bash", "arguments": '{"code": "ls -la"}'},
+            "function": {"name": "bash", "arguments": '{"code": "ls -la\\ndate"}'},
         }
     ]
     assert messages[3] == {"role": "tool", "tool_call_id": "call_0", "content": "a b c"}
-    settings = {k: v for k, v in theirs.body.items() if k not in {"messages", "tools", "model"}}
+    settings = {
+        k: v for k, v in theirs.body.items() if not k.startswith(("m", "tool")) or k == LIMIT
+    }
     assert settings == {
         "temperature": 0.5,
         "top_p": 0.9,
-        "max_completion_tokens": 77,
+        LIMIT: 77,
         "stop": ["END"],
         "seed": 3,
     }
     assert theirs.body["tools"][0]["function"]["parameters"] == BASH.parameters
+    assert theirs.body["tool_choice"] == "auto"
     assert own.body == {
         "model": "some/model",
         "max_tokens": 5,
@@ -119,6 +124,22 @@ def test_what_completions_is_sent() -> None:
         "one two three",
         "System: Be good.\n\nUser: List them.\n\nAssistant:",
     ]
+    assert [e.body["max_tokens"] for e in server.exchanges] == [MOST_TOKENS] * 2
+    assert [e.body.get("stop") for e in server.exchanges] == [None, ["\n\nUser:"]]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_reply_is_as_long_and_ends_where_it_is_to(name: str) -> None:
+    words = " ".join(f"w{n}" for n in range(50))
+    with ScriptedServer(script([Rule(Line(words))])) as server:
+        model = connect(name, server)
+        assert (whole := model.complete(DIALOGUE)).text == words, (
+            "not 16 tokens, as servers have it"
+        )
+        short = model.complete(DIALOGUE, Settings(max_tokens=20))
+        assert model.complete(DIALOGUE, Settings(stop=(" w3",))).text == "w0 w1 w2"
+    assert (whole.finish, short.finish) == ("stop", "length")
+    assert short.usage.output_tokens == 20
 
 
 @pytest.mark.parametrize("name", [*DIALECTS, "anthropic"])
@@ -135,13 +156,13 @@ def test_tool_calls_of_every_server(name: str) -> None:
     ]
     assert len({c.call_id for c in reply.tool_calls}) == 2
     assert reply.finish == "tool_calls"
-    assert reply.usage == (Usage() if name == "llama.cpp" else server.usage)
+    assert reply.usage == (Usage() if name == "old llama.cpp" else server.usage)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_why_a_reply_ended(dialect: str, finish: str) -> None:
-    says = dialect not in {"llama.cpp", "calls-in-text"}
+    says = dialect not in {"old llama.cpp", "calls-in-text"}
     line = Line("hello", finish=finish)  # type: ignore[arg-type]
     with ScriptedServer(script([Rule(line)]), dialect=dialect) as server:
         reply = connect("vllm/any", server).complete(HELLO)
@@ -156,7 +177,7 @@ def test_cut_off_and_refused(name: str, finish: str) -> None:
         assert connect(name, server).complete(HELLO).finish == finish
 
 
-@pytest.mark.parametrize("dialect", ["openai", "vllm", "llama.cpp", "anthropic"])
+@pytest.mark.parametrize("dialect", dialects.TOO_LONG)
 def test_a_dialogue_that_is_too_long(dialect: str) -> None:
     served = dialect if dialect in DIALECTS else "openai"
     with ScriptedServer(dialect=served, context=10) as server:
@@ -189,7 +210,7 @@ def test_a_dialogue_that_is_too_long(dialect: str) -> None:
 def test_odd_messages(
     message: Mapping[str, object], expected: tuple[str, tuple[object, ...]]
 ) -> None:
-    def odd(payload: dict[str, object]) -> dict[str, object]:
+    def odd(payload: dict[str, object], asked: object) -> dict[str, object]:
         return payload | {"choices": [{"message": message}]}
 
     with ScriptedServer() as server, pytest.MonkeyPatch.context() as patch:
@@ -245,11 +266,18 @@ def test_names_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(server.exchanges) == 1
 
 
-def test_a_call_that_is_no_json_goes_back_as_it_came() -> None:
+def test_a_call_that_is_no_json_does_not_spoil_the_dialogue() -> None:
     raw = ToolCall("c", "bash", {"_raw": '{"code": "ls'})
-    with ScriptedServer() as server:
-        connect(CHAT, server).complete([*HELLO, Message("assistant", "", (raw,))])
+    with ScriptedServer(dialect="llama.cpp") as server:
+        connect("vllm/any", server).complete([*HELLO, Message("assistant", "", (raw,))])
     sent = server.exchanges[0].body["messages"][1]["tool_calls"][0]["function"]["arguments"]
-    assert sent == '{"code": "ls'
-    with pytest.raises(ValueError, match="Unterminated"):
-        json.loads(sent)
+    assert json.loads(sent) == raw.arguments
+    told = dialects.no_json({"messages": [{"tool_calls": [{"function": {"arguments": "{"}}]}]})
+    assert told is not None and told[0] == 500, "as llama.cpp would have said"
+
+
+def test_llama_cpp_python_has_no_tools_unless_they_are_asked_for() -> None:
+    for choice, calls in (("auto", 1), (None, 0)):
+        said = dialects.chat(Answer("", (CALL,), Usage(1, 1), "m", "tool_calls"))
+        payload = dialects.llama_cpp_python(said, {"tool_choice": choice})
+        assert len(openai_wire.decode_chat(payload).tool_calls) == calls

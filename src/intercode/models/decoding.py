@@ -57,7 +57,8 @@ def arguments(value: object) -> Mapping[str, Any]:
     """A call's arguments: JSON as a text, as OpenAI has it, or an object, as Ollama has it."""
     if isinstance(value, str):
         try:
-            parsed = json.loads(value) if value.strip() else {}
+            # Not strict: llama-cpp-python lets models put line ends of their own into it.
+            parsed = json.loads(value, strict=False) if value.strip() else {}
         except (ValueError, RecursionError):
             return {"_raw": value}
         return parsed if isinstance(parsed, dict) else {"_raw": value}

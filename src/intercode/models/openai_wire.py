@@ -15,6 +15,8 @@ from intercode.models.base import Message, Settings, Tool, ToolCall, Usage
 from intercode.models.client import Answer, Request
 from intercode.models.decoding import unusable
 
+MOST_TOKENS = 1024
+"""Of a completion, where the settings name no limit: servers have 16."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 
 
@@ -29,6 +31,7 @@ def encode_chat(request: Request, limit: str = "max_tokens") -> dict[str, Any]:
     sent["messages"] = [_message(message) for message in request.messages]
     if request.tools:
         sent["tools"] = [_tool(tool) for tool in request.tools]
+        sent["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
     return sent
 
 
@@ -36,17 +39,17 @@ def encode_completion(request: Request) -> dict[str, Any]:
     """The parameters of ``completions``, for models without a chat template.
 
     A dialogue of one message is sent as it is; a longer one as a transcript that the model goes
-    on with.
+    on with, as far as its own part goes.
     """
     if request.tools:
         raise ModelError("a completions model takes no tools")
     messages = request.messages
+    sent = {"max_tokens": MOST_TOKENS, **_settings(request.settings, "max_tokens")}
     if len(messages) == 1:
-        prompt = messages[0].content
-    else:
-        turns = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
-        prompt = "\n\n".join([*turns, "Assistant:"])
-    return {**_settings(request.settings, "max_tokens"), "prompt": prompt}
+        return {**sent, "prompt": messages[0].content}
+    turns = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
+    prompt = "\n\n".join([*turns, "Assistant:"])
+    return {"stop": [f"\n\n{_SPEAKERS['user']}:"], **sent, "prompt": prompt}
 
 
 def _settings(settings: Settings, limit: str) -> dict[str, Any]:
@@ -65,20 +68,16 @@ def _message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         sent["tool_call_id"] = message.call_id or ""
     if message.tool_calls:
+        # Arguments that were no JSON are so now: servers that read them refuse the dialogue else.
         sent["tool_calls"] = [
             {
                 "id": call.call_id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call)},
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
             }
             for call in message.tool_calls
         ]
     return sent
-
-
-def _arguments(call: ToolCall) -> str:
-    raw = call.arguments.get("_raw")
-    return raw if isinstance(raw, str) else json.dumps(dict(call.arguments))
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

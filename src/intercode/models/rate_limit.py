@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,63 +12,83 @@ from intercode.errors import UsageError
 
 WINDOW = 60.0
 """Seconds that limits, and what is observed, are about."""
-RECOVERY = 60.0
-"""Seconds without a refusal in which a slowed pace doubles, and …"""
-RECOVERY_CALLS = 32
-"""… calls that got through, in which it does."""
-BRIEFEST = 0.25
+BRIEFEST = 1.0
 """Seconds that are looked back on at least, to see what the pace was."""
+SLOWED = 0.7
+"""Of the pace that was refused, what is left of it."""
+RECOVERY_CALLS = 64
+"""It comes back, and begins to go beyond, in the time of so many calls, …"""
+BRIEFEST_RECOVERY, LONGEST_RECOVERY = 8.0, 60.0
+"""… but neither in less nor in more seconds."""
+LEARNING = 0.1
+"""How much a call counts, at least, in what is known of the tokens that calls take."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
+"""Seconds in which nobody calls, where the provider does not say how long."""
+
+_BEND = (1 - SLOWED) ** (1 / 3)
 
 
 class _Pace:
-    """So many of something per second, evenly: of requests, or of tokens."""
+    """So many of something per second, evenly: of requests, or of tokens.
+
+    After a refusal it grows as TCP CUBIC has it: quickly back to where it was refused, slowly
+    around that, as it is about right, and quickly beyond, as times have changed.
+    """
 
     def __init__(self, per_minute: float | None, least: float) -> None:
         self._ceiling = None if per_minute is None else per_minute / WINDOW
         self._least = least
-        self._slowed: float | None = None
+        self._refused_at: float | None = None
         self._since = 0.0
-        self._through = 0
+        self._recovery = LONGEST_RECOVERY
         self.due = 0.0
         """When the next may start."""
 
     def rate(self, now: float) -> float | None:
         """Per second; ``None`` is as many as there are."""
-        if self._slowed is None:
+        if self._refused_at is None:
             return self._ceiling
-        doublings = (now - self._since) / RECOVERY + self._through / RECOVERY_CALLS
-        rate: float = self._slowed * 2.0 ** min(doublings, 64.0)
+        recovered = (now - self._since) / self._recovery
+        rate: float = self._refused_at * (1 + (recovered - _BEND) ** 3)
         return rate if self._ceiling is None else min(rate, self._ceiling)
 
     def take(self, amount: float, start: float) -> None:
         if rate := self.rate(start):
             self.due = max(self.due, start) + amount / rate
 
-    def got_through(self, difference: float, now: float) -> None:
-        self._through += 1
+    def correct(self, difference: float, now: float) -> None:
         if rate := self.rate(now):
             self.due += difference / rate
 
-    def halve(self, observed: float, now: float) -> None:
-        self._slowed = max(min(self.rate(now) or observed, observed) / 2, self._least)
-        self._since, self._through = now, 0
+    def slow(self, accepted: float, now: float, recovery: float) -> None:
+        """So many per second were accepted of late, and that, or less, is what is allowed."""
+        rate = self.rate(now)
+        self._refused_at = max(accepted if rate is None else min(rate, accepted), self._least)
+        self._since, self._recovery = now, recovery
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Permit:
-    """One call that may be made."""
+    """One call that may be made.
+
+    Attributes:
+        granted: When.
+        tokens: What it will likely take, as the caller thinks.
+        taken: The same, as calls before it were compared with what callers thought.
+    """
 
     granted: float
     tokens: int
+    taken: float
 
 
 class RateLimit:
     """The pace of calls to one provider.
 
     With limits, it is never above them in any minute. Without, it is free until the provider first
-    says "too many": then all wait as long as it asks, the pace is half of what it was or of what
-    was tried in the last minute, and doubles with each minute and with every 32 calls that get
-    through until the next refusal.
+    says "too many". Then all wait as long as it asks, or a little, and longer each time, until one
+    gets through; and the pace is less than what was accepted in the last minute, and grows from
+    there until the next refusal.
 
     Args:
         requests: Per minute.
@@ -98,8 +118,14 @@ class RateLimit:
         self._lock = threading.Lock()
         self._refusals = 0
         self._resume = 0.0
-        self._halved = float("-inf")
-        self._recent: deque[Permit] = deque()
+        self._slowed = float("-inf")
+        self._fruitless = 0
+        """Refusals, one after the other, those of calls under way together taken as one."""
+        self._accepted: OrderedDict[Permit, float] = OrderedDict()
+        """Calls of the last minute that were not refused, and their tokens."""
+        self._answers = 0
+        self._share = 1.0
+        """Of the tokens that callers think of, those that calls take."""
 
     def acquire(self, tokens: int) -> Permit:
         """Wait for one's turn.
@@ -111,47 +137,69 @@ class RateLimit:
             with self._lock:
                 refusals, now = self._refusals, self._clock()
                 start = max(now, self._resume, self._requests.due, self._tokens.due)
+                taken = tokens * self._share
                 self._requests.take(1, start)
-                self._tokens.take(tokens, start)
+                self._tokens.take(taken, start)
             if start > now:
                 self._sleep(start - now)
             with self._lock:
                 if refusals == self._refusals:
-                    return self._grant(tokens)
+                    return self._grant(tokens, taken)
             # Somebody was refused meanwhile, so that this turn is void: all turns are dealt anew.
 
-    def used(self, permit: Permit, tokens: int) -> None:
-        """The call got through, and took this many tokens in truth."""
+    def used(self, permit: Permit, tokens: float) -> None:
+        """The call got through, and took this many tokens in truth; `taken`, if nobody says."""
         with self._lock:
-            now = self._clock()
-            self._requests.got_through(0, now)
-            self._tokens.got_through(tokens - permit.tokens, now)
+            if permit in self._accepted:
+                self._accepted[permit] = tokens
+            self._tokens.correct(tokens - permit.taken, self._clock())
+            if permit.tokens:
+                self._answers += 1
+                weight = max(LEARNING, 1 / self._answers)
+                self._share += weight * (tokens / permit.tokens - self._share)
 
     def refused(self, permit: Permit, retry_after: float | None) -> None:
         """The provider said "too many": slow down.
 
-        Several calls that were under way together are refused together, and halve the pace once.
+        Several calls that were under way together are refused together, and slow the pace once. It
+        is not slowed again before one gets through: where none does, only waiting helps.
         """
         with self._lock:
             now = self._clock()
+            self._accepted.pop(permit, None)
             self._refusals += 1
-            self._resume = max(self._resume, now + (retry_after or 0.0))
-            if permit.granted > self._halved:
-                requests, tokens = self._observed(now)
-                self._requests.halve(requests, now)
-                self._tokens.halve(tokens, now)
-                self._halved = now
+            if permit.granted > self._slowed:
+                if self._got_through(permit):
+                    self._slow(now)
+                    self._fruitless = 0
+                self._fruitless += 1
+                self._slowed = now
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._fruitless - 1, 30))
+            wait = pause if retry_after is None else retry_after
+            self._resume = max(self._resume, now + wait)
             self._requests.due = self._tokens.due = self._resume
 
-    def _grant(self, tokens: int) -> Permit:
-        permit = Permit(self._clock(), tokens)
-        self._recent.append(permit)
-        while self._recent[0].granted < permit.granted - WINDOW:
-            self._recent.popleft()
+    def _grant(self, tokens: int, taken: float) -> Permit:
+        permit = Permit(self._clock(), tokens, taken)
+        self._accepted[permit] = taken
+        self._forget(permit.granted)
         return permit
 
-    def _observed(self, now: float) -> tuple[float, float]:
-        """Requests and tokens per second in the last minute."""
-        seconds = max(BRIEFEST, now - self._recent[0].granted)
-        tokens = sum(permit.tokens for permit in self._recent)
-        return len(self._recent) / seconds, tokens / seconds
+    def _forget(self, now: float) -> None:
+        while self._accepted and next(iter(self._accepted)).granted < now - WINDOW:
+            self._accepted.popitem(last=False)
+
+    def _got_through(self, refused: Permit) -> bool:
+        """Whether one has since the last refusal: one under way has, if a later one is back."""
+        earlier = (p.granted for p in reversed(self._accepted) if p.granted < refused.granted)
+        return self._fruitless == 0 or next(earlier, self._slowed) > self._slowed
+
+    def _slow(self, now: float) -> None:
+        self._forget(now)
+        oldest = next(iter(self._accepted)).granted if self._accepted else now
+        seconds = max(BRIEFEST, now - oldest)
+        calls, tokens = len(self._accepted) / seconds, sum(self._accepted.values()) / seconds
+        recovery = max(BRIEFEST_RECOVERY, RECOVERY_CALLS / calls if calls else LONGEST_RECOVERY)
+        recovery = min(LONGEST_RECOVERY, recovery)
+        self._requests.slow(calls, now, recovery)
+        self._tokens.slow(tokens, now, recovery)

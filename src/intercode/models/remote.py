@@ -156,7 +156,7 @@ class RemoteModel:
         seconds = time.monotonic() - started
         if answer.usage is None:
             hold.presume()
-            around.rate_limit.used(permit, permit.tokens)
+            around.rate_limit.used(permit, permit.taken)
             return self._reply(answer, Usage(), None, seconds)
         cost = around.price.of(answer.usage) if around.price else None
         hold.settle(answer.usage, cost)

@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode.models.base import Finish, Message, ToolCall, Usage
+from intercode.models.base import Finish, Message, Settings, ToolCall, Usage
 from intercode.models.client import Answer, Request
 from intercode.models.decoding import arguments
 
@@ -112,7 +112,18 @@ def usage(messages: Sequence[Message], line: Line) -> Usage:
     return Usage(sum(count(m.content) for m in messages), count(line.text) + called)
 
 
+def cut(line: Line, settings: Settings) -> Line:
+    """A line up to where it is to stop, and no longer than asked for. Calls are left whole."""
+    text = line.text
+    for stop in settings.stop:
+        text = text.partition(stop)[0]
+    words = list(re.finditer(r"\S+", text))
+    if settings.max_tokens is None or len(words) <= settings.max_tokens:
+        return replace(line, text=text)
+    return replace(line, text=text[: words[settings.max_tokens].start()], finish="length")
+
+
 def answer(request: Request, say: Script, model: str) -> Answer:
     """What a scripted model answers."""
-    line = say(request.messages)
+    line = cut(say(request.messages), request.settings)
     return Answer(line.text, line.calls, usage(request.messages, line), model, line.finish)

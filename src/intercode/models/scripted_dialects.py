@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from intercode.models.base import Usage
 from intercode.models.client import Answer
 
 Payload = dict[str, Any]
-Dialect = Callable[[Payload], Payload]
-"""Changes an answer of ``chat/completions`` into what another server would say."""
+Dialect = Callable[[Payload, Mapping[str, Any]], Payload]
+"""Changes an answer of ``chat/completions`` into what another server would say to this request."""
 
 
 def chat(answer: Answer) -> Payload:
@@ -84,12 +84,12 @@ def _envelope(answer: Answer, kind: str, choice: Payload) -> Payload:
     }
 
 
-def openai(payload: Payload) -> Payload:
+def openai(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     """As it is."""
     return payload
 
 
-def vllm(payload: Payload) -> Payload:
+def vllm(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     """Fields of its own, details of the usage that are null, no word that tools are called."""
     choice = payload["choices"][0]
     choice |= {"stop_reason": None, "token_ids": None}
@@ -102,7 +102,7 @@ def vllm(payload: Payload) -> Payload:
     return payload | {"prompt_logprobs": None, "kv_transfer_params": None, "service_tier": None}
 
 
-def ollama(payload: Payload) -> Payload:
+def ollama(payload: Payload, asked: Mapping[str, Any]) -> Payload:
     """Arguments that are objects, calls without an id, ``stop`` where tools are called."""
     choice = payload["choices"][0]
     for call in choice.get("message", {}).get("tool_calls", ()):
@@ -114,18 +114,49 @@ def ollama(payload: Payload) -> Payload:
     return payload | {"system_fingerprint": "fp_ollama"}
 
 
-def llama_cpp(payload: Payload) -> Payload:
-    """Timings, content that is null, and with an old build no usage."""
+def llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Timings; nothing that is null. Seen of ``llama-server`` b1-0c1e570."""
     choice = payload["choices"][0]
-    if "message" in choice and not choice["message"]["content"]:
-        choice["message"]["content"] = None
+    if "message" in choice:
+        choice.pop("logprobs")
+        choice["message"].pop("refusal")
+        choice["message"]["content"] = choice["message"]["content"] or ""
+    timings = {"cache_n": 0, "prompt_n": 1, "prompt_ms": 4.2, "predicted_n": 1, "predicted_ms": 0.1}
+    return payload | {"system_fingerprint": "b1-0c1e570", "timings": timings}
+
+
+def old_llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """An old build: no usage, content and reasons that are null."""
+    payload = llama_cpp(payload, asked)
+    choice = payload["choices"][0]
+    if "message" in choice:
+        choice["message"]["content"] = choice["message"]["content"] or None
     payload.pop("usage")
     choice["finish_reason"] = None
-    return payload | {"timings": {"prompt_n": 1, "predicted_n": 1}, "__verbose": {"stop": True}}
+    return payload | {"__verbose": {"stop": True}}
 
 
-def calls_in_text(payload: Payload) -> Payload:
-    """A server without the model's template: the calls stay in the text."""
+def llama_cpp_python(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """Line ends in arguments, as no JSON has them; calls said twice; no tools unless ``auto``.
+
+    Seen of version 0.3.36, with the chat format ``chatml-function-calling``.
+    """
+    choice = payload["choices"][0]
+    payload["usage"].pop("prompt_tokens_details")
+    message = choice.get("message", {})
+    message.pop("refusal", None)
+    if asked.get("tool_choice") != "auto" and message.pop("tool_calls", None):
+        choice |= {"finish_reason": "stop"}
+    for number, call in enumerate(message.get("tool_calls", ())):
+        function = call["function"]
+        function["arguments"] = function["arguments"].replace("\\n", "\n")
+        call["id"] = f"call__{number}_{function['name']}_{payload['id']}"
+        message["function_call"] = {**function, "name": f"{function['name']}:"}
+    return payload
+
+
+def calls_in_text(payload: Payload, asked: Mapping[str, Any]) -> Payload:
+    """A server that does not know the model's form of calls: they stay in the text."""
     message = payload["choices"][0]["message"]
     said = [message["content"] or ""]
     for call in message.pop("tool_calls", ()):
@@ -137,11 +168,27 @@ def calls_in_text(payload: Payload) -> Payload:
     return payload
 
 
+def no_json(asked: Mapping[str, Any]) -> tuple[int, Payload] | None:
+    """What llama.cpp says to a dialogue in which the arguments of a call are none, if they are."""
+    calls = [
+        call for message in asked.get("messages", ()) for call in message.get("tool_calls", ())
+    ]
+    try:
+        for call in calls:
+            json.loads(call["function"]["arguments"])
+    except ValueError as error:
+        said = f"Failed to parse tool call arguments as JSON: {error}"
+        return 500, {"error": {"code": 500, "message": said, "type": "server_error"}}
+    return None
+
+
 DIALECTS: dict[str, Dialect] = {
     "openai": openai,
     "vllm": vllm,
     "ollama": ollama,
     "llama.cpp": llama_cpp,
+    "old llama.cpp": old_llama_cpp,
+    "llama-cpp-python": llama_cpp_python,
     "calls-in-text": calls_in_text,
 }
 TOO_LONG: dict[str, tuple[int, Payload]] = {
@@ -171,10 +218,24 @@ TOO_LONG: dict[str, tuple[int, Payload]] = {
         {
             "error": {
                 "code": 400,
-                "message": "the request exceeds the available context size, try increasing it",
+                "message": "request (20 tokens) exceeds the available context size (10 tokens), "
+                "try increasing it",
                 "type": "exceed_context_size_error",
                 "n_prompt_tokens": 20,
                 "n_ctx": 10,
+            }
+        },
+    ),
+    "llama-cpp-python": (
+        400,
+        {
+            "error": {
+                "message": "This model's maximum context length is 10 tokens. However, you "
+                "requested 20 tokens (20 in the messages, None in the completion). Please reduce "
+                "the length of the messages or completion.",
+                "type": "invalid_request_error",
+                "param": "messages",
+                "code": "context_length_exceeded",
             }
         },
     ),

@@ -22,12 +22,14 @@ from types import TracebackType
 from typing import Any
 
 from intercode.models import scripted_dialects as dialects
-from intercode.models.base import Message, Usage
+from intercode.models.base import Message, Settings, Usage
 from intercode.models.client import Request
 from intercode.models.decoding import text_of
 from intercode.models.script import Line, Script, answer
 from intercode.models.scripted_faults import Fault, Plan
 
+COMPLETION = 16
+"""Tokens of a completion, if the caller does not say: a trap of the protocol."""
 _CHARGED = {None, "malformed", "truncated", "slow", "empty"}
 """Faults that befall an answer: the model has worked for it."""
 
@@ -190,7 +192,9 @@ class _Handler(BaseHTTPRequestHandler):
         key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
         if owner.key is not None and key.removeprefix("Bearer ") != owner.key:
             return 401, _error(f"Incorrect API key provided: {key}", "invalid_api_key"), None
-        asked = Request(tuple(_messages(path, body)))
+        if "llama.cpp" in owner.dialect and (refusal := dialects.no_json(body)):
+            return *refusal, None
+        asked = Request(tuple(_messages(path, body)), _settings(path, body))
         found = answer(asked, owner.script, str(body.get("model", "")))
         usage = found.usage or Usage()
         if owner.context is not None and usage.input_tokens > owner.context:
@@ -199,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "messages":
             return 200, dialects.messages(found), usage
         form = dialects.chat if path == "chat/completions" else dialects.completion
-        return 200, dialects.DIALECTS[owner.dialect](form(found)), usage
+        return 200, dialects.DIALECTS[owner.dialect](form(found), body), usage
 
     def _fail(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
         self.owner.wait(fault.delay)
@@ -251,6 +255,13 @@ def _messages(path: str, body: Mapping[str, Any]) -> list[Message]:
         role = message.get("role", "user")
         found.append(Message(role, _said(message.get("content"))))
     return found
+
+
+def _settings(path: str, body: Mapping[str, Any]) -> Settings:
+    """Of what was asked for, what a script can do."""
+    unasked = COMPLETION if path == "completions" else None
+    limit = body.get("max_tokens", body.get("max_completion_tokens", unasked))
+    return Settings(max_tokens=limit, stop=tuple(body.get("stop", body.get("stop_sequences", ()))))
 
 
 def _said(content: Any) -> str:

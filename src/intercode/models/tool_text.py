@@ -39,7 +39,7 @@ def extract(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...
 
 def _call(source: str, names: Collection[str], number: int) -> ToolCall | None:
     try:
-        data: Any = json.loads(source)
+        data: Any = json.loads(source, strict=False)
     except (ValueError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("name") not in names:
