@@ -6,11 +6,13 @@ forms:
   csv      a table: a row for each episode, or with --turns for each turn
   parquet  the same for pandas and Arrow (needs intercode-gym[duckdb])
   jsonl    the episodes whole, each once
+  inspect  the log of Inspect AI, for 'inspect view' and its data frames
 
 Examples:
   intercode export RUN --to chat --solved --out train.jsonl
   intercode export RUN --to paper --out ic_bash_multiturn_mine_10_turns.json
   intercode export RUN --to csv --turns > turns.csv
+  intercode export RUN --to inspect --out logs      (a folder: named as Inspect finds it)
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from intercode.errors import RecordError, UsageError
 from intercode.evaluate import export
 from intercode.evaluate.log import read_manifest
 
-FORMS = ("paper", "chat", "csv", "parquet", "jsonl")
+FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,9 +58,11 @@ def execute(args: argparse.Namespace) -> int:
     """Write the file."""
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
+    manifest = read_manifest(args.run)
+    if args.to == "inspect":
+        _prepare_inspect(args, manifest)
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
-    manifest = read_manifest(args.run)
     chosen = _Chosen(args)
     try:
         if args.to == "parquet":
@@ -79,6 +83,21 @@ def execute(args: argparse.Namespace) -> int:
         left = f", {chosen.errors} without a result left out" if chosen.errors else ""
         print(f"{chosen.count} episodes{left}", file=sys.stderr)
     return 0
+
+
+def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
+    """Find the log's name; refuse what would make it say something else than the run did."""
+    from intercode.evaluate.inspect_log import file_name
+
+    if args.solved or args.epoch is not None:
+        raise UsageError("a log of Inspect's has the run's results: it takes all of its episodes")
+    if args.out is not None and args.out.is_dir():
+        args.out /= file_name(manifest)
+    if args.out is not None and args.out.suffix != ".json":
+        raise UsageError(
+            f"Inspect knows its logs by their names: end {args.out} in .json "
+            "('inspect log convert' makes .eval of it)"
+        )
 
 
 class _Chosen:
@@ -113,6 +132,10 @@ def _write(
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    elif args.to == "inspect":
+        from intercode.evaluate.inspect_log import to_inspect
+
+        file.writelines(to_inspect(export.last_words(args.run), manifest, chosen))
     elif args.to == "chat":
         file.writelines(f"{json.dumps(export.to_chat(episode))}\n" for episode in chosen)
     else:

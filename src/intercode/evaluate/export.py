@@ -130,12 +130,13 @@ def _with_the_end(episode: Episode) -> list[Turn]:
     turns = list(episode.turns)
     reward = episode.reward or 0.0
     if episode.answer is not None or not turns:
-        return [*turns, Turn(_ending(episode), "", reward)]
+        return [*turns, Turn(ending(episode), "", reward)]
     turns[-1] = replace(turns[-1], reward=reward)
     return turns
 
 
-def _ending(episode: Episode) -> str:
+def ending(episode: Episode) -> str:
+    """The action that ended an episode: it is no turn of its own."""
     if episode.status == "skipped":
         return "skip"
     return "submit" if episode.answer is None else f"submit {episode.answer}"
@@ -159,7 +160,7 @@ def to_chat(episode: Episode) -> dict[str, Any]:
     }
     if tools := model.get("tools"):
         told["tools"] = [{"type": "function", "function": tool} for tool in tools]
-    return _cleaned(told)
+    return cleaned(told)
 
 
 def _recorded(model: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -199,7 +200,7 @@ def _retold(episode: Episode) -> Iterator[dict[str, Any]]:
         said = turn.observation
     if episode.status in ("submitted", "skipped"):
         yield {"role": "user", "content": said}
-        yield {"role": "assistant", "content": _ending(episode)}
+        yield {"role": "assistant", "content": ending(episode)}
 
 
 def episode_row(episode: Episode) -> dict[str, Any]:
@@ -212,13 +213,13 @@ def episode_row(episode: Episode) -> dict[str, Any]:
         for name in EPISODE_COLUMNS
         if name not in special
     }
-    return _cleaned({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
+    return cleaned({name: {**row, **special}[name] for name in EPISODE_COLUMNS})
 
 
 def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     """Its turns under `TURN_COLUMNS`."""
     for number, turn in enumerate(episode.turns, 1):
-        yield _cleaned(
+        yield cleaned(
             {
                 "task_id": episode.task_id,
                 "epoch": episode.epoch,
@@ -233,7 +234,7 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
         )
 
 
-def _cleaned(values: dict[str, Any]) -> dict[str, Any]:
+def cleaned(values: dict[str, Any]) -> dict[str, Any]:
     """With texts that are UTF-8: what is none stands as an escape, as other programs refuse it."""
     return {name: _clean(value) for name, value in values.items()}
 
@@ -242,5 +243,5 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, dict):
-        return _cleaned(value)
+        return cleaned(value)
     return [_clean(inner) for inner in value] if isinstance(value, list) else value
