@@ -67,6 +67,7 @@ def test_ctrl_c_twice(tmp_path: Path) -> None:
         _, noise = child.communicate(timeout=60)
     assert time.monotonic() - began < 6
     assert child.returncode == 130 and "Traceback" not in noise
+    assert f"go on with: intercode resume {tmp_path / 'run'}" in noise
     assert (tmp_path / "run" / EPISODES).read_bytes() == b""
 
 
