@@ -88,9 +88,7 @@ def rescore(
     if every_turn is None:
         every_turn = bool(env.get("reward_every_turn"))
     pure = _pure(new, dataset, every_turn)
-    if pure is not None and not done and work.needs_place(pure()):
-        pure = None
-    if pure is None and work.jobs():
+    if work.jobs() and (pure is None or (not done and work.needs_place(pure()))):
         where.environments()  # refuses what it must before anything is written
     with ExitStack() as stack:
         session = _session(recording, workers, max_retries)

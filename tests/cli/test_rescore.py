@@ -1,0 +1,156 @@
+"""``intercode rescore``: a thin layer over the record's options."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode.cli.main import main
+from intercode.evaluate.log import read_manifest
+
+from .conftest import write
+
+TASKS = [
+    {"task_id": "hello", "query": "say hello", "gold": "echo hello"},
+    {"task_id": "touch", "query": "make a file", "gold": "touch made"},
+    {"task_id": "now", "query": "what time is it", "gold": "date +%N"},
+]
+FILES = """
+def length(task, episode, sandbox):
+    return 1.0 / len(episode.turns)
+
+def tidy(task, episode, sandbox):
+    return 0.0 if sandbox.changes() else 1.0
+"""
+SQL = [
+    {"task_id": "all", "query": "?", "gold": "SELECT n FROM t", "db": "shop"},
+    {"task_id": "some", "query": "?", "gold": "SELECT n FROM t WHERE n > 1", "db": "shop"},
+]
+ROWS = "CREATE TABLE t (n INTEGER);\nINSERT INTO t VALUES (1), (2), (3);\n"
+AGENT = """
+def make(task):
+    return Agent()
+
+class Agent:
+    def act(self, observation, history):
+        return "submit" if history else "SELECT DISTINCT n FROM t ORDER BY n DESC"
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a Bash run and a SQL run."""
+    folder = tmp_path_factory.mktemp("made")
+    write(folder / "tasks.json", TASKS)
+    write(folder / "sql.json", SQL)
+    (folder / "reward.py").write_text(FILES)
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "shop.sql").write_text(ROWS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        bash = ["bash", "--data", "tasks.json", "--timeout", "5", "--out", "bash"]
+        sql = ["sql", "--data", "sql.json", "--databases", "shop.sql", "--out", "sql"]
+        assert main(["run", *bash, "--limit", "3", "--quiet"]) == 0
+        assert main(["run", *sql, "--agent", "agent.py:make", "--max-turns", "3", "--quiet"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, elsewhere: the working directory."""
+    folder = tmp_path / "here"
+    shutil.copytree(made, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def rescored(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert main(["rescore", *arguments, "--quiet", "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_function_of_the_record_needs_nothing_else(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    # There is no database that actions could be done in.
+    found = rescored(capsys, "sql", "--reward", "reward.py:length", "--databases", "gone.sql")
+    assert found["ways"] == {"record": 2} and found["run"] == "sql-rescored-length"
+    assert found["statistics"]["success_rate"] == 1.0
+    assert main(["rescore", "sql", "--databases", "gone.sql", "--out", "x", "--quiet"]) == 2
+    assert "gone.sql" in capsys.readouterr().err and not (here / "x").exists()
+    record = read_manifest(here / "sql-rescored-length")
+    assert record["env"]["reward"] == "reward.py:length" and record["env"]["reward_digest"]
+    assert record["rescored"]["digest"] == record["env"]["reward_digest"]
+
+
+def test_a_named_reward_and_back(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = rescored(capsys, "sql", "--reward", "bird-ex", "--workers", "2")
+    assert found["ways"] == {"again": 2} and found["reward"] == "bird-ex"
+    # BIRD compares sets of rows: DISTINCT and the order make no difference to it.
+    assert found["statistics"]["success_rate"] == 0.5 == found["before"]["success_rate"]
+    assert found["changes"] == [{"task_id": "some", "epoch": 0, "before": 0.8, "after": 0.0}]
+    assert found["paired"]["difference"]["value"] == 0.0
+    again = rescored(capsys, "sql", "--reward", "default", "--out", "same")
+    assert again["changes"] == [] and again["reward"] == "default"
+    assert main(["rescore", "sql", "--reward", "bird", "--out", "x"]) == 2
+    assert "known: bird-ex" in capsys.readouterr().err and not (here / "x").exists()
+
+
+def test_what_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["rescore", "bash", "--reward", "reward.py:tidy", "--quiet"]) == 1
+    text = capsys.readouterr().out
+    for line in (
+        "reward: recorded default, now reward.py:tidy",
+        "scored: 2 by doing the recorded actions again, 1 not reproducible",
+        "on 2 tasks: success 100.0 % → 50.0 %, -50.0 points",
+        "  now: not reproducible: turn 1 differs: recorded '",
+        "compare: intercode report bash bash-rescored-tidy",
+    ):
+        assert line in text, text
+    assert ["touch", "0", "1.00", "0.00", "no", "longer", "solved"] in [
+        line.split() for line in text.splitlines()
+    ]
+    # Once more: what has a result keeps it, what was lost is tried again.
+    assert rescored(capsys, "bash", "--reward", "reward.py:tidy", code=1)["ran"] == 1
+    # It is a run: others read it.
+    assert main(["report", "bash", "bash-rescored-tidy"]) == 0
+    printed = capsys.readouterr()
+    assert "env.reward: default and reward.py:tidy" in printed.err
+    assert main(["show", "bash-rescored-tidy", "--task", "now"]) == 0
+    assert main(["export", "bash-rescored-tidy", "--to", "jsonl"]) == 0
+    assert '"way": "not reproducible"' in capsys.readouterr().out.replace('":"', '": "')
+    # But it is not one to go on with by asking the agent.
+    assert main(["resume", "bash-rescored-tidy"]) == 2
+    assert main(["run", "bash", "--out", "bash-rescored-tidy", "--quiet"]) != 0
+
+
+def test_what_has_changed_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = [dict(task, query="?") for task in TASKS]
+    write(here / "other.json", other)
+    arguments = ["bash", "--reward", "reward.py:length", "--data", "other.json"]
+    found = rescored(capsys, *arguments, code=2)
+    assert [one["what"] for one in found["differences"]] == ["dataset.digest"]
+    assert rescored(capsys, *arguments, "--accept", "dataset")["ways"] == {"record": 3}
+    record = json.loads((here / "bash" / "run.json").read_text())
+    record["env"]["limits"]["timeout"] = 9.0
+    write(here / "bash" / "run.json", record)
+    capsys.readouterr()
+    assert main(["rescore", "bash", "--reward", "reward.py:tidy", "--quiet"]) == 2
+    assert "env.limits.timeout: recorded 9.0, now 5.0" in capsys.readouterr().err
+    assert not (here / "bash-rescored-tidy").exists()
+    accepted = ("--accept", "env.limits")
+    found = rescored(capsys, "bash", "--reward", "reward.py:tidy", *accepted, code=1)
+    session = read_manifest(Path(found["run"]))["sessions"][0]
+    assert session["differs"] == {"env.limits.timeout": 5.0}
+    assert session["locked"]["accepted"] == ["env.limits"]
+    del record["sessions"][0]["options"]
+    write(here / "bash" / "run.json", record)
+    assert main(["rescore", "bash", "--reward", "reward.py:length"]) == 2
+    assert "From Python: intercode.evaluate.rescore" in capsys.readouterr().err
