@@ -49,10 +49,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("run"), episodes())
 
 
-def write(folder: Path, found: list[Episode]) -> Path:
+def write(folder: Path, found: list[Episode], **more: Any) -> Path:
     manifest = {
         "dataset": {"name": "mine", "source": "mine.json", "tasks": 9},
         "env": {"env": "sql", "max_turns": 4},
+        **more,
     }
     (folder / log.MANIFEST).write_text(json.dumps(manifest))
     (folder / log.EPISODES).write_text("".join(f"{e.to_json()}\n" for e in found))
@@ -91,6 +92,54 @@ def test_the_form_of_2023(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ("single turn", 0, 4),
         ("try again", 2, 4),
     ]
+
+
+def thinking(note: str) -> list[Episode]:
+    """As a model that notes something at each of its calls leaves them."""
+    found = episodes()[1:5]  # solved, truncated, with an answer, skipped at once
+    found[0].turns.insert(1, Turn("", "no code", ok=False, info={"invalid": True}))
+    for episode in found:
+        calls = [{"turn": n, note: f"why {n}"} for n in range(len(episode.turns) + 1)]
+        episode.metadata["model"] = {"calls": [*calls, {"turn": 9, "error": "BudgetError"}]}
+    return found
+
+
+def test_react_in_the_form_of_2023(tmp_path: Path) -> None:
+    path = tmp_path / "ic_sql_react_4_turns.json"
+    run = write(tmp_path, thinking("thought"))
+    assert main(["export", str(run), "--to", "paper", "--out", str(path)]) == 0
+    read = {episode.task_id: episode for episode in load_results(path).episodes}
+    for episode in thinking("thought"):
+        found = read[episode.task_id]
+        assert found.react and found.max_reward == episode.reward
+        assert found.thoughts == tuple(f"why {n}" for n in range(len(episode.turns) + 1))
+        *turns, last = found.turns
+        assert [turn.command for turn in turns] == [t.action or None for t in episode.turns]
+        assert [turn.observation for turn in turns] == [t.observation for t in episode.turns]
+        assert last.command is not None and last.command.startswith(("submit", "skip"))
+        assert last.reward == episode.reward
+    raw = json.loads(path.read_text())
+    assert raw["0"]["turn_history"]["actions"][0] == f"execute[cat 0 {ODD}]"
+    assert len({len(values) for values in raw["0"]["turn_history"].values()}) == 1
+    assert [raw[task]["summary"]["turns_taken"] for task in ("0", "1")] == [4, 2]
+    assert load_actions(path)["0"] == [f"cat 0 {ODD}", f"cat 1 {ODD}", "submit"]
+
+
+def test_plan_and_solve_in_the_form_of_2023(tmp_path: Path) -> None:
+    path = tmp_path / "ic_sql_plan_solve_4_turns.json"
+    run = write(tmp_path, thinking("step"), agent={"name": "plan-solve-refine"})
+    assert main(["export", str(run), "--to", "paper", "--out", str(path)]) == 0
+    recorded = load_results(path)
+    assert recorded.meta == {"name": "plan-solve-refine"}
+    found = {episode.task_id: episode for episode in recorded.episodes}
+    assert found["0"].thoughts == ("why 0", "why 1", "why 2") and not found["0"].react
+    assert [turn.command for turn in found["1"].turns] == [f"cat {n} {ODD}" for n in (0, 1)]
+    assert {task: e.max_reward for task, e in found.items()} == {
+        "0": 1.0,
+        "1": 0.5,
+        "flag": 1.0,
+        "none": 0.0,
+    }
 
 
 def test_several_attempts_at_a_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ def test_a_language_models_dialogue(told: dict[str, Any]) -> None:
     sample = told["samples"][0]
     assert sample["output"]["choices"][0]["message"] == sample["messages"][-1]
     ids = [message.pop("id") for message in sample["messages"]]
-    assert len(set(ids)) == 5  # without ids Inspect's messages_df fails
+    assert len(set(ids)) == 5
     system, user, assistant, tool, last = sample["messages"]
     assert system == {"role": "system", "content": "be brief"}
     assert user == {"role": "user", "content": "count"}

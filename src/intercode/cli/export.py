@@ -125,7 +125,9 @@ def _write(
     args: argparse.Namespace, file: TextIO, chosen: Iterable[Episode], manifest: dict[str, Any]
 ) -> None:
     if args.to == "paper":
-        json.dump(export.to_paper(chosen, manifest), file, indent=4)
+        from intercode.evaluate.export_paper import to_paper
+
+        json.dump(to_paper(chosen, manifest), file, indent=4)
         file.write("\n")
     elif args.to == "csv":
         columns, rows = _table(args, chosen)

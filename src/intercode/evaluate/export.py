@@ -1,20 +1,15 @@
-"""Runs in the forms of others: the JSON of 2023, dialogues to train on, tables."""
+"""Runs in the forms of others: dialogues to train on, tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.episode import Episode, Turn
-from intercode.errors import UsageError
+from intercode.episode import Episode
 from intercode.evaluate.log import EPISODES, latest, read_episodes
 from intercode.evaluate.outcome import Outcome
-
-_TURNS = 10
-"""The default of every environment that 2023 had."""
 
 EPISODE_COLUMNS = {
     "task_id": "VARCHAR",
@@ -74,65 +69,6 @@ def last_words(folder: Path) -> Iterator[Episode]:
     for number, episode in enumerate(read_episodes(folder / EPISODES)):
         if number in wanted:
             yield episode
-
-
-def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The file of 2023: task id → episode. Errors are left out, as they were then.
-
-    Where only the end was rewarded the final reward stands at the last turn, whose state it is of.
-    An answer, or an end without any turn, makes a turn of its own.
-
-    Raises:
-        UsageError: There are several attempts at a task.
-    """
-    found: dict[str, Any] = {}
-    for episode in episodes:
-        if episode.score is None:
-            continue
-        if episode.task_id in found:
-            raise UsageError(
-                f"the form of 2023 has one attempt at a task, and there are several at "
-                f"{episode.task_id!r}: choose one with --epoch N"
-            )
-        found[episode.task_id] = _paper(episode, manifest)
-    return found
-
-
-def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    dataset, env = manifest.get("dataset", {}), manifest.get("env", {})
-    turns = _with_the_end(episode)
-    rewards = [turn.reward for turn in turns]
-    task_id = episode.task_id
-    told = {
-        "environment": f"ic_{episode.env}",
-        "dataset": dataset.get("source") or dataset.get("name"),
-        # A number where it is a row, as all of them were.
-        "task_id": int(task_id) if task_id.isascii() and task_id.isdigit() else task_id,
-        "query": episode.query,
-        "turn_history": {
-            "actions": [turn.action for turn in turns],
-            "observations": [turn.observation for turn in turns],
-            "rewards": rewards,
-            "valid_action": [turn.ok for turn in turns],
-        },
-        "summary": {
-            "max_reward": max(rewards),
-            "max_reward_idx": rewards.index(max(rewards)),
-            "turns_taken": len(turns),
-            "turns_max": env.get("max_turns") or _TURNS,
-        },
-    }
-    level = Outcome.of(episode).level
-    return {**told, "hardness": level} if level else told
-
-
-def _with_the_end(episode: Episode) -> list[Turn]:
-    turns = list(episode.turns)
-    reward = episode.reward or 0.0
-    if episode.answer is not None or not turns:
-        return [*turns, Turn(ending(episode), "", reward)]
-    turns[-1] = replace(turns[-1], reward=reward)
-    return turns
 
 
 def ending(episode: Episode) -> str:

@@ -36,7 +36,7 @@ def sample(episode: Episode, eval_id: str, limits: Mapping[str, Any]) -> dict[st
     uuid = digest(eval_id, episode.epoch, episode.task_id)
     spoken = list(_spoken(talk) if talk.get("calls") else _retold(episode))
     for number, message in enumerate(spoken):
-        message["id"] = digest(uuid, number)  # without them Inspect makes no table of messages
+        message["id"] = digest(uuid, number)  # all of Inspect's own have one
     told: dict[str, Any] = {
         "id": episode.task_id,
         "epoch": episode.epoch + 1,  # theirs count from 1
