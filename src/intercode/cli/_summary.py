@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from intercode.cli._text import safe, table
+from intercode.cli._text import one_line, safe, table
 from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import by_tag, errors_by_type, summarize
 from intercode.evaluate.report_tables import Table, groups
@@ -72,7 +73,8 @@ def written(found: Table) -> str:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     text = table([safe(name) for name, _ in found.columns], rows, found.left, width) + "\n"
     title = f"{found.title}\n" if found.title else ""
-    return title + text + (f"{safe(found.note)}\n" if found.note else "")
+    note = [textwrap.fill(line, width) if width else line for line in safe(found.note).splitlines()]
+    return title + text + "".join(f"{line}\n" for line in note)
 
 
 def errors(outcomes: Sequence[Outcome]) -> str:
@@ -83,7 +85,7 @@ def errors(outcomes: Sequence[Outcome]) -> str:
     counts = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
     failed = [outcome for outcome in outcomes if outcome.failed]
     lines = [f"Episodes without a result: {counts}. They count in no rate or mean."]
-    lines += [f"  {safe(o.task_id)}: {safe(o.error or '')}" for o in failed[:SHOWN_ERRORS]]
+    lines += [f"  {safe(o.task_id)}: {one_line(o.error or '', 200)}" for o in failed[:SHOWN_ERRORS]]
     if len(failed) > SHOWN_ERRORS:
         lines.append(f"  … and {len(failed) - SHOWN_ERRORS} more")
     return "\n".join(lines) + "\n"

@@ -24,8 +24,8 @@ from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference, differences
 from intercode.evaluate.report import by_attempts, by_level, by_place, by_turn
 from intercode.evaluate.report_episodes import Episodes
-from intercode.evaluate.report_formats import to_csv, to_markdown
-from intercode.evaluate.report_made import made_of
+from intercode.evaluate.report_formats import to_csv, to_list, to_markdown
+from intercode.evaluate.report_made import errors_of, made_of
 from intercode.evaluate.report_pairs import of_pairs
 from intercode.evaluate.report_runs import Run, baselines, compare, read_runs
 from intercode.evaluate.report_tables import Table, of_run, of_runs
@@ -125,17 +125,18 @@ def _text(args: argparse.Namespace, runs: Sequence[Run], held: Sequence[_Held]) 
     if args.csv:
         return to_csv(runs)
     form = to_markdown if args.markdown else _summary.written
+    listed = to_list if args.markdown else str
     if len(runs) == 1:
-        facts = _summary.facts(runs[0].manifest)
-        return f"{facts}\n\n" + "\n".join(
-            [*map(form, of_run(runs[0])), _summary.errors(runs[0].outcomes)]
+        facts, errors = _summary.facts(runs[0].manifest), _summary.errors(runs[0].outcomes)
+        return "\n".join(
+            [f"{listed(facts).rstrip()}\n", *map(form, of_run(runs[0])), listed(errors)]
         )
     heads = [
         f"{safe(str(run.folder))}: {_summary.facts(run.manifest)}\n{_summary.errors(run.outcomes)}"
         for run in runs
     ]
     tables = [*of_runs(runs), *(table for one in held for table in one.tables())]
-    return "\n".join(["".join(heads), *map(form, tables)])
+    return "\n".join([listed("".join(heads)), *map(form, tables)])
 
 
 def _write(
@@ -153,7 +154,10 @@ def _write(
     if compared := [table for one in held for table in one.tables()]:
         sections.append(("Compared", compared))
     details = [
-        (f"{run.label}: {run.where}" if len(runs) > 1 else "The run", [*of_run(run), made_of(run)])
+        (
+            f"{run.label}: {run.where}" if len(runs) > 1 else "The run",
+            [*of_run(run), *errors_of(run), made_of(run)],
+        )
         for run in runs
     ]
     write_page(path, runs, sections, episodes, warnings, details)

@@ -27,6 +27,14 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+def to_list(text: str) -> str:
+    """Lines as a list in Markdown; those that are indented go with the one above."""
+    indents = ("  - " if line.startswith(" ") else "- " for line in text.splitlines())
+    return "".join(
+        f"{indent}{_plain(line)}\n" for indent, line in zip(indents, text.splitlines(), strict=True)
+    )
+
+
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(_plain(cell.strip()) for cell in cells)} |"
 
@@ -38,7 +46,10 @@ def _plain(text: str) -> str:
 
 def to_html(table: Table) -> str:
     """A table as HTML, under a heading; beside each interval a picture of it."""
-    kinds = ["left" if column < table.left else "" for column in range(len(table.columns))]
+    kinds = [
+        "left" if kind == "words" or column < table.left else ""
+        for column, (_, kind) in enumerate(table.columns)
+    ]
     head = "".join(
         f'<th scope="col"{_class(kind)}>{_escaped(name)}</th>'
         for (name, _), kind in zip(table.columns, kinds, strict=True)

@@ -1,12 +1,13 @@
-"""What a run was made of, for its reader."""
+"""What a run was made of, and what went wrong, for its reader."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from intercode.evaluate.report import errors_by_type
 from intercode.evaluate.report_runs import Run
-from intercode.evaluate.table import Table
+from intercode.evaluate.table import Kind, Table
 
 _SHOWN = 8
 
@@ -15,6 +16,22 @@ def made_of(run: Run) -> Table:
     """What its record says of it, as far as it matters to a reader: settings, versions, times."""
     rows = tuple((name, text) for name, text in _facts(run) if text)
     return Table("What was run", (("", "text"), ("", "words")), rows)
+
+
+def errors_of(run: Run) -> list[Table]:
+    """Why episodes have no result; empty if all have one."""
+    first: dict[str, str] = {}
+    for outcome in run.outcomes:
+        if outcome.failed:
+            first.setdefault(outcome.error_type or "unknown", outcome.error or "")
+    counts = errors_by_type(run.outcomes)
+    rows = tuple((kind, count, " ".join(first[kind].split())) for kind, count in counts.items())
+    columns: tuple[tuple[str, Kind], ...] = (
+        ("kind", "text"),
+        ("episodes", "count"),
+        ("the first of them", "words"),
+    )
+    return [Table("Errors", columns, rows, "They count in no rate or mean.")] if rows else []
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
