@@ -44,6 +44,7 @@ from intercode.evaluate.plot import chart
 from intercode.evaluate.report import by_turn
 from intercode.evaluate.report_episodes import Episodes
 from intercode.evaluate.report_html import write_page
+from intercode.evaluate.report_made import made_of
 from intercode.evaluate.report_runs import Run, read_runs
 from intercode.evaluate.report_tables import of_run, of_runs
 from intercode.evaluate.statistics import Estimate
@@ -160,9 +161,8 @@ class Demo:
         """Read the runs, and write the page."""
         episodes = Episodes()
         runs = read_runs(self._folders, episodes.add)
-        sections = [("Side by side", [matrix(runs), *of_runs(runs)])]
-        sections += [(f"{run.folder}: {_summary.facts(run.manifest)}", of_run(run)) for run in runs]
-        write_page(self.page, runs, sections, episodes)
+        details = [(f"{run.label}: {run.where}", [*of_run(run), made_of(run)]) for run in runs]
+        write_page(self.page, runs, [("Side by side", of_runs(runs))], episodes, details=details)
         return runs
 
     def as_json(self, runs: Sequence[Run]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import Statistics, summarize
 from intercode.evaluate.report_runs import Run
-from intercode.evaluate.report_tables import Kind, Row, Table
+from intercode.evaluate.table import Kind, Row, Table
 
 ALL = "all"
 
@@ -16,7 +16,7 @@ ALL = "all"
 def matrix(runs: Sequence[Run]) -> Table:
     """A column for each environment and one for all; for each agent a few lines.
 
-    It is narrow enough for a terminal where `report_tables.of_runs` is not.
+    It is narrow enough for a terminal, where `report_tables.of_runs` is not.
     """
     places = list(dict.fromkeys(run.where for run in runs))
     head: tuple[tuple[str, Kind], ...] = (("", "text"), *((p, "text") for p in (*places, ALL)))
