@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 from intercode.errors import RecordError
@@ -114,7 +114,7 @@ class Episode:
 
     def to_json(self) -> str:
         """One line of ASCII JSON."""
-        return json.dumps(self.to_dict(), ensure_ascii=True, separators=(",", ":"))
+        return json.dumps(self, default=_shallow, ensure_ascii=True, separators=(",", ":"))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Episode:
@@ -149,3 +149,10 @@ class Episode:
         if not isinstance(data, dict):
             raise RecordError(f"episode is not a JSON object but {type(data).__name__}")
         return cls.from_dict(data)
+
+
+def _shallow(value: Any) -> dict[str, Any]:
+    """A data class as an object. `asdict` would copy every message and observation first."""
+    if not is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} is no JSON")
+    return {f.name: getattr(value, f.name) for f in fields(value)}
