@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -35,12 +34,12 @@ from typing import Any
 
 from intercode.cli import _first_model, _options, _summary
 from intercode.cli._board import Board
+from intercode.cli._chart import for_terminal
 from intercode.cli._demo_runs import AGENTS, Stage
 from intercode.cli._episode import render
 from intercode.cli._text import print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate.matrix import by_agent, matrix
-from intercode.evaluate.plot import chart
 from intercode.evaluate.report import by_turn
 from intercode.evaluate.report_episodes import Episodes
 from intercode.evaluate.report_html import write_page
@@ -55,7 +54,7 @@ SHOWN = "scripted"
 SHOWN_LINES = 6
 """Of each of its observations."""
 PAGE = "report.html"
-MOST_WORKERS, WIDEST = 8, 80
+MOST_WORKERS = 8
 INTERRUPTED = 130
 INTRODUCTION = (
     "An agent is given a task in words, acts, sees what its actions really do, and\n"
@@ -243,14 +242,7 @@ def _print_result(runs: Sequence[Run], demo: Demo) -> None:
     for env, why in demo.left_out.items():
         print(f"{env} was left out: {safe(why)}\n")
     print("Success within so many turns, all environments together:\n")
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    print(
-        chart(
-            _curves(runs),
-            width=min(WIDEST, max(40, shutil.get_terminal_size((WIDEST, 24)).columns)) - 1,
-            ascii_only=encoding not in ("utf8", "utf_8"),
-        )
-    )
+    print(for_terminal(_curves(runs)))
     print(WHAT_IT_IS)
 
 

@@ -5,6 +5,7 @@ Examples:
   intercode report RUN --json | jq .statistics.success_rate
   intercode report RUN OTHER             (warns if they were not made of the same)
   intercode report RUN OTHER --html report.html
+  intercode report RUN OTHER --plot      (success against turns, in the terminal)
   intercode report --paper DIR           (the success rates of 2023 from their recorded files)
 """
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.cli import _summary
+from intercode.cli._chart import of_each_environment
 from intercode.cli._text import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference, differences
@@ -45,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="print one JSON object")
     form.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     form.add_argument("--csv", action="store_true", help="print a line for each group of episodes")
+    form.add_argument("--plot", action="store_true", help="print a chart of success against turns")
     parser.add_argument(
         "--paper", type=Path, metavar="DIR", help="instead of runs: the recorded files of 2023"
     )
@@ -108,8 +111,8 @@ class _Held:
 
 
 def _paper(args: argparse.Namespace) -> int:
-    if args.run or args.html or args.csv:
-        raise UsageError("--paper goes with no runs, no --html and no --csv")
+    if args.run or args.html or args.csv or args.plot:
+        raise UsageError("--paper goes with no runs, no --html, no --csv and no --plot")
     from intercode.paper.tables import rates, tables
 
     found = rates(args.paper)
@@ -124,6 +127,8 @@ def _paper(args: argparse.Namespace) -> int:
 def _text(args: argparse.Namespace, runs: Sequence[Run], held: Sequence[_Held]) -> str:
     if args.csv:
         return to_csv(runs)
+    if args.plot:
+        return of_each_environment(runs)
     form = to_markdown if args.markdown else _summary.written
     listed = to_list if args.markdown else str
     if len(runs) == 1:

@@ -1,0 +1,40 @@
+"""The chart of success against turns, as wide as the terminal, in characters that it has."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from intercode.cli._text import safe
+from intercode.evaluate.plot import LEAST, chart
+from intercode.evaluate.report import by_turn
+from intercode.evaluate.report_runs import Run
+from intercode.evaluate.statistics import Estimate
+
+WIDEST = 80
+
+
+def for_terminal(series: Mapping[str, Sequence[Estimate]]) -> str:
+    """The chart for standard output.
+
+    Args:
+        series: Name → the rates within 1, 2, … turns.
+    """
+    width = shutil.get_terminal_size((WIDEST, 24)).columns
+    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+    return chart(
+        {safe(name): points for name, points in series.items()},
+        width=max(LEAST, min(WIDEST, width) - 1),
+        ascii_only=encoding != "utf8",
+    )
+
+
+def of_each_environment(runs: Sequence[Run]) -> str:
+    """A chart for each environment, of the runs in it."""
+    texts = []
+    for where in dict.fromkeys(run.where for run in runs):
+        series = {run.label: by_turn(run.outcomes) for run in runs if run.where == where}
+        drawn = for_terminal(series) or "no episode has a result yet\n"
+        texts.append(f"{safe(where)}: success within so many turns\n\n{drawn}")
+    return "\n".join(texts)
