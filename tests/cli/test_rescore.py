@@ -122,6 +122,7 @@ def test_what_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     # It is a run: others read it.
     assert main(["report", "bash", "bash-rescored-tidy"]) == 0
     printed = capsys.readouterr()
+    assert printed.err.count("\n  env.reward") == printed.err.count("\n  ") == 2
     assert "env.reward: default and reward.py:tidy" in printed.err
     assert main(["show", "bash-rescored-tidy", "--task", "now"]) == 0
     assert main(["export", "bash-rescored-tidy", "--to", "jsonl"]) == 0

@@ -112,6 +112,7 @@ def execute(args: argparse.Namespace) -> int:
             every_turn=bool(options.more.get("reward_every_turn")),
             progress=Watcher(quiet=args.quiet),
             max_retries=args.retries,
+            context=lambda: setting().context(),
             accept=args.accept or (),
         )
     except DriftError as error:

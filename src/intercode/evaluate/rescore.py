@@ -39,6 +39,7 @@ def rescore(
     every_turn: bool | None = None,
     progress: Progress | None = None,
     max_retries: int = 2,
+    context: Callable[[], Mapping[str, Any]] | None = None,
     accept: Collection[str] = (),
 ) -> Rescored:
     """Score a recorded run's episodes again. The run itself is not touched.
@@ -63,6 +64,7 @@ def rescore(
         every_turn: Whether every turn is scored; None: as the record has it.
         progress: Is told how it goes.
         max_retries: How often an episode is begun again after the sandbox failed.
+        context: Gives what else the record is to say of it (``sandbox``, ``tools``), likewise.
         accept: What may differ from the record; see `intercode.evaluate.drift`.
 
     Raises:
@@ -79,7 +81,7 @@ def rescore(
     _refuse(recording, target)
     env = recording.manifest["env"]
     new = NewReward.of(env.get("env", ""), env.get("protocol", "default"), reward)
-    where = _Where(recording.manifest, env_factory, settings, accept)
+    where = _Where(recording.manifest, env_factory, settings, context, accept)
     where.compare("dataset", {"digest": dataset.digest})
     record, done = resumed(
         target, describe(recording.manifest, new.facts(folder)), recording.outcomes
@@ -91,7 +93,7 @@ def rescore(
     if work.jobs() and (pure is None or (not done and work.needs_place(pure()))):
         where.environments()  # refuses what it must before anything is written
     with ExitStack() as stack:
-        session = _session(recording, workers, max_retries)
+        session = _session(recording, workers, max_retries) | where.facts(folder)
         if target is not None:
             log = stack.enter_context(RunLog(target))
             work.write = log.append
@@ -130,9 +132,14 @@ class _Where:
         recorded: Mapping[str, Any],
         make: Callable[[], EpisodeEnv] | None,
         settings: Callable[[], Mapping[str, Any]] | None,
+        context: Callable[[], Mapping[str, Any]] | None,
         accept: Collection[str],
     ) -> None:
         self._recorded = {name: recorded.get(name) for name in drift.RUN}
+        last = (recorded.get("sessions") or [{}])[-1]
+        # What is scored from the record was done where that says.
+        self._facts = {name: last[name] for name in ("sandbox", "tools") if name in last}
+        self._context = context
         self._make = make
         self._settings = settings
         self._accept = sorted(accept)
@@ -156,6 +163,9 @@ class _Where:
         settings, self._settings = self._settings, None
         if settings is not None:
             self.compare("env", settings())
+        context, self._context = self._context, None
+        if context is not None:
+            self._facts = dict(context())
         return self._make
 
     def compare(self, name: str, now: Mapping[str, Any]) -> None:
@@ -172,7 +182,8 @@ class _Where:
     def facts(self, run: Path) -> dict[str, Any]:
         """What the record is to say of it."""
         locked = {"run": str(run.absolute()), "accepted": self._accept}
-        return {"locked": locked} | ({"differs": self._differs} if self._differs else {})
+        differs = {"differs": self._differs} if self._differs else {}
+        return {**self._facts, "locked": locked, **differs}
 
 
 def _pure(new: NewReward, dataset: Dataset, every_turn: bool) -> Callable[[], FromRecord] | None:
