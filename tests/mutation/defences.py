@@ -176,7 +176,7 @@ DEFENCES = [
         'total = limits["memory"] + limits["disk"]', "total = 1 << 40",
     ),
     _one(
-        "output_kept", "host DoS", "intercode/sandbox/base.py",
+        "output_kept", "host DoS", "intercode/sandbox/output.py",
         "            if len(self._tail) > 2 * (self.limit // 2) + 65536:", "            if False:",
     ),
     _one(

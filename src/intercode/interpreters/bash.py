@@ -16,6 +16,7 @@ or a syntax error does not end it; aliases work; messages say ``bash: …``) and
 from __future__ import annotations
 
 import errno
+import shlex
 import signal
 import time
 from dataclasses import replace
@@ -25,7 +26,8 @@ from intercode.interpreters.base import Execution
 from intercode.interpreters.shell import HARD_OUTPUT_FACTOR, Run, Shell, ShellStartError
 from intercode.interpreters.shell_lines import TIMEOUT_SIGNAL
 from intercode.interpreters.shell_state import Frame
-from intercode.sandbox.base import OutputBuffer, Sandbox
+from intercode.sandbox.base import Sandbox
+from intercode.sandbox.output import OutputBuffer
 
 _GRACE_SECONDS = 0.5
 _TIMEOUT_CODE = 124
@@ -191,3 +193,10 @@ class BashInterpreter:
         if self._shell is not None:
             self._shell.close()
             self._shell = None
+
+
+def shell_in(sandbox: Sandbox, directory: str) -> BashInterpreter:
+    """A shell that begins in a directory, with no other to go back to."""
+    shell = BashInterpreter(sandbox)
+    shell.execute(f"cd -- {shlex.quote(directory)}; unset OLDPWD")
+    return shell

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from intercode.errors import ImageError, InterCodeError, SandboxError, UsageError
+from intercode.sandbox.at_exit import close_at_exit
 from intercode.sandbox.base import Limits, Snapshot
 from intercode.sandbox.docker import container as containers
 from intercode.sandbox.docker.container import Container, Key
@@ -27,8 +27,8 @@ from intercode.sandbox.docker.sandbox import DockerSandbox, Origin
 from intercode.sandbox.docker.snapshot import DockerSnapshot, Saved
 from intercode.sandbox.docker.sweep import sweep
 from intercode.sandbox.images import Command, Image, Progress
+from intercode.sandbox.limits import check_limits
 from intercode.sandbox.native.build import build_script
-from intercode.sandbox.native.provider import check_limits
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class DockerProvider:
         self._path = tuple(path)
         self._lock = threading.Lock()
         self._reset_to(url)
-        atexit.register(_close_at_exit, weakref.ref(self))
+        close_at_exit(self)
 
     def _reset_to(self, url: str | None) -> None:
         self._owner = os.getpid()
@@ -238,9 +238,3 @@ def has_quota(info: dict[str, Any]) -> bool:
     """Whether a container's size can be limited: overlay2 on xfs with project quotas."""
     status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
     return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"
-
-
-def _close_at_exit(provider: weakref.ref[DockerProvider]) -> None:
-    if (live := provider()) is not None:
-        with suppress(SandboxError, OSError):
-            live.close()

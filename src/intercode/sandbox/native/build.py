@@ -11,11 +11,11 @@ from intercode.errors import ImageError
 from intercode.sandbox.base import Limits, Sandbox
 from intercode.sandbox.images import Command, Image
 from intercode.sandbox.images.base import SCRIPT
+from intercode.sandbox.limits import CAPABILITIES
 from intercode.sandbox.native.snapshot import fill
 
 _SECONDS = 600.0
 _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
-_CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
 """What a package's installation needs of root."""
 
 
@@ -38,7 +38,7 @@ def build_script(
         ImageError: It failed, or did not end in time.
     """
     if isinstance(script, Command):
-        limits = replace(_LIMITS, capabilities=_CAPABILITIES)
+        limits = replace(_LIMITS, capabilities=CAPABILITIES)
         what, command = "the command", script
     else:
         base, limits = replace(base, cwd="/", user=""), _LIMITS

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from intercode.sandbox.base import Completed, OutputBuffer
+from intercode.sandbox.base import Completed
+from intercode.sandbox.output import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
 """A program that prints this many times its limit is killed: nobody reads on."""

@@ -4,27 +4,24 @@ registry.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import ImageError, SandboxError, UsageError
+from intercode.errors import ImageError
+from intercode.sandbox.at_exit import close_at_exit
 from intercode.sandbox.base import Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, private_folders, resolve
+from intercode.sandbox.limits import check_limits
 from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.client import Spawner
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import NativeSnapshot
 from intercode.sandbox.native.sweep import sweep
-
-_FEWEST_FILES = 512
-_CAPABILITIES = {"chown", "dac_override", "fowner", "fsetid", "setgid", "setuid"}
 
 
 class NativeProvider:
@@ -50,7 +47,7 @@ class NativeProvider:
         self._spawner: Spawner | None = None
         self._owner = os.getpid()
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
-        atexit.register(_close_at_exit, weakref.ref(self))
+        close_at_exit(self)
 
     def start(
         self,
@@ -134,25 +131,3 @@ class NativeProvider:
 
 def _as_spec(limits: Limits) -> dict[str, Any]:
     return asdict(limits)
-
-
-def check_limits(limits: Limits) -> None:
-    """Refuse limits within which no sandbox can run.
-
-    Raises:
-        UsageError: Says which.
-    """
-    for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
-        if getattr(limits, name) <= 0:
-            raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
-    if limits.open_files < _FEWEST_FILES:
-        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
-    if unknown := set(limits.capabilities) - _CAPABILITIES:
-        allowed = ", ".join(sorted(_CAPABILITIES))
-        raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
-
-
-def _close_at_exit(provider: weakref.ref[NativeProvider]) -> None:
-    if (live := provider()) is not None:
-        with suppress(SandboxError, OSError):
-            live.close()
