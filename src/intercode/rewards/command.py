@@ -21,11 +21,12 @@ unless that is what is being judged. Its exit code comes from the kernel, not fr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 
 from intercode.episode import Episode, Score, decode
 from intercode.errors import TaskError
+from intercode.rewards.at_rest import at_rest
 from intercode.rewards.gold import differing
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.task import Task
@@ -74,7 +75,7 @@ class CommandReward:
         """
         if task.verification is None:
             raise TaskError(f"task {task.task_id!r}: field 'verification' is missing")
-        with self._quiet(episode, sandbox) as quiet:
+        with at_rest(self._provider, self._network, episode, sandbox) as quiet:
             if tampered := self._tampered(task, sandbox):
                 return Score(0.0, {"verification": 0.0}, {"tampered": tampered[:20]})
             try:
@@ -89,20 +90,6 @@ class CommandReward:
             "output": decode((done.stdout + done.stderr)[-_OUTPUT:]),
         }
         return Score(value, {"verification": value}, detail)
-
-    @contextmanager
-    def _quiet(self, episode: Episode, sandbox: Sandbox) -> Iterator[Sandbox]:
-        """The agent's files in a sandbox where nothing of the agent's runs."""
-        if episode.status != "running":
-            sandbox.kill()
-            yield sandbox
-            return
-        snapshot = sandbox.snapshot()
-        try:
-            with closing(self._provider.start(snapshot, sandbox.limits, self._network)) as copy:
-                yield copy
-        finally:
-            snapshot.delete()
 
     def _tampered(self, task: Task, sandbox: Sandbox) -> list[str]:
         """The system paths that the agent changed."""

@@ -13,10 +13,11 @@ NAME that is not defined fails every test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 
 from intercode.episode import Episode, Score
+from intercode.rewards.at_rest import at_rest
 from intercode.rewards.python_io import run_cases, stdio_cases, submission
 from intercode.rewards.python_plan import Plan, make_plan
 from intercode.rewards.python_source import session_source
@@ -63,12 +64,12 @@ class PythonReward:
         timeout = sandbox.limits.timeout if task.timeout is None else task.timeout
         if cases := stdio_cases(task):
             program = submission(episode, setup)
-            with self._quiet(episode, sandbox) as subject:
+            with at_rest(self._provider, self._network, episode, sandbox) as subject:
                 return _share(run_cases(subject, self._python, program, cases, timeout))
         plan = self._plan(task)
         sources = [*([setup] if setup else []), *session_source(episode)]
         with (
-            self._quiet(episode, sandbox) as subject,
+            at_rest(self._provider, self._network, episode, sandbox) as subject,
             Trial(subject, self._python, sources, plan.message(episode.answer), timeout) as trial,
             self._grader(task) as grader,
         ):
@@ -104,20 +105,6 @@ class PythonReward:
                 return idle[1]
         idle[1].close()
         return None
-
-    @contextmanager
-    def _quiet(self, episode: Episode, sandbox: Sandbox) -> Iterator[Sandbox]:
-        """The agent's files, in a sandbox where nothing of the agent's runs."""
-        if episode.status != "running":
-            sandbox.kill()
-            yield sandbox
-            return
-        snapshot = sandbox.snapshot()
-        try:
-            with closing(self._provider.start(snapshot, sandbox.limits, self._network)) as copy:
-                yield copy
-        finally:
-            snapshot.delete()
 
 
 def _share(results: list[Result]) -> Score:
