@@ -16,7 +16,7 @@ from intercode.rewards.bash import BashReward
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.own import Function, choose
-from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
 
 
@@ -62,8 +62,6 @@ class BashEnv(InterCodeEnv[Sandbox]):
         seed: int | None = None,
     ) -> None:
         tasks = datasets.load(data)
-        if isinstance(provider, str):
-            provider = get_provider(provider)
         stage = SandboxStage(provider, image, limits, network)
         super().__init__(
             tasks,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,12 +11,12 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_ctf import CtfStage
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import Execution, Interpreter
-from intercode.interpreters.bash import BashInterpreter
+from intercode.interpreters.bash import shell_in
 from intercode.rewards.base import Reward
 from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import Function, choose
-from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
 
 
@@ -73,8 +72,6 @@ class CtfEnv(InterCodeEnv[Sandbox]):
             raise UsageError(f"attempts must be 0 or more, not {attempts}")
         tasks = datasets.load_seeded(data, seed or 0)
         ctf_tasks.check(tasks)
-        if isinstance(provider, str):
-            provider = get_provider(provider)
         self.attempts = attempts or None
         kept = tasks if network else ctf_tasks.offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
@@ -103,9 +100,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
         assert self._task is not None  # the episode begins
-        shell = BashInterpreter(sandbox)
-        shell.execute(f"cd -- {shlex.quote(self._folders.directory(self._task))}; unset OLDPWD")
-        return shell
+        return shell_in(sandbox, self._folders.directory(self._task))
 
     def _reply(self, answer: str | None) -> Execution | None:
         assert self._task is not None  # the episode is running

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from intercode.episode import decode, encode
 from intercode.errors import TaskError
-from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.images.resolve import check
 from intercode.task import Task
 
@@ -20,7 +20,7 @@ class SandboxStage:
     """Starts sandboxes for tasks; the agent's and gold's come out alike.
 
     Args:
-        provider: Starts the sandboxes.
+        provider: Starts the sandboxes; or its name.
         image: The image of all tasks; None: each task's own, or ``host``.
         limits: What a sandbox may use; None: the defaults.
         network: Whether the network can be reached.
@@ -28,12 +28,12 @@ class SandboxStage:
 
     def __init__(
         self,
-        provider: Provider,
+        provider: str | Provider,
         image: str | None = None,
         limits: Limits | None = None,
         network: bool = False,
     ) -> None:
-        self.provider = provider
+        self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
         self._image = image
         self._limits = limits

@@ -47,7 +47,7 @@ class CtfStage(SandboxStage):
 
     def __init__(
         self,
-        provider: Provider,
+        provider: str | Provider,
         image: str | None = None,
         limits: Limits | None = None,
         network: bool = False,

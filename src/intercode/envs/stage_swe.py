@@ -20,7 +20,7 @@ class SweStage(SandboxStage):
     """Lays a task's repository over its image; a reset copies nothing of it.
 
     Args:
-        provider: Starts the sandboxes.
+        provider: Starts the sandboxes; or its name.
         image: The image of all tasks; None: each task's own, or ``host``.
         limits: What a sandbox may use; None: the defaults.
         network: Whether the network can be reached.
@@ -30,7 +30,7 @@ class SweStage(SandboxStage):
 
     def __init__(
         self,
-        provider: Provider,
+        provider: str | Provider,
         image: str | None = None,
         limits: Limits | None = None,
         network: bool = False,
@@ -40,12 +40,13 @@ class SweStage(SandboxStage):
         super().__init__(provider, image, limits, network)
         self._repositories = None if repositories is None else str(repositories)
         self._folder = folder or Path.cwd()
-        self._plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
+        self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
+        """How a task is graded, which also says where its repository lies."""
         self._prepared: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
 
     def directory(self, task: Task) -> str:
         """Where the repository lies; the setup runs there."""
-        return self._plan(task).directory
+        return self.plan(task).directory
 
     def check(self, task: Task) -> None:
         """Refuse a task whose repository or image is not there.
@@ -54,7 +55,7 @@ class SweStage(SandboxStage):
             TaskError: A field is malformed, or there is no such repository or commit.
             ImageError: The image's name means nothing, or names a file that is not there.
         """
-        self._plan(task)
+        self.plan(task)
         super().check(task)
 
     def image(self, task: Task) -> str:

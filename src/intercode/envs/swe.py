@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import ClassVar
 
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_swe import SweStage
-from intercode.interpreters.bash import BashInterpreter
+from intercode.interpreters.base import Interpreter
+from intercode.interpreters.bash import shell_in
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import Function, choose
 from intercode.rewards.swe import SweReward
-from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
 
 
@@ -63,15 +63,13 @@ class SweEnv(InterCodeEnv[Sandbox]):
         seed: int | None = None,
     ) -> None:
         tasks = datasets.load(data)
-        if isinstance(provider, str):
-            provider = get_provider(provider)
         stage = SweStage(provider, image, limits, network, repositories, _folder(tasks))
         self._directory = stage.directory
         super().__init__(
             tasks,
             stage,
             self._shell_in,
-            choose("swe", reward, lambda: SweReward(stage.start)),
+            choose("swe", reward, lambda: SweReward(stage.start, stage.plan)),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,
@@ -82,11 +80,9 @@ class SweEnv(InterCodeEnv[Sandbox]):
         """The first gold, applied as a patch."""
         return [*map(apply_patch, task.gold[:1]), "submit"]
 
-    def _shell_in(self, sandbox: Sandbox) -> BashInterpreter:
+    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
         assert self._task is not None  # the episode begins
-        shell = BashInterpreter(sandbox)
-        shell.execute(f"cd -- {shlex.quote(self._directory(self._task))}; unset OLDPWD")
-        return shell
+        return shell_in(sandbox, self._directory(self._task))
 
 
 def apply_patch(patch: str) -> str:

@@ -39,10 +39,14 @@ class SweReward:
 
     Args:
         start: Starts a sandbox with the task's repository in it.
+        plan: Says how a task is graded.
     """
 
-    def __init__(self, start: Callable[[Task], Sandbox]) -> None:
+    def __init__(
+        self, start: Callable[[Task], Sandbox], plan: Callable[[Task], Plan] = make_plan
+    ) -> None:
         self._start = start
+        self._plan = plan
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """The score.
@@ -52,7 +56,7 @@ class SweReward:
                 run its tests.
             SandboxError: A sandbox died.
         """
-        plan = make_plan(task)
+        plan = self._plan(task)
         with closing(self._start(task)) as fresh:
             _apply(fresh, task, plan)
             taken = take_over(sandbox, fresh, plan)
