@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from intercode.cli._text import table
 from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate import log
@@ -251,6 +252,33 @@ def test_csv_and_json(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str
     assert first["statistics"]["cost"] == 0.25 * COUNT
     assert first["spending"]["solved"]["model_seconds"] == 1.5 * 77
     assert [round(point["value"], 3) for point in first["turns"]] == [0.335, 0.335, 0.335]
+
+
+def test_a_table_that_is_wider_than_the_terminal_stands_in_parts() -> None:
+    header, rows = ["run", "scored", "errors"], [["one", "12", "0"], ["the second", "3", "4"]]
+    whole = table(header, rows)
+    assert whole == table(header, rows, 1, 26)
+    assert whole.splitlines()[-1] == "the second       3       4"
+    first, second = table(header, rows, 1, 25).split("\n\n")
+    assert first.splitlines() == ["run         scored", "one             12", "the second       3"]
+    assert second.splitlines() == ["run         errors", "one              0", "the second       4"]
+    assert table(header, rows, 1, 5) == table(header, rows, 1, 25)  # no narrower than a column
+
+
+def test_the_page_of_one_run_says_what_was_run_and_what_went_wrong(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for file in (log.MANIFEST, log.EPISODES):
+        (tmp_path / file).write_bytes((runs[0] / file).read_bytes())
+    failed = Episode("t2", "q", "bash", status="error", error=EVIL, metadata={"error_type": "Oops"})
+    with (tmp_path / log.EPISODES).open("a") as episodes:
+        episodes.write(failed.to_json() + "\n")
+    assert main(["report", str(tmp_path), "--html", str(tmp_path / "r.html"), "--csv"]) == 0
+    elements = Elements((tmp_path / "r.html").read_text(encoding="utf-8"))
+    titles = [text for _, text in elements.texts("h3")]
+    assert titles[:2] == ["Success", "Success against turns"] and "Errors" in titles
+    heads = [text for attributes, text in elements.texts("th") if attributes["scope"] == "row"]
+    assert {"Oops", "seed", "model", "folder"} <= set(heads)
 
 
 def test_a_page_that_cannot_be_written(
