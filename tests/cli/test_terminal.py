@@ -18,7 +18,7 @@ ESCAPES = re.compile(r"\x1b\[K|\x1b\[\?2004[hl]")
 """What the progress line and readline may send; nothing else may reach the terminal."""
 
 
-def on_terminal(tmp_path: Path, typed: bytes, *arguments: object) -> str:
+def on_terminal(tmp_path: Path, typed: bytes, *arguments: object, code: int = 0) -> str:
     """What a terminal receives from a command."""
     leader, follower = pty.openpty()
     child = subprocess.Popen(
@@ -39,7 +39,7 @@ def on_terminal(tmp_path: Path, typed: bytes, *arguments: object) -> str:
             break
         told += block
     os.close(leader)
-    assert child.wait(60) == 0, told
+    assert child.wait(60) == code, told
     return told.decode()
 
 

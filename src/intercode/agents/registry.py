@@ -17,6 +17,7 @@ __all__ = ["AGENTS", "digest", "get"]
 AGENTS = Registry(
     "agent",
     {
+        "human": "intercode.agents.human:Humans",
         "noop": "intercode.agents.scripted:noop",
         "oracle": "intercode.agents.scripted:Oracle",
         "plan-solve": "intercode.agents.plan_solve:PLAN_SOLVE",

@@ -9,6 +9,7 @@ agents:
   noop                   submits at once: what doing nothing is worth
   random                 acts at random: what luck is worth
   replay                 does again what --recording holds (a run's folder, or JSON: task → actions)
+  human                  you, at the terminal: one task after the other
   path/to/file.py:make   your own: make(task) gives an object with act(observation, history)
 
 agents that are language models, with --model PROVIDER/NAME:
@@ -50,6 +51,7 @@ from intercode.agents.base import AgentFactory, ChecksTasks
 from intercode.cli import _agents, _ended, _environment, _locked, _options
 from intercode.cli._progress import Watcher
 from intercode.cli._text import safe
+from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.exclusion import read_exclusion
@@ -176,7 +178,8 @@ def carry_out(
     context = {**plan.lock.context(args), **setting.context()}
     out = args.out or _default_folder(plan.env, args.agent, args.model)
     watcher = Watcher(
-        show=(sys.stderr if args.json else sys.stdout) if args.show else None, quiet=args.quiet
+        show=(sys.stderr if args.json else sys.stdout) if args.show else None,
+        quiet=args.quiet or args.agent == "human",  # who would type into the living line
     )
     try:
         result = evaluate(
@@ -223,6 +226,8 @@ def _excluded(path: Path | None, dataset: Dataset) -> Mapping[str, str]:
 
 def _check(args: argparse.Namespace, agent: AgentFactory, tasks: list[Task]) -> None:
     """Refuse, or warn of, what the agent cannot do, before anything starts."""
+    if args.agent == "human" and args.workers > 1:
+        raise UsageError("agent human does one task at a time: it takes no --workers above 1")
     if isinstance(agent, ChecksTasks):
         agent.check(tasks)
     without = [task.task_id for task in tasks if not task.gold]
