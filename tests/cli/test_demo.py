@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli import _first_model
+from intercode.cli import _first_model, run
 
 from .conftest import Run, command, keys, parsed
 from .test_terminal import ESCAPES, on_terminal
@@ -105,10 +106,10 @@ def test_going_on_as_json(shown: str, folder: Path) -> None:
     assert done.stderr == ""
     told = parsed(done)
     keys(told, "out page seconds runs turns left_out next")
-    assert sorted(Path(run["run"]).name for run in told["runs"]) == RUNS
-    for run in told["runs"]:
-        keys(run, "run env agent statistics tags errors")
-        assert run["statistics"]["episodes"] == 2 and run["errors"] == []
+    assert sorted(Path(one["run"]).name for one in told["runs"]) == RUNS
+    for one in told["runs"]:
+        keys(one, "run env agent statistics tags errors")
+        assert one["statistics"]["episodes"] == 2 and one["errors"] == []
     assert list(told["turns"]) == ["oracle", "try-again (scripted)", "random"]
     assert told["turns"]["oracle"][-1]["value"] == 1.0 and told["left_out"] == {}
     assert "--model openai/" in told["next"] and "secret" not in done.stdout
@@ -147,6 +148,11 @@ def test_the_command_for_a_model(
     found = _first_model.find()
     assert expected in found.command and "secret" not in found.command + found.why
     assert all(name in found.why for name in list(variables)[:1])
+    words = shlex.split(found.command)
+    parser = argparse.ArgumentParser()
+    run.configure(parser)
+    taken = parser.parse_args(words[words.index("run") + 1 :])
+    assert (taken.env, taken.agent, taken.limit) == ("bash", "try-again", 20) and taken.model
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "intercode")])
     assert _first_model.find().command.rpartition("&& ")[2].startswith("bin/intercode run bash ")
 
