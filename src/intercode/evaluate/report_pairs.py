@@ -28,6 +28,8 @@ def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         ("difference", "points"),
         ("95 % interval", "range"),
         ("clustered bootstrap", "range"),
+        ("can show", "size"),
+        ("would take", "count"),
         ("only first", "count"),
         ("only this", "count"),
         ("McNemar's p", "p"),
@@ -35,13 +37,17 @@ def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
     )
     if len(tested) < 2:  # nothing to correct for
         rows, columns = tuple(row[:-1] for row in rows), columns[:-1]
-    notes = [f"{run.label}: {_power(found)}" for run, found in pairs]
+    note = (
+        "Differences are in points. Can show: the smallest that so many tasks show "
+        f"{100 * POWER:.0f} times in a hundred (level {ALPHA}). Would take: tasks to show the one "
+        "that was seen."
+    )
     if any(found.drawn and found.drawn.few for _, found in pairs):
-        notes.append(
-            f"The bootstrap draws fewer than {FEW_CLUSTERS} images or databases: its intervals are "
-            "likely to be too narrow."
+        note += (
+            f"\nThe bootstrap draws fewer than {FEW_CLUSTERS} images or databases: its intervals "
+            "are likely to be too narrow."
         )
-    return [Table(f"Task by task: {first.where}", columns, rows, "\n".join(notes))]
+    return [Table(f"Task by task: {first.where}", columns, rows, note)]
 
 
 def _row(run: Run, found: Paired) -> Row:
@@ -54,26 +60,12 @@ def _row(run: Run, found: Paired) -> Row:
         found.difference.value,
         _known(found.difference),
         None if found.drawn is None else _known(found.drawn),
+        found.detectable,
+        found.needed,
         test and test.only_first,
         test and test.only_second,
         test and test.p,
     )
-
-
-def _power(found: Paired) -> str:
-    text = f"on {found.tasks} tasks "
-    if not found.differing:
-        text += "both do the same"
-    elif found.detectable is None:
-        text += "no difference can be found with any certainty"
-    else:
-        text += (
-            f"a difference of {100 * found.detectable:.1f} points is found {100 * POWER:.0f} times "
-            f"in a hundred (level {ALPHA})"
-        )
-    if found.needed is not None:
-        text += f"; the one that was seen would take {found.needed} tasks"
-    return text + "."
 
 
 def _known(seen: Estimate) -> tuple[float, float] | None:

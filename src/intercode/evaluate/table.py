@@ -16,6 +16,7 @@ Kind = Literal[
     "interval",
     "estimate",
     "points",
+    "size",
     "range",
     "number",
     "precise",
@@ -23,8 +24,8 @@ Kind = Literal[
     "money",
 ]
 """What a column holds. ``text`` is flush left in the first column only, ``words`` in any; an
-``interval`` of a rate and a ``range`` of points are pairs; an ``estimate`` is a rate and both ends
-of its interval. Whatever is not known is None."""
+``interval`` of a rate and a ``range`` of points are pairs; ``points`` have a sign, a ``size`` has
+none; an ``estimate`` is a rate and both ends of its interval. Whatever is not known is None."""
 Row = tuple[Any, ...]
 
 
@@ -112,6 +113,8 @@ def shown(value: Any, kind: Kind) -> str:
             return f"{100 * value:.1f} %"
         case "points":
             return f"{100 * value:+.1f}"
+        case "size":
+            return f"{100 * value:.1f}"
         case "count":
             return f"{value:,}"
         case "p":

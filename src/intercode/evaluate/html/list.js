@@ -130,6 +130,7 @@ function line(row) {
   const task = row.epoch ? `${row.task} (attempt ${row.epoch + 1})` : row.task;
   link.append(element("span", said(row), kind), element("span", task, "task"));
   link.append(element("span", runName(row), "run"), element("span", row.query, "query"));
+  for (const cut of link.children) cut.title = cut.textContent;
   const reward = row.reward === null ? "" : `${row.reward.toFixed(3)} · `;
   link.append(element("span", reward + plural(row.turns, "turn"), "numbers"));
   const item = element("li");
