@@ -23,6 +23,7 @@ import containers
 import floors
 import intercode
 import python
+import runner
 import sql
 import swe
 from floors import median_ms
@@ -180,6 +181,7 @@ def main() -> int:
         "starting": starting,
         "many": lambda: many(args.sandboxes),
         "throughput": lambda: throughput(args.seconds),
+        "runner": runner.measure,
         "sqlite": sql.sqlite,
         "mariadb": sql.mariadb,
         "comparing": sql.comparing,
