@@ -7,10 +7,10 @@ from pathlib import Path
 from intercode import datasets
 from intercode.envs.ctf import CtfEnv
 from intercode.episode import Episode, Score, Status
-from intercode.errors import UsageError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.paper.bash import LIMITS
 from intercode.paper.ctf_session import WRONG, check, in_its_folder, is_flag, shell, submitted
+from intercode.paper.limits import refuse
 from intercode.rewards.flag import SUBMITTED, submissions
 from intercode.sandbox.base import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
@@ -51,8 +51,7 @@ class PaperCtfEnv(CtfEnv):
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
-        if limits not in (None, Limits()):
-            raise UsageError("the paper protocol has limits of its own: leave yours away")
+        refuse(limits)
         tasks = datasets.load(data)
         for task in tasks:
             check(task)

@@ -11,13 +11,14 @@ from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Episode, Score, Status
-from intercode.errors import TaskError, UsageError
+from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.paper.bash import AGENT_HOST, PaperBash, variables
 from intercode.paper.container import PaperImage, md5sum
 from intercode.paper.gold import GoldRuns
+from intercode.paper.limits import refuse
 from intercode.paper.reward import Outcome, score
-from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
 
 IMAGE = "nl2bash"
@@ -105,13 +106,10 @@ class PaperEnv(InterCodeEnv[Sandbox]):
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
-        if limits not in (None, Limits()):
-            raise UsageError("the paper protocol has the limits of 2023: leave yours away")
+        refuse(limits)
         tasks = datasets.load(data)
         for row, task in enumerate(tasks):
             _check(tasks, row, task)
-        if isinstance(provider, str):
-            provider = get_provider(provider)
         stage = PaperStage(provider, image)
 
         def interpreter(sandbox: Sandbox) -> Interpreter:

@@ -10,9 +10,10 @@ from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Episode, Score, Status
-from intercode.errors import RewardError, TaskError, UsageError
+from intercode.errors import RewardError, TaskError
 from intercode.interpreters.base import Execution
 from intercode.interpreters.python_start import provider as provider_of
+from intercode.paper.limits import refuse
 from intercode.paper.python_session import (
     LIMITS,
     PaperPython,
@@ -149,8 +150,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPlace]):
         render_mode: str | None = None,
         seed: int | None = None,
     ) -> None:
-        if limits not in (None, Limits()):
-            raise UsageError("the paper protocol has limits of its own: leave yours away")
+        refuse(limits)
         tasks = datasets.load(data)
         if isinstance(provider, str):
             provider = provider_of(provider)

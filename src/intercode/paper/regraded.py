@@ -63,7 +63,10 @@ class RegradedReport(ReplayReport):
             count.reward_equal += turn.same_reward
             count.observation_equal += turn.same_observation
             if not (turn.same_reward and turn.same_observation):
-                self.mismatches.append(_mismatch(episode.task_id, turn, cause_of(turn)))
+                found = Mismatch.of(
+                    episode.task_id, turn.recorded, turn.observation, turn.reward, cause_of(turn)
+                )
+                self.mismatches.append(found)
         self.by_task[episode.task_id] = count
         self.episodes += 1
         self.turns += count.turns
@@ -75,17 +78,3 @@ class RegradedReport(ReplayReport):
         self.success_default += by_default
         if success != by_default:
             (self.success_lost if success else self.success_gained).append(episode.task_id)
-
-
-def _mismatch(task: str, turn: ReplayedTurn, cause: str) -> Mismatch:
-    recorded = turn.recorded
-    return Mismatch(
-        task=task,
-        turn=recorded.index,
-        action=recorded.action,
-        observation_recorded=recorded.observation,
-        observation_replayed=turn.observation,
-        reward_recorded=recorded.reward or 0.0,
-        reward_replayed=turn.reward,
-        cause=cause,
-    )

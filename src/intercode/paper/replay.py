@@ -145,20 +145,11 @@ def _report(episodes: Sequence[RecordedEpisode], replays: Sequence[list[_Turn]])
 
 
 def _mismatch(task: str, turn: _Turn, is_early: bool) -> Mismatch:
-    recorded = turn.recorded
-    return Mismatch(
-        task=task,
-        turn=recorded.index,
-        action=recorded.action,
-        observation_recorded=recorded.observation,
-        observation_replayed=turn.observation,
-        reward_recorded=recorded.reward or 0.0,
-        reward_replayed=turn.reward_of(is_early),
-        cause=cause_of(
-            turn.ran,
-            recorded.observation or "",
-            turn.observation,
-            same_observation=turn.same_observation,
-            gold=turn.gold,
-        ),
+    cause = cause_of(
+        turn.ran,
+        turn.recorded.observation or "",
+        turn.observation,
+        same_observation=turn.same_observation,
+        gold=turn.gold,
     )
+    return Mismatch.of(task, turn.recorded, turn.observation, turn.reward_of(is_early), cause)

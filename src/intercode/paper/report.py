@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from intercode.paper.results import RecordedTurn
+
 Progress = Callable[[int, int], None]
 """Is told how many episodes are done, and of how many."""
 
@@ -22,6 +24,22 @@ class Mismatch:
     reward_recorded: float
     reward_replayed: float
     cause: str
+
+    @classmethod
+    def of(
+        cls, task: str, recorded: RecordedTurn, observation: str, reward: float, cause: str
+    ) -> Mismatch:
+        """What was recorded of a task's turn, and what came out now."""
+        return cls(
+            task=task,
+            turn=recorded.index,
+            action=recorded.action,
+            observation_recorded=recorded.observation,
+            observation_replayed=observation,
+            reward_recorded=recorded.reward or 0.0,
+            reward_replayed=reward,
+            cause=cause,
+        )
 
 
 @dataclass(slots=True)

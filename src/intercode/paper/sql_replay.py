@@ -223,21 +223,13 @@ def _hardness(one: _Replayed) -> str:
 
 
 def _mismatch(one: _Replayed, turn: _Turn, version: Version) -> Mismatch:
-    recorded = turn.recorded
-    return Mismatch(
-        task=one.episode.task_id,
-        turn=recorded.index,
-        action=recorded.action,
-        observation_recorded=recorded.observation,
-        observation_replayed=turn.observation,
-        reward_recorded=recorded.reward or 0.0,
-        reward_replayed=turn.rewards.of(version),
-        cause=cause_of(
-            turn.ran,
-            recorded.observation or "",
-            turn.observation,
-            same_observation=turn.same_observation,
-            gold=turn.gold,
-            gold_command=one.task.gold[0],
-        ),
+    cause = cause_of(
+        turn.ran,
+        turn.recorded.observation or "",
+        turn.observation,
+        same_observation=turn.same_observation,
+        gold=turn.gold,
+        gold_command=one.task.gold[0],
     )
+    reward = turn.rewards.of(version)
+    return Mismatch.of(one.episode.task_id, turn.recorded, turn.observation, reward, cause)
