@@ -33,9 +33,9 @@ print("interrupted" if result.interrupted else "complete", result.ran, len(resul
 """
 
 
-def start(out: Path, count: int, delay: float) -> subprocess.Popen[str]:
+def start(out: Path, count: int, delay: float, code: str = CHILD) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(out), str(count), str(delay)],
+        [sys.executable, "-c", code, str(out), str(count), str(delay)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdout=subprocess.PIPE,
         text=True,

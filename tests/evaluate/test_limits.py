@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from intercode.models.scripted_server import ScriptedServer
 from intercode.task import Task
 
 from .fakes import FakeEnv, dataset
+from .test_interrupts import CHILD, start, wait_for
 
 TASKS = dataset(12)
 TOGETHER = 20.0
@@ -223,6 +226,16 @@ def test_one_busy_sandbox_is_enough_for_several_workers(env: str) -> None:
         tasks, "oracle", lambda: make(env, data=tasks), workers=4, max_sandboxes=1, limit=8
     )
     assert result.complete and result.statistics.successes == 8
+
+
+def test_who_waits_is_stopped_by_a_second_interrupt(tmp_path: Path) -> None:
+    code = CHILD.replace("workers=4", "workers=4, max_sandboxes=1")
+    with start(tmp_path / "run", 200, 3600, code) as child:
+        wait_for(tmp_path / "run" / "run.json")
+        time.sleep(0.3)
+        child.send_signal(signal.SIGTERM)  # counts twice
+        told, _ = child.communicate(timeout=30)
+    assert (child.returncode, told) == (130, "stopped True\n")
 
 
 @pytest.mark.parametrize("name", ["max_connections", "max_sandboxes"])
