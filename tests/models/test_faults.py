@@ -79,9 +79,18 @@ def test_nobody_there() -> None:
     model = get_model(
         "vllm/any", base_url="http://127.0.0.1:9/v1", retries=1, first_wait=0, budget=budget
     )
-    with pytest.raises(ModelUnavailableError, match="asked 2 times"):
+    told = "asked 2 times.*is there a server at http://127.0.0.1:9/v1/chat/completions"
+    with pytest.raises(ModelAccessError, match=told):
         model.complete(HELLO)
     assert budget.presumed.tokens == 0, "nobody charges for that"
+
+
+def test_a_server_that_is_gone_is_no_mistake_in_its_url() -> None:
+    with ScriptedServer(SAY, plan=lambda n: Fault("disconnect") if n else None) as server:
+        model = connect(CHAT, server, retries=1)
+        model.complete(HELLO)
+    with pytest.raises(ModelUnavailableError, match="asked 2 times"):
+        model.complete(HELLO)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.errors import ModelError, UsageError
-from intercode.models import get_model
+from intercode.models import ToolCall, get_model
 from intercode.models.keys import check_url, find, hide, parse
+from intercode.models.script import Line
 from intercode.models.scripted_faults import Fault
 from intercode.models.scripted_server import ScriptedServer
 from models.conftest import KEYS
@@ -49,6 +50,26 @@ def test_a_key_is_never_shown(name: str, case: str, caplog: pytest.LogCaptureFix
     assert key not in shown
     assert key not in caplog.text
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_key_in_a_reply_is_not_handed_on(name: str) -> None:
+    provider = name.partition("/")[0]
+    own = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+    key = KEYS[own.get(provider, "OPENAI_COMPATIBLE_API_KEY")]
+    calls = (ToolCall(key, "bash", {"code": f"echo {key}"}),) if provider in own else ()
+    with ScriptedServer(lambda _: Line(f"It is {key}!", calls)) as server:
+        reply = connect(name, server).complete(HELLO)
+        assert any(key in value for value in server.exchanges[0].headers.values())
+    assert reply.text == "It is [key]!"
+    assert [call.arguments for call in reply.tool_calls] == [{"code": "echo [key]"}] * len(calls)
+    assert key not in repr(reply)
+
+
+def test_no_key_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_COMPATIBLE_API_KEY")
+    with ScriptedServer(lambda _: Line("none of them")) as server:
+        assert connect("vllm/any", server).complete(HELLO).text == "none of them"
 
 
 def test_a_key_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -248,6 +248,12 @@ def test_an_unknown_price_is_no_price(caplog: pytest.LogCaptureFixture) -> None:
     assert "the price of ollama/qwen is not known" in caplog.text
 
 
+def test_anthropics_base_url_with_and_without_the_version() -> None:
+    with ScriptedServer(script([Rule(Line("hello"))])) as server:
+        for url in (server.root, server.url, f"{server.url}/"):
+            assert get_model(ANTHROPIC, base_url=url).complete(HELLO).text == "hello"
+
+
 def test_names_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("gpt-4o", "openai/", "nobody/gpt-4o", "openai-compatible/any"):
         with pytest.raises(UsageError):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from intercode.models import keys, sdk
 from intercode.models.anthropic_wire import decode, encode
 from intercode.models.client import Answer, Request
-from intercode.models.decoding import load
 
 if TYPE_CHECKING:
     import anthropic as sdk_types
@@ -44,7 +43,7 @@ class AnthropicClient:
         with self._errors:
             # Each call has the timeout, or the client would refuse long replies unasked.
             response = create(model=self.model, extra_body=body, timeout=self._timeout, **known)
-            data = load(response.http_response.content)
+            data = self._errors.read(response.http_response.content)
         return decode(data)
 
     def close(self) -> None:
@@ -56,4 +55,6 @@ def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicC
     """Anthropic, or what stands in for it at ``ANTHROPIC_BASE_URL``."""
     key = keys.require("ANTHROPIC_API_KEY", f"anthropic/{model}")
     url = base_url or keys.find("ANTHROPIC_BASE_URL")
-    return AnthropicClient(model, keys.check_url(url) if url else None, key, timeout)
+    # Its client adds ``/v1`` itself; OpenAI's does not, so that many give it.
+    where = keys.check_url(url).removesuffix("/v1") if url else None
+    return AnthropicClient(model, where, key, timeout)

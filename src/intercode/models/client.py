@@ -60,6 +60,7 @@ class AttemptError(Exception):
         retry_after: Seconds that the server asks to be left alone.
         throttled: We called too often.
         charged: The model may have worked for it, and the provider may charge for that.
+        unreachable: There was nobody to ask.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class AttemptError(Exception):
         retry_after: float | None = None,
         throttled: bool = False,
         charged: bool = False,
+        unreachable: bool = False,
     ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
         self.throttled = throttled
         self.charged = charged
+        self.unreachable = unreachable
 
 
 class Client(Protocol):

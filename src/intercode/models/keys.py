@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from intercode.errors import UsageError
@@ -91,6 +92,19 @@ def hide(text: str, *secrets: str) -> str:
         if len(value.strip()) >= SHORTEST:
             text = text.replace(value, named[value])
     return text
+
+
+def hide_in(data: Any, secret: str) -> Any:
+    """What a server answered, as JSON, without this."""
+    if len(secret) < SHORTEST:
+        return data
+    if isinstance(data, str):
+        return data.replace(secret, "[key]")
+    if isinstance(data, list):
+        return [hide_in(value, secret) for value in data]
+    if isinstance(data, dict):
+        return {name: hide_in(value, secret) for name, value in data.items()}
+    return data
 
 
 def check_url(url: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from intercode.models import keys, sdk
 from intercode.models.client import Answer, AttemptError, Request
-from intercode.models.decoding import load
 from intercode.models.openai_wire import decode_chat, encode_chat
 
 
@@ -60,7 +59,7 @@ class LiteLlmClient:
                 drop_params=True,  # what a provider does not know: a seed, mostly
                 **encode_chat(request),
             )
-            data = load(response.model_dump_json().encode())
+            data = self._errors.read(response.model_dump_json().encode())
         return decode_chat(data, request.tools)
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from intercode.errors import UsageError
 from intercode.models import keys, sdk
 from intercode.models.client import Answer, Request
-from intercode.models.decoding import load
 from intercode.models.openai_wire import (
     decode_chat,
     decode_completion,
@@ -52,7 +51,7 @@ class _OpenAI:
         # and raw, as other servers' answers are not quite of its types.
         with self._errors:
             response = create(extra_body=body)
-            return load(response.http_response.content)
+            return self._errors.read(response.http_response.content)
 
 
 class ChatClient(_OpenAI):

@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from intercode.errors import ModelError, ModelUnavailableError, UsageError
+from intercode.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelUnavailableError,
+    UsageError,
+)
 from intercode.models.base import Message, Reply, Settings, Tool, Usage
 from intercode.models.budget import Budget
 from intercode.models.cache import Cache, digest, varies
@@ -63,6 +68,8 @@ class RemoteModel:
         self._client = client
         self._around = around
         self._chance = random.Random()
+        self._reached = False
+        """Whether anybody ever was there."""
         if around.price is None:
             if around.budget.max_cost is not None:
                 raise UsageError(
@@ -130,12 +137,14 @@ class RemoteModel:
         except ModelError as error:
             raise type(error)(f"{self.name}: {error}") from None
 
-    def _unavailable(self, error: AttemptError, failures: int) -> ModelUnavailableError:
+    def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
         times = "once" if failures == 1 else f"{failures} times"
+        said = f"{self.name} was asked {times}; the last time: {error}"
+        if error.unreachable and not self._reached:
+            where = self._client.endpoint
+            return ModelAccessError(f"{said} (is there a server at {where}? check the base URL)")
         asked = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
-        return ModelUnavailableError(
-            f"{self.name} was asked {times}; the last time: {error}{asked}"
-        )
+        return ModelUnavailableError(said + asked)
 
     def _try(self, request: Request) -> Reply:
         around, most = self._around, request.most_input_tokens()
@@ -147,6 +156,7 @@ class RemoteModel:
         try:
             answer = self._client.send(request)
         except AttemptError as error:
+            self._reached = self._reached or not error.unreachable
             hold.presume() if error.charged else hold.release()
             self._note_refusal(permit, error)
             raise
@@ -154,6 +164,7 @@ class RemoteModel:
             hold.release()
             raise
         seconds = time.monotonic() - started
+        self._reached = True
         if answer.usage is None:
             hold.presume()
             around.rate_limit.used(permit, permit.taken)

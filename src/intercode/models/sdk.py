@@ -10,6 +10,7 @@ from typing import Any
 from intercode.errors import ModelError, UsageError
 from intercode.models import keys, refusal
 from intercode.models.client import AttemptError
+from intercode.models.decoding import load as load_json
 
 CONNECT = 10.0
 """Seconds in which a server must be reached."""
@@ -43,6 +44,15 @@ class Errors(AbstractContextManager[None]):
     def __repr__(self) -> str:
         return f"Errors({self._module.__name__})"
 
+    def read(self, body: bytes) -> dict[str, Any]:
+        """The JSON object of a response, without our key: a reply is recorded.
+
+        Raises:
+            AttemptError: It is none.
+        """
+        data: dict[str, Any] = keys.hide_in(load_json(body), self._key)
+        return data
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -57,9 +67,11 @@ class Errors(AbstractContextManager[None]):
         if isinstance(error, UnicodeEncodeError):
             return ModelError("the request is no text: it has half a character in it")
         if isinstance(error, module.APITimeoutError):  # a connection error, too
-            return AttemptError("it did not answer in time", charged=not _unsent(error))
+            lost = not _unsent(error)
+            return AttemptError("it did not answer in time", charged=lost, unreachable=not lost)
         if isinstance(error, module.APIConnectionError):
-            return AttemptError(self._cause(error), charged=not _unsent(error))
+            lost = not _unsent(error)
+            return AttemptError(self._cause(error), charged=lost, unreachable=not lost)
         if isinstance(error, module.APIStatusError):
             response = error.response
             body = response.text or str(error)  # LiteLLM makes up responses without a body
