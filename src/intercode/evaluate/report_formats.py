@@ -15,6 +15,9 @@ from intercode.evaluate.report_runs import Run
 from intercode.evaluate.report_svg import interval_picture
 from intercode.evaluate.table import Row, Table
 
+_BESIDE = 3
+"""Columns that have room for pictures beside their numbers; of more, they stand below."""
+
 
 def to_markdown(table: Table) -> str:
     """A table in GitHub's Markdown, under a heading."""
@@ -60,11 +63,13 @@ def to_html(table: Table) -> str:
     )
     note = "".join(f'<p class="note">{_escaped(line)}</p>' for line in table.note.splitlines())
     title = _escaped(table.title)
+    estimates = [kind for _, kind in table.columns if kind == "estimate"]
+    crowded = "crowded" if len(estimates) > _BESIDE else ""
     # Whoever has no mouse must be able to scroll it.
     return (
         f"<h3>{title}</h3>\n"
         f'<div class="wide" tabindex="0" role="region" aria-label="{title}">'
-        f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>{note}\n"
+        f"<table{_class(crowded)}><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>{note}\n"
     )
 
 

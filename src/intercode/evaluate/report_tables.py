@@ -78,28 +78,24 @@ def _matrix(stats: _Summaries) -> Table:
 
 
 def _levels(runs: Sequence[Run]) -> list[Table]:
-    """For each environment whose tasks say how hard they are: who acts, and how hard it is."""
-    tables = []
-    for where in dict.fromkeys(run.where for run in runs):
-        found = {run.label: by_level(run.outcomes) for run in runs if run.where == where}
-        levels = [level for level in LEVELS if any(level in row for row in found.values())]
-        if not levels:
-            continue
-        rows = tuple(
-            (name, *(row[level].success_rate if level in row else None for level in levels))
-            for name, row in found.items()
-        )
-        first = next(iter(found.values()))
-        note = ", ".join(f"{level}: {first[level].episodes}" for level in levels if level in first)
-        tables.append(
-            Table(
-                f"Success by hardness: {where}",
-                (("", "text"), *((level, "rate") for level in levels)),
-                rows,
-                f"Episodes of {next(iter(found))}: {note}." if note else "",
-            )
-        )
-    return tables
+    """Each run by how hard the tasks are, as far as they say so."""
+    found = {f"{run.label}: {run.where}": by_level(run.outcomes) for run in runs}
+    levels = [level for level in LEVELS if any(level in row for row in found.values())]
+    rows = tuple(
+        (name, *(_of(row[level]) if level in row else None for level in levels))
+        for name, row in found.items()
+        if row
+    )
+    columns: tuple[tuple[str, Kind], ...] = (
+        ("run", "text"),
+        *((level, "text") for level in levels),
+    )
+    return [Table("Success by hardness", columns, rows)] if rows else []
+
+
+def _of(found: Statistics) -> str:
+    """A rate, and of how many episodes."""
+    return f"{shown(found.success_rate, 'rate')} of {found.episodes:,}"
 
 
 def _overviews(stats: _Summaries) -> list[Table]:
