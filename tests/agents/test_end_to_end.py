@@ -82,7 +82,7 @@ def taken(episodes: list[Episode]) -> Usage:
     return sum((Usage(*tokens) for tokens in usages), Usage())
 
 
-@pytest.mark.parametrize("env", ["bash", "sql", "python", "ctf"])
+@pytest.mark.parametrize("env", ["bash", "sql", "python", "ctf", "swe"])
 @pytest.mark.parametrize("agent", STRATEGIES)
 def test_every_strategy_in_every_environment(
     env: str, agent: str, server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -128,12 +128,6 @@ def test_anthropics_protocol(
     episodes = run("bash", agent, server, tmp_path / "run", model=claude)
     assert [episode.success for episode in episodes] == [True, True]
     assert taken(episodes) == server.usage
-
-
-def test_swe(server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
-    (episode,) = run("swe", "try-again", server, tmp_path / "run", count=1)
-    assert episode.success, episode.score
 
 
 def test_what_the_server_never_answers_is_an_error(tmp_path: Path) -> None:
