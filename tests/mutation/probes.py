@@ -16,104 +16,31 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from intercode.sandbox import Completed, Limits, Sandbox, get_provider
+from intercode.sandbox import get_provider
 from intercode.sandbox.base import MIB
+
+from .tools import (
+    ProbeError,
+    SkippedError,
+    ends,
+    mount_options,
+    one_of,
+    perl,
+    run,
+    say,
+    start,
+    status,
+    wait_for,
+)
 
 HOLDS, GONE, BROKEN, SKIPPED = 0, 1, 2, 77
 _X86 = platform.machine() == "x86_64"
 _SECRET = "INTERCODE_PROBE_SECRET"
-
-
-class SkippedError(Exception):
-    """This machine cannot tell."""
-
-
-class ProbeError(Exception):
-    """What the probe needs does not work: that says nothing about the defence."""
-
-
-def start(**limits: object) -> Sandbox:
-    return get_provider().start("host", Limits(**limits))  # type: ignore[arg-type]
-
-
-def run(script: str, sandbox: Sandbox | None = None, **limits: object) -> Completed:
-    return (sandbox or start(**limits)).exec(["bash", "-c", script])
-
-
-def say(script: str, sandbox: Sandbox | None = None, **limits: object) -> str:
-    """What a script prints that must succeed."""
-    done = run(script, sandbox, **limits)
-    if not done.ok:
-        raise ProbeError(f"{script!r}: {done}")
-    return done.stdout.decode().strip()
-
-
-def perl(script: str, **limits: object) -> str:
-    done = start(**limits).exec(["perl", "-e", "$| = 1; " + script])
-    if not done.ok:
-        raise ProbeError(f"{script!r}: {done}")
-    return done.stdout.decode().strip()
-
-
-def one_of(found: str, holds: str, gone: str) -> bool:
-    """Whether it is the one, and no third thing."""
-    if found not in (holds, gone):
-        raise ProbeError(f"neither {holds!r} nor {gone!r}: {found!r}")
-    return found == holds
-
-
-def spawner() -> int:
-    return get_provider()._running().process.pid  # type: ignore[attr-defined]
-
-
-def host_pid(marker: str) -> int | None:
-    """The process, as seen from outside, that has this among its arguments."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended
-            if marker.encode() in (folder / "cmdline").read_bytes().split(b"\0"):
-                return int(folder.name)
-    return None
-
-
-def wait_for(marker: str) -> int:
-    for _ in range(300):
-        if (pid := host_pid(marker)) is not None:
-            return pid
-        time.sleep(0.01)
-    raise ProbeError("the program did not start")
-
-
-def ends(pid: int, seconds: float = 3.0) -> bool:
-    """Whether a process ends soon."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
-        except OSError:
-            return True
-        if stat.rpartition(b")")[2][1:2] in b"ZX":
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def status(key: str) -> str:
-    return say(f"grep '^{key}:' /proc/self/status").split()[1]
-
-
-def mount_options(target: str) -> set[str]:
-    lines = say("cat /proc/self/mounts").split("\n")
-    found = [line.split()[3] for line in lines if line.split()[1] == target]
-    if not found:
-        raise ProbeError(f"nothing is mounted at {target}")
-    return set(found[-1].split(","))
-
 
 # -- escape ------------------------------------------------------------------------------------
 
@@ -345,8 +272,8 @@ def _caller() -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
     """Another caller with a sandbox, its spawner, and a process in the sandbox."""
     marker = f"{1000 + os.getpid()}.875"
     code = (
-        "import sys; from mutation import probes; s = probes.start();"
-        f"s.popen(['sleep', {marker!r}], channels={{}}); print(probes.spawner(), flush=True);"
+        "import sys; from mutation import tools; s = tools.start();"
+        f"s.popen(['sleep', {marker!r}], channels={{}}); print(tools.spawner(), flush=True);"
         "sys.stdin.read()"
     )
     pipe = subprocess.PIPE
