@@ -38,7 +38,7 @@ def test_whatever_is_said_what_is_found_is_part_of_it(language: str, text: str) 
     said = [line.strip() for line in text.split("\n")]
     lines = [line.strip() for line in found.split("\n")]
     assert all(any(line in other for other in said) for line in lines)
-    assert found in text or any(block.code == found for block in blocks(text))
+    assert found in text or any(block.code == found for block in blocks(text, language))
 
 
 @given(CODE, st.sampled_from(LANGUAGES))
@@ -101,6 +101,47 @@ def test_nothing_that_is_said_breaks_the_readers(text: str, more: str) -> None:
         ("python", "re.sub('\\d', '', x)", "re.sub('\\d', '', x)"),
         ("python", "Here is the thing", None),
         ("python", "\0", None),
+        # How today's models write.
+        ("bash", "```bash\r\nls\r\npwd\r\n```\r\n", "ls\npwd"),
+        ("bash", "```bash\nprintf 'a\r\n'\nls\n```", "printf 'a\r\n'\nls"),
+        ("bash", "\ufeff```bash\nls\n```", "ls"),
+        ("bash", "\u200b```bash\u200b\necho '\u200b'\n```", "echo '\u200b'"),
+        ("bash", "<thinking>\n```bash\nrm x\n```\n</thinking>\n```bash\nls\n```", "ls"),
+        ("bash", "```bash:run.sh\nls\n```", "ls"),
+        ("bash", "```bash ls -la\n```", "ls -la"),
+        ("bash", "```ls -la\n```", "ls -la"),
+        ("bash", "```shell-session\n$ ls\na  b\n$ diff a b\n< x\n> y\n```", "ls\ndiff a b"),
+        ("bash", "```console\n$ cat <<E\n> hi\n> E\nhi\n```", "cat <<E\nhi\nE"),
+        ("bash", "$ ls -la", "ls -la"),
+        ("bash", "```bash\n$HOME/x\n```", "$HOME/x"),
+        (
+            "python",
+            "```python\n>>> def f():\n...     return 1\n...\n>>> f()\n1\n```",
+            "def f():\n    return 1\nf()",
+        ),
+        (
+            "bash",
+            "```bash\ncat > a.md <<'E'\n```py\n1\n```\nE\nls\n```\nDone.",
+            "cat > a.md <<'E'\n```py\n1\n```\nE\nls",
+        ),
+        ("bash", "```bash\ncat <<E\nx\n```\nBetter:\n```bash\ncat <<E\nx\nE\n```", "cat <<E\nx"),
+        ("bash", "```bash\necho $((1 << n))\n```\n```bash\nls\n```", "echo $((1 << n))"),
+        (
+            "python",
+            '```\ndef f():\n    """\n    ```\n    x\n    ```\n    """\n```\nSo.\n```\nx\n```',
+            'def f():\n    """\n    ```\n    x\n    ```\n    """',
+        ),
+        ("python", '```python\nx = """\n```\nOr:\n```python\nx = """a"""\n```', 'x = """'),
+        ("bash", "All done.\n\n**submit**", "submit"),
+        ("bash", "```text\nThere are 5.\n```\nsubmit 5", "submit 5"),
+        ("bash", "```text\nThere are 5.\nsubmit 5", None),
+        ("bash", '{"name": "bash", "arguments": {"command": "ls"}}', None),
+        ("bash", "{ ls; pwd; }", "{ ls; pwd; }"),
+        ("sql", "-- all of them\nSELECT 1", "-- all of them\nSELECT 1"),
+        ("sql", "/* a */ /* b */ SELECT 1", "/* a */ /* b */ SELECT 1"),
+        ("sql", "Here it is:\n\nSELECT a\nFROM t;\n\nIt gives a.", "SELECT a\nFROM t;"),
+        ("sql", "Show me the tables first. I need to know.", None),
+        ("sql", "With this in mind, I would use a join.", None),
     ],
 )
 def test_examples(language: str, text: str, found: str | None) -> None:
@@ -116,6 +157,11 @@ def test_examples(language: str, text: str, found: str | None) -> None:
         ("Thought: a\nAction: submit\nObservation: 1\nThought: b\nAction: ls", "a", "submit\n"),
         ("Thought: a\nAction: one\nThought: b\nAction: two", "a", "one\n"),
         ("**Thought:** a\n**Action:** ls", "a", "ls"),
+        (
+            "Action:\n```bash\ncat <<E\n```\nx\n```\nE\n```\nObservation: 1\n```bash\nls\n```",
+            "",
+            "\n```bash\ncat <<E\n```\nx\n```\nE\n```",
+        ),
         ("just text", "", "just text"),
     ],
 )

@@ -4,43 +4,40 @@ In this order, what comes first is taken:
 
 1. The first fenced block in the language that is asked for; else the first that names none.
    (A block in another language is no code: its output, or its configuration, would be run.)
-2. Without a fence: a last line that is ``submit``, ``submit ANSWER`` or ``skip``.
-3. The whole text, if it reads as code; else what follows a label such as ``Command:``.
+2. Without a fence, or outside of them: a last line that is ``submit``, ``submit ANSWER`` or
+   ``skip``.
+3. The whole text, if it reads as code; else what follows a label such as ``Command:``; else the
+   only paragraph that is an SQL statement up to its semicolon.
 4. The only piece of `inline code`, if it reads as code.
 
 What a model thinks before it speaks (`said`) does not count. A block that is not closed reaches to
-the text's end; of a reply that was cut off it is no code.
+the text's end; of a reply that was cut off it is no code. A fence within a here-document or a
+string of several lines is a part of the code, if it is closed by another one. In a session with
+prompts what stands behind them is the code.
 """
 
 from __future__ import annotations
 
-import ast
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-TAGS: Mapping[str, frozenset[str]] = {
-    "bash": frozenset({"bash", "sh", "shell", "zsh", "console", "terminal", "command"}),
-    "sql": frozenset(
-        {"sql", "mysql", "mariadb", "sqlite", "sqlite3", "postgresql", "postgres", "psql", "duckdb"}
-    ),
-    "python": frozenset({"python", "python3", "py", "py3", "pycon"}),
-}
-"""Language → what fences call it."""
+from intercode.agents.fences import INVISIBLE, TAGS, Block, blocks, is_python
 
-_OPEN = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^`\n]*)$")
-_ONE_LINE = re.compile(
-    r"```(?!`)[ \t]*(?:(?P<tag>[A-Za-z0-9+#-]+)[ \t]+)?(?P<code>[^\n]*?)```(?!`)"
-)
+__all__ = ["TAGS", "Block", "blocks", "find_code", "said"]
+
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _LABEL = re.compile(
     r"^[*_ \t]*(?:action|answer|bash|code|command|python|query|sql)[*_]*[ \t]*:[*_]*[ \t]*",
     re.IGNORECASE | re.MULTILINE,
 )
 _ENDING = re.compile(r"(?:submit(?:[ \t]+\S.*)?|skip)")
+_EMPHASIS = re.compile(r"(\*\*|__|\*|_)(?P<inner>submit|skip)\1")
+_THOUGHT = re.compile(r"</think(?:ing)?>")
 _SQL = re.compile(
-    r"\(*\s*(?:select|with|values|table|show|describe|desc|explain|pragma|use|set|insert|replace|"
-    r"update|delete|merge|create|alter|drop|truncate|begin|start|commit|rollback|savepoint)\b",
+    r"(?:[\s(]|--[^\n]*\n|/\*(?:(?!\*/)[\s\S])*\*/)*"  # comments may stand before it
+    r"(?:select|with|values|table|show|describe|desc|explain|pragma|use|set|insert|replace|update|"
+    r"delete|merge|create|alter|drop|truncate|begin|start|commit|rollback|savepoint)\b",
     re.IGNORECASE,
 )
 _SHELL = re.compile(r"[a-z0-9_./~$({\[!:\"'-]")
@@ -48,24 +45,16 @@ _PROSE = re.compile(
     r"\w[.?!:]$|^(?:i|you|we|it|this|that|there|the|to|sorry|sure|here)\b[ ,']",
     re.IGNORECASE | re.MULTILINE,
 )
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A fenced piece of a text."""
-
-    tag: str
-    """What the fence calls it, in small letters; empty if nothing."""
-    code: str
-    closed: bool = True
+_SENTENCE = re.compile(r"\w[.?!:]$")
+_PROMPTS = {"bash": ("$ ", "> "), "python": (">>> ", "... ")}
+"""Before the lines of a session: no code begins like the first of them."""
 
 
 def said(text: str) -> str:
     """What a model says aloud, without the ``<think>…</think>`` before it."""
-    if "</think>" in text:
-        return text.rpartition("</think>")[2]
-    return "" if text.lstrip().startswith("<think>") else text
+    if ends := [thought.end() for thought in _THOUGHT.finditer(text)]:
+        return text[ends[-1] :]
+    return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
 
 
 def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
@@ -76,63 +65,52 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
         language: ``bash``, ``sql`` or ``python``; of any other only blocks are code.
         cut_off: Whether the text ends where it ends because no more was allowed.
     """
-    text = said(text)
-    if found := list(blocks(text)):
-        whole = [block for block in found if block.code.strip() and (block.closed or not cut_off)]
-        known = [block for block in whole if block.tag in TAGS.get(language, {language})]
-        unnamed = [block for block in whole if not block.tag or _is_ending(block.code)]
-        return next((block.code for block in (*known, *unnamed)), None)
-    if cut_off or not text.strip():
+    text = _with_plain_line_ends(said(text))
+    found = list(blocks(text, language))
+    whole = [block for block in found if block.code.strip() and (block.closed or not cut_off)]
+    known = [block for block in whole if block.tag in TAGS.get(language, {language})]
+    unnamed = [block for block in whole if not block.tag or _is_ending(block.code)]
+    for block in (*known, *unnamed):
+        return _without_prompts(block.code, language)
+    text = text.strip().strip(INVISIBLE)
+    if cut_off or not text or not all(block.closed for block in found):
         return None
-    last = text.strip().rsplit("\n", 1)[-1].strip()
+    last = text.rsplit("\n", 1)[-1].strip()
+    if emphasised := _EMPHASIS.fullmatch(last):
+        last = emphasised["inner"]
     if _ENDING.fullmatch(last):
         return last
-    return _unfenced(text.strip(), language)
+    code = None if found else _unfenced(text, language)
+    return None if code is None else _without_prompts(code, language)
 
 
-def blocks(text: str) -> Iterator[Block]:
-    """The fenced blocks of a text, as Markdown has them; also those on a single line."""
-    lines = iter(text.split("\n"))
+def _with_plain_line_ends(text: str) -> str:
+    """Without carriage returns, if they stand at the end of every line: they are not the code's."""
+    return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text
+
+
+def _without_prompts(code: str, language: str) -> str:
+    """What was typed, of a session that shows prompts and output; all of any other code."""
+    lines = code.strip("\n").split("\n")
+    first, more = _PROMPTS.get(language, ("", ""))
+    if not first or not lines[0].startswith(first):
+        return code
+    typed: list[str] = []
+    told = False  # whether output has come since
     for line in lines:
-        if opening := _OPEN.match(line):
-            yield _block(opening, lines)
+        if line.startswith(first):
+            typed.append(line[len(first) :])
+            told = False
+        elif line.startswith(more) and not told:
+            typed.append(line[len(more) :])
         else:
-            for match in _ONE_LINE.finditer(line):
-                yield _on_one_line(match)
-
-
-def _block(opening: re.Match[str], lines: Iterator[str]) -> Block:
-    fence, indent = opening["fence"], len(opening["indent"])
-    closing = re.compile(rf"(?P<code>.*?)(?<!{fence[0]}){fence[0]}{{{len(fence)},}}[ \t]*")
-    taken: list[str] = []
-    closed = False
-    for line in lines:
-        end = closing.fullmatch(line)
-        if end is not None and (not end["code"].strip() or fence not in end["code"]):
-            closed = True
-            if end["code"].strip():  # the fence stands at the end of the last line
-                taken.append(end["code"])
-            break
-        taken.append(line)
-    words = opening["info"].split()
-    tag = words[0].strip("{}.").lower() if words else ""
-    # What a fence is indented by belongs to the list that it stands in, not to the code.
-    return Block(tag, "\n".join(_outdented(line, indent) for line in taken), closed)
-
-
-def _outdented(line: str, width: int) -> str:
-    blanks = len(line) - len(line.lstrip(" \t"))
-    return line[min(blanks, width) :]
-
-
-def _on_one_line(match: re.Match[str]) -> Block:
-    tag, code = (match["tag"] or "").lower(), match["code"]
-    if tag and not any(tag in tags for tags in TAGS.values()):
-        return Block("", match[0].strip("`").strip())  # its first word is no language
-    return Block(tag, code.strip())
+            told = line.rstrip() != more.rstrip()
+    return "\n".join(typed)
 
 
 def _unfenced(text: str, language: str) -> str | None:
+    if _is_json(text):
+        return None  # the call of a tool, written out
     reads_as_code = _READS_AS.get(language, _is_ending)
     if reads_as_code(text):
         return text
@@ -140,10 +118,21 @@ def _unfenced(text: str, language: str) -> str | None:
         rest = text[label.end() :].strip()
         if rest and reads_as_code(rest):
             return rest
+    statements = [part for part in re.split(r"\n[ \t]*\n", text) if part.rstrip().endswith(";")]
+    if language == "sql" and len(statements) == 1 and _is_sql(statements[0]):
+        return statements[0].strip()
     inline = _INLINE.findall(text)
     if len(inline) == 1 and (_is_ending(inline[0]) or reads_as_code(inline[0])):
         return str(inline[0])
     return None
+
+
+def _is_json(text: str) -> bool:
+    """Whether it is a JSON object."""
+    try:
+        return text.startswith("{") and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _is_ending(code: str) -> bool:
@@ -156,21 +145,12 @@ def _is_shell(text: str) -> bool:
 
 
 def _is_sql(text: str) -> bool:
-    return _SQL.match(text) is not None
-
-
-def _is_python(text: str) -> bool:
-    # Without odd escapes, of which the parser would warn; warnings are silenced for all threads.
-    plain = _ESCAPE.sub(lambda m: m[0] if m[1] in "\n'\"\\" else f"_{m[1]}", text)
-    try:
-        ast.parse(plain)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    """It begins as statements do, and does not end as sentences do."""
+    return _SQL.match(text) is not None and _SENTENCE.search(text) is None
 
 
 _READS_AS: Mapping[str, Callable[[str], bool]] = {
     "bash": _is_shell,
     "sql": _is_sql,
-    "python": _is_python,
+    "python": is_python,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from intercode.agents.fences import leading_block
 from intercode.agents.language import Strategy
 from intercode.agents.talk import Talk
 from intercode.episode import Turn
@@ -12,7 +13,6 @@ from intercode.episode import Turn
 _THOUGHT = re.compile(r"^[*_ ]*Thought(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
 _ACTION = re.compile(r"^[*_ ]*Action(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
 _NEXT = re.compile(r"^[*_ ]*(?:Action|Observation|Thought)(?: \d+)?[*_]*:", re.MULTILINE)
-_BLOCK = re.compile(r"\s*^[ \t]*(`{3,}|~{3,}).*?^[ \t]*\1[`~]*[ \t]*$", re.DOTALL | re.MULTILINE)
 _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 """How actions were written in 2023, and in prompts that follow it."""
 
@@ -33,20 +33,25 @@ class React:
         return self._talk.ask(self._action)
 
     def _action(self, text: str) -> str:
-        thought, action = split(text)
+        thought, action = split(text, self._talk.scene.language)
         self._talk.note(thought=thought)
         return action
 
 
-def split(text: str) -> tuple[str, str]:
-    """The first thought of a reply and its action; without any label all of it is the action."""
+def split(text: str, language: str = "") -> tuple[str, str]:
+    """The first thought of a reply and its action; without any label all of it is the action.
+
+    Args:
+        text: The reply.
+        language: Of a block that does not name any.
+    """
     label = _ACTION.search(text)
     if label is None:
         return "", text
     thought = _THOUGHT.sub("", text[: label.start()], count=1).strip()
     action = text[label.end() :]
-    if block := _BLOCK.match(action):
-        return thought, block[0]
+    if block := leading_block(action, language):
+        return thought, block
     if imagined := _NEXT.search(action):
         action = action[: imagined.start()]
     executed = _EXECUTE.fullmatch(action)
