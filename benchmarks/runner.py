@@ -26,6 +26,7 @@ from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
 from intercode.evaluate.log import EPISODES, read_episodes
 from intercode.models import get_model
+from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
 from rows import Row, below
 
@@ -73,8 +74,10 @@ def one_liners(folder: Path) -> list[Row]:
     easy = [t for t in datasets.load("bash") if "easy" in t.tags and not t.verification]
     data = Dataset(easy[:20], name="one-liners")
 
+    gold = GoldCache()  # one for all workers, as the command has it
+
     def env() -> Any:
-        return intercode.make("bash", data=data).unwrapped
+        return intercode.make("bash", data=data, cache_gold=gold).unwrapped
 
     def rate(model: Any, name: str) -> float:
         agent = registry.get("single-turn", model=model)
