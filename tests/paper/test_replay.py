@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from intercode.errors import RecordError
 from intercode.paper.env import PaperBashEnv
 from intercode.paper.replay import replay, same_text
 from intercode.paper.results import load_results
+from intercode.paper.together import together
 from intercode.task import Task
 
 from .upstream import BASH_RESULTS, UPSTREAM, needs_upstream
@@ -130,13 +132,11 @@ def test_recorded_runs(provider):
         json.loads((UPSTREAM / "derived/nl2bash_unstable_tasks.json").read_bytes())["unstable"]
     )
     every, stable = Counter(), Counter()
-    for path in sorted(BASH_RESULTS.rglob("*.json")):
+    paths = sorted(BASH_RESULTS.rglob("*.json"))
+    # They mostly wait: for commands that never end, until their time is up.
+    reports = together([partial(replayed, path, provider) for path in paths], workers=3)
+    for path, report in zip(paths, reports, strict=True):
         number = path.stem[-1]
-        tasks = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{number}")
-        # Recorded in the container of fs_1.
-        suite = "1" if "react" in path.stem and number == "2" else number
-        machine = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{suite}")[0].image
-        report = replay(list(tasks), load_results(path), provider, machine, workers=4)
         for task, count in report.by_task.items():
             for total in [every] if f"{number}/{task}" in unstable else [every, stable]:
                 total["episodes"] += 1
@@ -148,3 +148,12 @@ def test_recorded_runs(provider):
     assert stable["success_agree"] >= 0.99 * stable["episodes"]
     assert every["reward_equal"] >= 0.92 * every["turns"]
     assert every["success_agree"] >= 0.975 * every["episodes"]
+
+
+def replayed(path, provider):
+    number = path.stem[-1]
+    tasks = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{number}")
+    # Recorded in the container of fs_1.
+    suite = "1" if "react" in path.stem and number == "2" else number
+    machine = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{suite}")[0].image
+    return replay(list(tasks), load_results(path), provider, machine, workers=4)
