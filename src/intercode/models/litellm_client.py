@@ -5,6 +5,7 @@ It finds their keys in the environment itself, under the names that its document
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from intercode.models import keys, sdk
@@ -22,6 +23,8 @@ class LiteLlmClient:
     """
 
     def __init__(self, model: str, base_url: str | None, timeout: float) -> None:
+        # Else it asks GitHub for prices when it is imported, and waits; ours are in our own table.
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         module: Any = sdk.load("litellm", "a model through LiteLLM")
         module.suppress_debug_info = True  # it prints with each error
         self._complete = module.completion
