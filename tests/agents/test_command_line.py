@@ -142,6 +142,12 @@ def test_predictions_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "no prediction for t0" in capsys.readouterr().err
 
 
+def test_a_prediction_may_hold_any_character(folder: Path) -> None:
+    line = json.dumps({"task_id": "t", "prediction": "a\u2028b\x85c"}, ensure_ascii=False)
+    (folder / "p.jsonl").write_text(f"{line}\r\n\n", encoding="utf-8")
+    assert read_predictions(folder / "p.jsonl") == {"t": "a\u2028b\x85c"}
+
+
 def test_what_a_prediction_is_depends_on_the_environment() -> None:
     assert action_for("ctf", "flag{x}\n") == action_for("ctf", "submit flag{x}") == "submit flag{x}"
     assert action_for("swe", "diff") == apply_patch("diff")

@@ -74,7 +74,8 @@ def read_predictions(path: Path) -> dict[str, str]:
         RecordError: The file cannot be read, or is something else.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise RecordError(f"cannot read {path}: {error}") from error
     found: dict[str, str] = {}

@@ -75,7 +75,8 @@ def read(path: str | Path) -> Script:
         UsageError: It cannot be read, or a rule is malformed.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:
         raise UsageError(f"the script {path} cannot be read: {error}") from error
     return script([_rule(s, f"{path}:{n}") for n, s in enumerate(lines, 1) if s.strip()])
