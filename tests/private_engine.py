@@ -56,8 +56,8 @@ class PrivateEngine:
         """Start it, or start it again, and wait until it answers."""
         (self.folder / "socket").unlink(missing_ok=True)
         (self.folder / "pid").unlink(missing_ok=True)
-        # A killed one leaves the pid of its containerd there. In the new namespace that small number
-        # is soon some thread's: dockerd would take it for a containerd that runs, and wait for it.
+        # A killed one leaves the pid of its containerd there. In the new namespace that small
+        # number is soon some thread's: dockerd would take that for its containerd, and wait.
         shutil.rmtree(self.folder / "exec", ignore_errors=True)
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

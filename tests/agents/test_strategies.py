@@ -12,7 +12,7 @@ from intercode.agents import registry
 from intercode.agents.ending import EpisodeLimits
 from intercode.envs.base import InterCodeEnv
 from intercode.episode import NoAction, Turn
-from intercode.errors import ModelUnavailableError, UsageError
+from intercode.errors import ContextLengthError, ModelUnavailableError, UsageError
 from intercode.evaluate import evaluate
 from intercode.models import Message, Reply, ToolCall
 from intercode.models.script import Line
@@ -111,6 +111,14 @@ def test_a_reply_that_was_cut_off_is_not_run() -> None:
     assert isinstance(action, NoAction) and "cut off" in action.note
 
 
+def test_a_call_that_was_cut_off_is_not_run() -> None:
+    said = [Reply("", (call("bash", _raw='{"command": "rm -rf /t'),), finish="length")]
+    said += [Reply("I will", finish="length")]
+    says = Says(said)
+    actions, _ = play("tool-calling", says, ["…"])
+    assert all(isinstance(action, NoAction) and "cut off" in action.note for action in actions)
+
+
 def test_of_a_dialogue_the_first_messages_and_the_last_are_sent() -> None:
     says = Says(["```bash\nls\n```"] * 6)
     play("try-again", says, [str(n) for n in range(5)], dialogue_limit=3)
@@ -129,6 +137,8 @@ def test_a_dialogue_that_is_too_long_is_halved_until_it_fits() -> None:
         assert refused
         actions, record = play("try-again", talks_to, ["word " * 500])
         assert actions == ["ls", "submit"] and record["ended_by"] == "context"
+        with pytest.raises(ContextLengthError):  # nothing was tried: no reward of 0
+            play("try-again", talks_to, task=Task("long", "word " * 500))
 
 
 @pytest.mark.parametrize(

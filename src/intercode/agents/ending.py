@@ -65,6 +65,8 @@ class Bounded:
             try:
                 return self._agent.act(observation, history)
             except ContextLengthError:
+                if not history:
+                    raise  # it has never acted: that is no attempt, and no reward of 0
                 self._ended_by = "context"
         return "submit"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from intercode.agents.language import Strategy
 from intercode.agents.scene import Scene
-from intercode.agents.talk import Talk
+from intercode.agents.talk import CUT_OFF, Talk
 from intercode.episode import NoAction, Turn
 from intercode.models.base import Tool, ToolCall
 
@@ -18,6 +18,7 @@ _CODE: Mapping[str, tuple[str, str]] = {
 }
 """Language → the name of its tool's parameter, and what the tool does."""
 _ANY = ("code", "Run code.")
+NO_CALL = "you called no tool; every reply must call one"
 
 
 class ToolCalling:
@@ -28,6 +29,8 @@ class ToolCalling:
         self._calls: deque[ToolCall] = deque()
         self._open: str | None = None
         """The call whose answer is the next observation."""
+        self._cut_off = False
+        """Whether the last reply ended before it was complete."""
         talk.dialogue.tools = tools(talk.scene)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -37,13 +40,18 @@ class ToolCalling:
         else:
             self._talk.tell("observation", observation, call_id=self._open)
         if not self._calls:
-            self._calls.extend(self._talk.reply().tool_calls)
+            reply = self._talk.reply()
+            self._calls.extend(reply.tool_calls)
+            self._cut_off = reply.finish == "length"
         if not self._calls:
             self._open = None
-            return NoAction("you called no tool; every reply must call one")
+            return NoAction(CUT_OFF if self._cut_off else NO_CALL)
         call = self._calls.popleft()
         self._open = call.call_id
-        return action_of(call, self._talk.scene)
+        action = action_of(call, self._talk.scene)
+        if isinstance(action, NoAction) and self._cut_off and not self._calls:
+            return NoAction(CUT_OFF)
+        return action
 
 
 def tools(scene: Scene) -> list[Tool]:

@@ -96,7 +96,8 @@ class Budget:
             parts.append(f"${paid:.4f} of ${self.max_cost:g}, and a call may take ${cost:.4f}")
         if self.max_tokens is not None:
             parts.append(f"{used} of {self.max_tokens} tokens, and a call may take {tokens}")
-        return f"the budget is used up: {'; '.join(parts)}: give a larger one"
+        advice = "give a larger one, or limit the length of a reply"
+        return f"the budget is used up: {'; '.join(parts)}: {advice}"
 
     def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
         with self._changed:

@@ -21,7 +21,7 @@ LONGEST = 500
 
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|context[ _-]?(?:length|window|size|limit)"
-    r"|prompt is too long|input is too long|maximum (?:prompt|input) length"
+    r"|prompt is too long|input is too long|maximum (?:prompt|input|model) length"
     r"|too many (?:input )?tokens|request_too_large",
     re.IGNORECASE,
 )
