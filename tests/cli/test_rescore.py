@@ -155,3 +155,14 @@ def test_what_has_changed_is_refused(here: Path, capsys: pytest.CaptureFixture[s
     write(here / "bash" / "run.json", record)
     assert main(["rescore", "bash", "--reward", "reward.py:length"]) == 2
     assert "From Python: intercode.evaluate.rescore" in capsys.readouterr().err
+
+
+def test_resume_says_what_goes_on_with_it(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(made)
+    assert main(["rescore", "bash", "--reward", "reward.py:length", "--out", "new", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["resume", "new"]) == 2
+    told = capsys.readouterr().err
+    assert "intercode rescore" in told and "--out new" in told

@@ -18,6 +18,7 @@ exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wron
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ def _last_session(folder: Path) -> dict[str, Any]:
     """
     recorded = read_manifest(folder)
     check_format(recorded, folder)
+    if rescored := recorded.get("rescored"):
+        again = f"intercode rescore {shlex.quote(str(rescored['run']))} --out {shlex.quote(str(folder))}"
+        raise UsageError(
+            f"{folder} is a run scored again: what is missing of it comes by '{again}' and the "
+            "reward that it was scored with"
+        )
     session: dict[str, Any] = (recorded.get("sessions") or [{}])[-1]
     if "options" not in session:
         raise UsageError(

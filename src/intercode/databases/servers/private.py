@@ -114,10 +114,16 @@ class Server:
         uid, gid = _user(self._recipe)
         if uid == os.geteuid():
             return
-        os.chown(self.folder, uid, gid)
-        for parent, folders, files in os.walk(self.folder):
-            for name in (*folders, *files):
-                os.chown(Path(parent, name), uid, gid, follow_symlinks=False)
+        try:
+            os.chown(self.folder, uid, gid)
+            for parent, folders, files in os.walk(self.folder):
+                for name in (*folders, *files):
+                    os.chown(Path(parent, name), uid, gid, follow_symlinks=False)
+        except OSError as error:  # in a user namespace root may be the only user that there is
+            raise DatabaseError(
+                f"cannot give {self.folder} to user {uid}, as whom {self.product} is to run: "
+                f"{error.strerror}; name a server that runs: --engine URL"
+            ) from error
 
     def _run(self, command: Sequence[str]) -> None:
         uid, gid = _user(self._recipe)
