@@ -76,10 +76,10 @@ def _last_session(folder: Path) -> dict[str, Any]:
     recorded = read_manifest(folder)
     check_format(recorded, folder)
     if rescored := recorded.get("rescored"):
-        again = f"intercode rescore {shlex.quote(str(rescored['run']))} --out {shlex.quote(str(folder))}"
+        recording, out = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))
         raise UsageError(
-            f"{folder} is a run scored again: what is missing of it comes by '{again}' and the "
-            "reward that it was scored with"
+            f"{folder} is a run scored again: what is missing comes by 'intercode rescore "
+            f"{recording} --out {out}' and the reward that it was scored with"
         )
     session: dict[str, Any] = (recorded.get("sessions") or [{}])[-1]
     if "options" not in session:
