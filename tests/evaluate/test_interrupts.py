@@ -96,3 +96,22 @@ def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
     assert result.complete and result.ran == count - len(seen)
     ids = [episode.task_id for episode in read_episodes(out / EPISODES)]
     assert sorted(ids) == sorted(task.task_id for task in tasks)
+
+
+def test_two_interrupts_wait_for_no_agent(tmp_path: Path) -> None:
+    """It holds no sandbox, and its model may take an hour."""
+    thinking = """
+import time
+from intercode.evaluate import pool
+pool.PATIENCE = 3600
+class Thinker:
+    def act(self, observation, history):
+        time.sleep(3600)
+"""
+    code = thinking + CHILD.replace('"oracle"', "lambda task: Thinker()")
+    with start(tmp_path / "run", 200, 0, code) as child:
+        wait_for(tmp_path / "run" / "run.json")
+        time.sleep(0.3)
+        child.send_signal(signal.SIGTERM)  # counts twice
+        told, _ = child.communicate(timeout=30)
+    assert (child.returncode, told) == (130, "stopped True\n")

@@ -191,8 +191,10 @@ def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -
         permits.close()
         with pytest.raises(Stopped):
             waiting.result(TOGETHER)
+        assert permits.held == 1
     with pytest.raises(Stopped), permits:
         pass
+    assert permits.held == 0
 
 
 class AnHour(Permits):

@@ -30,7 +30,8 @@ class Permits:
     """
 
     def __init__(self, count: int | None = None) -> None:
-        self._free: float = math.inf if count is None else count
+        self._count: float = math.inf if count is None else count
+        self._held = 0
         self._lock = threading.Lock()
         self._waiting: deque[threading.Lock] = deque()
         self._closed = False
@@ -39,8 +40,8 @@ class Permits:
         with self._lock:
             if self._closed:
                 raise Stopped
-            if self._free > 0:
-                self._free -= 1
+            if self._held < self._count:
+                self._held += 1
                 return 0.0
             turn = threading.Lock()
             turn.acquire()
@@ -48,6 +49,7 @@ class Permits:
         start = time.monotonic()
         turn.acquire()
         if self._closed:
+            self.__exit__(None, None, None)
             raise Stopped
         return time.monotonic() - start
 
@@ -62,13 +64,19 @@ class Permits:
                 # Handed on, never put back in between: nobody who comes later can snatch it.
                 self._waiting.popleft().release()
             else:
-                self._free += 1
+                self._held -= 1
+
+    @property
+    def held(self) -> int:
+        """How many are held."""
+        return self._held
 
     def close(self) -> None:
         """Nobody gets one any more, and who waits waits no longer: they are `Stopped`."""
         with self._lock:
             self._closed = True
             while self._waiting:
+                self._held += 1  # as if it had been handed on: who wakes gives it back
                 self._waiting.popleft().release()
 
 

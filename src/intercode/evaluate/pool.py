@@ -17,7 +17,8 @@ from intercode.evaluate.worker import Job, Orders, Worker
 TICK = 0.1
 """Seconds between looks at the clock for those who watch."""
 PATIENCE = 5.0
-"""Seconds that workers get to let go after a second interrupt."""
+"""Seconds that workers get to let go of their sandboxes after a second interrupt."""
+_SOON = 0.01
 SAME_FOR_ALL = {BudgetError.__name__, ModelAccessError.__name__}
 """Errors of an episode that every other one would end in, too."""
 
@@ -76,15 +77,17 @@ class Pool:
             raise failure
 
     def _stop(self) -> None:
-        """Pull the sandboxes out from under the workers and wait a little for them."""
+        """Pull the sandboxes out from under the workers and wait a little for them.
+
+        Not for those whose agent is at work: they hold nothing, and its model may take an hour.
+        """
         self._draining = True
         self._orders.stop()
         for worker in self._workers:
             worker.stop()
         deadline = time.monotonic() + PATIENCE
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
+        while self._orders.sandboxes.held and time.monotonic() < deadline:
+            time.sleep(_SOON)
 
     def _work(self, worker: Worker) -> None:
         try:
