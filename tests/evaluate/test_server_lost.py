@@ -18,7 +18,6 @@ import pytest
 from intercode.databases import Engine, get_engine
 from intercode.databases.servers import private_mysql, private_postgresql
 from intercode.databases.servers.private import Server, _user
-from intercode.episode import Episode
 from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.runner import RunResult
@@ -48,16 +47,18 @@ def server_process(server: Server) -> int:
 
 
 class Killer(Progress):
-    """Kills the server when so many episodes have ended."""
+    """Kills the server when so many actions were taken, just before the next: that one is lost."""
 
     def __init__(self, kill: Any) -> None:
         self._kill = kill
-        self._ended = 0
+        self._lock = threading.Lock()
+        self._taken = 0
 
-    def episode(self, episode: Episode) -> None:
-        self._ended += 1
-        if self._ended == KILL_AFTER:
-            self._kill()
+    def action(self, task: Task, action: str) -> None:
+        with self._lock:
+            self._taken += action != "submit"
+            if self._taken == KILL_AFTER and action != "submit":
+                self._kill()
 
 
 def run(engine: Engine, tasks: Dataset, kill: Any, out: Path) -> RunResult:
