@@ -132,7 +132,7 @@ def add_how(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
-    return _ended.finish(args, *conduct(args))
+    return _ended.finish(args, *carry_out(args, plan(args)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +157,16 @@ def plan(args: argparse.Namespace) -> Plan:
     return Plan(lock, name, dataset, select(dataset, args.tasks, args.limit, exclude), exclude)
 
 
-def conduct(args: argparse.Namespace, budget: Budget | None = None) -> tuple[Path, RunResult]:
-    """Run what the options say; the run's folder, and what came of it.
-
-    Args:
-        args: The options.
-        budget: One that several runs share; default: the run's own, by the options.
-    """
-    return carry_out(args, plan(args), budget)
-
-
 def carry_out(
     args: argparse.Namespace, plan: Plan, budget: Budget | None = None
 ) -> tuple[Path, RunResult]:
-    """Run what was planned; see `conduct`."""
+    """Run what was planned; the run's folder, and what came of it.
+
+    Args:
+        args: The options, as `plan` has filled them in.
+        plan: What it made of them.
+        budget: One that several runs share; default: the run's own, by the options.
+    """
     who = _agents.make(args, budget)
     _check(args, who.factory, plan.tasks)
     setting = _environment.prepare(args, plan.env, plan.dataset, plan.tasks)

@@ -60,14 +60,15 @@ def execute(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep")
     parts = list(_combinations(args, out))
     _refuse_same_folders(parts)
-    for part in parts:
-        _check(argparse.Namespace(**vars(part)))
+    plans = [run.plan(part) for part in parts]
+    for part, plan in zip(parts, plans, strict=True):
+        _check(argparse.Namespace(**vars(part)), plan)
     budget = _agents.budget_of(args, parts) if args.models else None
     results: list[tuple[Path, RunResult]] = []
-    for number, part in enumerate(parts, 1):
+    for number, (part, plan) in enumerate(zip(parts, plans, strict=True), 1):
         if not args.quiet:
             print(f"{number}/{len(parts)} {safe(str(part.out))}", file=sys.stderr)
-        results.append(run.conduct(part, budget))
+        results.append(run.carry_out(part, plan, budget))
         if results[-1][1].interrupted:
             break
     _print(args, out, len(parts), results)
@@ -119,13 +120,12 @@ def _refuse_same_folders(parts: Sequence[argparse.Namespace]) -> None:
             raise UsageError(f"two of these runs would be {folder.name}: name each only once")
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Refuse what could not run before anything does."""
-    tasks = run.plan(args).tasks
+def _check(args: argparse.Namespace, plan: run.Plan) -> None:
+    """Refuse an agent that could not run before anything does."""
     who = _agents.make(args)
     try:
         if isinstance(who.factory, ChecksTasks):
-            who.factory.check(tasks)
+            who.factory.check(plan.tasks)
     finally:
         who.close()
 
