@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
+from intercode.evaluate.budget_spent import spent_by
 from intercode.evaluate.log import EPISODES, read_episodes
-from intercode.evaluate.spent import spent_by
 from intercode.models import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.script import Line

@@ -182,7 +182,7 @@ def budget_of(args: argparse.Namespace, runs: Sequence[argparse.Namespace] = ())
         args: The options that say it.
         runs: Those of the runs that share it; default: the same.
     """
-    from intercode.evaluate.spent import spent_by
+    from intercode.evaluate.budget_spent import spent_by
     from intercode.models import Budget
     from intercode.models.budget import Spending
     from intercode.models.prices import Prices

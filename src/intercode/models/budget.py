@@ -48,7 +48,7 @@ class Budget:
         Args:
             max_cost: In US dollars.
             max_tokens: In and out.
-            before: What was spent of it before; see `intercode.evaluate.spent`.
+            before: What was spent of it before; see `intercode.evaluate.budget_spent`.
 
         Raises:
             UsageError: A limit is no positive number.

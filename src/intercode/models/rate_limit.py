@@ -26,12 +26,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds in which nobody calls, where the provider does not say how long."""
 
 _BEND = (1 - SLOWED) ** (1 / 3)
+"""When it is back where it was refused, in recovery times: the K of CUBIC."""
 
 
 class _Pace:
     """So many of something per second, evenly: of requests, or of tokens.
 
-    After a refusal it grows as TCP CUBIC has it: quickly back to where it was refused, slowly
+    After a refusal it grows as TCP CUBIC has it (RFC 9438): quickly back to where it was refused, slowly
     around that, as it is about right, and quickly beyond, as times have changed.
     """
 
