@@ -32,8 +32,8 @@ _BEND = (1 - SLOWED) ** (1 / 3)
 class _Pace:
     """So many of something per second, evenly: of requests, or of tokens.
 
-    After a refusal it grows as TCP CUBIC has it (RFC 9438): quickly back to where it was refused, slowly
-    around that, as it is about right, and quickly beyond, as times have changed.
+    After a refusal it grows as TCP CUBIC has it (RFC 9438): quickly back to where it was refused,
+    slowly around that, as it is about right, and quickly beyond, as times have changed.
     """
 
     def __init__(self, per_minute: float | None, least: float) -> None:
