@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from intercode.databases.base import EngineOptions, Role
-from intercode.databases.servers.pool import Clone, ClonePool
+from intercode.databases.servers.pool import IDLE, Clone, ClonePool
 from intercode.databases.servers.private import Server
 from intercode.databases.servers.session import AnySession, ConnectionLost, Unreachable
 from intercode.databases.servers.watchdog import Watchdog
@@ -22,7 +22,6 @@ from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
-_STALE_CLONES = 8
 
 
 class Administrator(Protocol):
@@ -87,7 +86,7 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
         """See `intercode.databases.base.Engine.open`."""
         limits = limits or Limits()
         self._ensure()
-        for _ in range(_STALE_CLONES):
+        for _ in range(IDLE + 1):  # every idle one may be stale
             clone = self._pool.take(source, role)
             try:
                 session = self._session(clone, source, role, limits)

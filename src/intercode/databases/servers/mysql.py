@@ -7,7 +7,9 @@ clone alone: none on other databases, on files, on the server or on other accoun
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -81,10 +83,10 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
     def _account(self, clone: MySQLClone) -> str:
         return f"'{clone.name}'@'{self._host}'"
 
-    def interrupt(self, thread: int, whole: bool) -> None:
+    def interrupt(self, connection: MySQLConnection, whole: bool) -> None:
         """Kill what a connection runs, or the whole connection."""
         with self.admin(patient=False) as admin:
-            admin.run(f"KILL {'CONNECTION' if whole else 'QUERY'} {thread}")
+            _kill(admin, connection, "CONNECTION" if whole else "QUERY")
 
     def check_still_there(self, clone: MySQLClone) -> None:
         """See whether the server is the one that a clone was made on, and has not been restarted.
@@ -93,10 +95,12 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
             Unreachable: It does not answer.
             DatabaseError: It was restarted.
         """
-        fresh = self._connect(self._connect_args)
-        fresh.close()
-        # A server counts its connections from when it was started.
-        if clone.generation != self.generation or fresh.thread <= clone.connection.thread:
+        with closing(self._connect(self._connect_args)) as fresh:
+            uptime = int(str(fresh.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
+        lost = clone.connection
+        # A server counts its connections from when it was started, and whole seconds since then.
+        restarted = fresh.thread <= lost.thread or uptime + 1 < time.monotonic() - lost.since
+        if clone.generation != self.generation or restarted:
             raise DatabaseError("the MySQL server was restarted")
 
     # --- the server --------------------------------------------------------------------------
@@ -188,7 +192,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
 
     def _drop(self, admin: MySQLConnection, clone: MySQLClone) -> None:
         # First the connection: a lock that it holds would keep the database from being dropped.
-        admin.run(f"KILL CONNECTION {clone.connection.thread}")
+        _kill(admin, clone.connection, "CONNECTION")
         clone.connection.close()
         if self._is_ours:
             _roll_back_prepared(admin)
@@ -211,6 +215,13 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
 
     def _session(self, clone: MySQLClone, source: Source, role: Role, limits: Limits) -> AnySession:
         return MySQLSession(self, clone, source, role, limits)
+
+
+def _kill(admin: MySQLConnection, connection: MySQLConnection, what: str) -> None:
+    """Kill a connection or its query, but nobody else's that has its number since a restart."""
+    found = "SELECT 1 FROM information_schema.processlist WHERE id = %s AND user = %s"
+    if admin.query(found, connection.thread, connection.user):
+        admin.run(f"KILL {what} {connection.thread}")
 
 
 def _roll_back_prepared(admin: MySQLConnection) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -69,6 +70,8 @@ class MySQLConnection:
         except (pymysql.err.Error, RuntimeError) as error:  # the driver lacks `cryptography`
             raise UsageError(f"cannot connect to the MySQL server: {error}") from None
         self.thread: int = self._raw.thread_id()
+        self.user = str(connect_args["user"])
+        self.since = time.monotonic()
         self.is_mariadb = "MariaDB" in self._raw.get_server_info()
 
     # --- for ourselves -----------------------------------------------------------------------

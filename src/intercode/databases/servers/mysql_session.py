@@ -96,7 +96,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
         self._connection.query(self._engine.settings(not self.written, self._seconds))
 
     def _strike(self, connection: MySQLConnection, whole: bool) -> None:
-        self._engine.interrupt(connection.thread, whole)
+        self._engine.interrupt(connection, whole)
         if whole:
             connection.cut()
 

@@ -19,6 +19,8 @@ from intercode.errors import InterCodeError
 
 _LOG = logging.getLogger(__name__)
 Key = tuple[str, Role]
+IDLE = 128
+"""How many clones are kept ready at most."""
 
 
 class Clone(Protocol):
@@ -44,7 +46,7 @@ class ClonePool(Generic[CloneT]):
         self,
         make: Callable[[Source], CloneT],
         discard: Callable[[CloneT], None],
-        idle: int = 128,
+        idle: int = IDLE,
     ) -> None:
         self._make = make
         self._discard = discard
