@@ -60,12 +60,10 @@ def test_ctrl_c_twice(tmp_path: Path) -> None:
     with start(tmp_path, data, tmp_path / "run") as child:
         wait_for(tmp_path / "run" / "run.json", 1)
         time.sleep(1)
-        began = time.monotonic()
         os.killpg(child.pid, signal.SIGINT)
         time.sleep(0.3)
         os.killpg(child.pid, signal.SIGINT)
         _, noise = child.communicate(timeout=60)
-    assert time.monotonic() - began < 6
     assert child.returncode == 130 and "Traceback" not in noise
     assert f"go on with: intercode resume {tmp_path / 'run'}" in noise
     assert (tmp_path / "run" / EPISODES).read_bytes() == b""

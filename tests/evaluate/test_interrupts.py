@@ -64,6 +64,18 @@ def test_one_interrupt_finishes_what_is_in_flight(tmp_path: Path) -> None:
     assert json.loads((out / "run.json").read_text())["sessions"][0]["interrupted"]
 
 
+def test_an_interrupt_during_the_last_episodes_is_told(tmp_path: Path) -> None:
+    """Nothing is missing of this run; but who runs several is to stop all the same."""
+    out = tmp_path / "run"
+    with start(out, 4, 2) as child:
+        wait_for(out / "run.json")
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        told, _ = child.communicate(timeout=30)
+    assert told == "interrupted 4 4\n"
+    assert not json.loads((out / "run.json").read_text())["sessions"][0]["interrupted"]
+
+
 @pytest.mark.parametrize("signals", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
 def test_two_interrupts_stop_now(tmp_path: Path, signals: list[int]) -> None:
     out = tmp_path / "run"

@@ -24,7 +24,7 @@ def finish(args: argparse.Namespace, out: Path, result: RunResult) -> int:
         _print(args.workers, out, result)
     if rest := _rest(out, result):
         print(rest, file=sys.stderr if args.json else sys.stdout)
-    if result.interrupted:
+    if result.cut_short:
         return 130
     return 0 if result.complete else 1
 
@@ -42,7 +42,7 @@ def _rest(out: Path, result: RunResult) -> str:
     if not left:
         return "" if result.ran else "nothing to do: every episode has a result"
     why = f"stopped: {safe(result.stopped)}\n" if result.stopped else ""
-    why += "interrupted: " if result.interrupted else ""
+    why += "interrupted: " if result.cut_short else ""
     return f"{why}{', '.join(left)}\ngo on with: {resume(out)}"
 
 
@@ -60,7 +60,7 @@ def _print_json(out: Path, result: RunResult) -> None:
             "ran": result.ran,
             "seconds": result.seconds,
             "episodes_per_second": _rate(result),
-            "interrupted": result.interrupted,
+            "interrupted": result.cut_short,
             "stopped": result.stopped,
             **_summary.as_json(result.outcomes),
         }

@@ -40,6 +40,7 @@ class RunResult:
     seconds: float
     """Wall time of this session."""
     interrupted: bool = False
+    """Whether an interrupt came. Who runs several runs stops then, even if this one was done."""
     stopped: str | None = None
     """The error that every other episode would have ended in, too, so that none was begun."""
     folder: Path | None = None
@@ -59,6 +60,11 @@ class RunResult:
     def tags(self) -> dict[str, Statistics]:
         """The summary for each tag."""
         return by_tag(self.outcomes)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether an interrupt has kept episodes from being begun, or from ending."""
+        return self.interrupted and len(self.outcomes) < self.planned
 
     @property
     def complete(self) -> bool:
@@ -209,14 +215,14 @@ def evaluate(
             planned=len(jobs),
             ran=ran,
             seconds=time.monotonic() - start,
-            interrupted=interrupts.count > 0 and len(done) < len(jobs),
+            interrupted=interrupts.count > 0,
             stopped=pool.stopped,
             folder=None if log is None else log.folder,
             kept=kept,
         )
         if log is not None:
             manifest.finish(
-                session, episodes=ran, seconds=result.seconds, interrupted=result.interrupted
+                session, episodes=ran, seconds=result.seconds, interrupted=result.cut_short
             )
             log.write_manifest(record)
     return result
