@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 
+from intercode.cli._live import LiveLine
 from intercode.cli._text import duration, percent, safe
 from intercode.episode import Episode
 from intercode.evaluate import Outcome, Progress
-
-CLEAR = "\r\x1b[K"
-EVERY = 0.1
 
 
 class Board(Progress):
@@ -26,24 +22,19 @@ class Board(Progress):
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title = title
         self._quiet = quiet
-        self._out = sys.stderr
-        self._live = self._out.isatty() and not quiet
+        self._line = LiveLine(quiet)
         self._ended: list[str] = []
         self._agent = ""
         self._done = self._total = self._successes = self._errors = 0
-        self._start = self._last = time.monotonic()
+        self._start = time.monotonic()
 
     def preparing(self) -> None:
         """Something is being done before the first run."""
-        if self._live:
-            self._out.write(f"{CLEAR}{safe(self.title)}  preparing …")
-            self._out.flush()
+        self._line.show(f"{safe(self.title)}  preparing …")
 
     def clear(self) -> None:
         """Make place for other text."""
-        if self._live:
-            self._out.write(CLEAR)
-            self._out.flush()
+        self._line.clear()
 
     def agent(self, name: str) -> None:
         """The next run is this agent's."""
@@ -69,12 +60,7 @@ class Board(Progress):
 
     def stopping(self, in_flight: int) -> None:
         """Say that the interrupt was heard."""
-        start = CLEAR if self._live else ""
-        self._out.write(
-            f"{start}interrupted: waiting for {in_flight} episodes in flight; "
-            "again to stop at once\n"
-        )
-        self._out.flush()
+        self._line.stopping(in_flight)
 
     def end(self) -> None:
         """Keep what came of it."""
@@ -88,16 +74,9 @@ class Board(Progress):
         self.clear()
         if self._ended and not self._quiet:
             took = duration(time.monotonic() - self._start)
-            line = "  ".join([self.title, *self._ended, took])
-            self._out.write(f"{safe(line)}\n")
-            self._out.flush()
+            self._line.say(safe("  ".join([self.title, *self._ended, took])))
 
     def _refresh(self) -> None:
-        now = time.monotonic()
-        if not self._live or now - self._last < EVERY:
-            return
-        self._last = now
-        line = "  ".join([self.title, *self._ended, f"{self._agent} {self._done}/{self._total}"])
-        width = shutil.get_terminal_size().columns - 1
-        self._out.write(CLEAR + safe(line)[:width])
-        self._out.flush()
+        if self._line.live and self._line.due():
+            counts = f"{self._agent} {self._done}/{self._total}"
+            self._line.show(safe("  ".join([self.title, *self._ended, counts])))

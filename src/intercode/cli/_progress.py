@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from intercode.cli._episode import render
+from intercode.cli._live import LiveLine
 from intercode.cli._text import duration, one_line, percent
 from intercode.episode import Episode
 from intercode.evaluate import Outcome, Progress
@@ -17,9 +16,6 @@ from intercode.evaluate.statistics import wilson
 
 if TYPE_CHECKING:
     from intercode.task import Task
-
-CLEAR = "\r\x1b[K"
-LIVE_EVERY, PLAIN_EVERY = 0.1, 5.0
 
 
 class Bill:
@@ -61,11 +57,10 @@ class Watcher(Progress):
         """
         self._show = show
         self._quiet = quiet
-        self._out = sys.stderr
-        self._live = self._out.isatty() and not quiet
+        self._line = LiveLine(quiet)
         self._total = self._done = self._earlier = self._successes = self._errors = 0
         self._bill = Bill()
-        self._start = self._last = time.monotonic()
+        self._start = time.monotonic()
         self._glimpse = ""
         self._note = ""
 
@@ -75,9 +70,9 @@ class Watcher(Progress):
         self._successes = sum(outcome.success for outcome in earlier)
         for outcome in earlier:
             self._bill.add(outcome)
-        self._start = self._last = time.monotonic()
+        self._start = time.monotonic()
         if earlier and not self._quiet:
-            self._line(f"going on with a run: {len(earlier)} of {total} episodes are done")
+            self._line.say(f"going on with a run: {len(earlier)} of {total} episodes are done")
 
     def action(self, task: Task, action: str) -> None:
         """Remember what is being tried. (One assignment: safe from any thread.)"""
@@ -91,30 +86,27 @@ class Watcher(Progress):
         self._errors += episode.status == "error"
         self._bill.add(Outcome.of(episode))
         if self._show is not None:
-            if self._live:
-                self._out.write(CLEAR)
-                self._out.flush()
+            self._line.clear()
             print(render(episode), file=self._show, flush=True)
-        self._refresh(force=self._show is not None and self._live)
+        if self._line.due() or (self._show is not None and self._line.live):
+            self._refresh()
 
     def tick(self) -> None:
         """Let the clock go on."""
-        self._refresh()
+        if self._line.due():
+            self._refresh()
 
     def stopping(self, in_flight: int) -> None:
         """Say that the interrupt was heard."""
         self._note = "stopping"
-        self._line(
-            f"interrupted: waiting for {in_flight} episodes in flight; again to stop at once"
-        )
+        self._line.stopping(in_flight)
 
     def end(self) -> None:
         """Make place for what is printed next."""
-        if self._live:
-            self._out.write(CLEAR)
-            self._out.flush()
+        if self._line.live:
+            self._line.clear()
         elif not self._quiet and self._done > self._earlier:
-            self._line(self.status())
+            self._line.say(self.status())
 
     def status(self, width: int | None = None) -> str:
         """Counts, success, rate, what models took, errors, the time left.
@@ -157,25 +149,16 @@ class Watcher(Progress):
         within = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
         return f"success {percent(self._successes / scored)} ({within})"
 
-    def _refresh(self, force: bool = False) -> None:
-        now = time.monotonic()
-        pause = LIVE_EVERY if self._live else PLAIN_EVERY
-        if self._quiet or (now - self._last < pause and not force):
+    def _refresh(self) -> None:
+        if self._quiet:
             return
-        self._last = now
-        if not self._live:
-            self._line(self.status())
+        if not self._line.live:
+            self._line.say(self.status())
             return
-        width = shutil.get_terminal_size().columns - 1
-        status = self.status(width)
-        if (room := width - len(status) - 3) >= 20 and self._glimpse:
+        status = self.status(self._line.width)
+        if (room := self._line.width - len(status) - 3) >= 20 and self._glimpse:
             status += " │ " + one_line(self._glimpse, room)
-        self._out.write(CLEAR + status[:width])
-        self._out.flush()
-
-    def _line(self, text: str) -> None:
-        self._out.write(f"{CLEAR if self._live else ''}{text}\n")
-        self._out.flush()
+        self._line.show(status)
 
 
 def _tokens(count: int) -> str:

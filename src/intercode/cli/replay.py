@@ -14,8 +14,6 @@ exit code: 0 if the replay ran to its end, whatever it found.
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections import Counter
 from dataclasses import replace as with_fields
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING
 from intercode import datasets
 from intercode.cli import _options
 from intercode.cli._environment import provider_that_tells
+from intercode.cli._live import LiveLine
 from intercode.cli._text import duration, percent, print_json, safe, table
 from intercode.errors import TaskNotFoundError, UsageError
 
@@ -148,18 +147,14 @@ def _selected(recorded: RecordedRun, args: argparse.Namespace) -> RecordedRun:
 
 
 def _progress() -> Progress:
-    live = sys.stderr.isatty()
-    last = time.monotonic()
+    line = LiveLine()
 
     def tell(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done < total and now - last < (0.1 if live else 5.0):
-            return
-        last = now
-        end = "" if live and done < total else "\n"
-        start = "\r\x1b[K" if live else ""
-        print(f"{start}{done}/{total} episodes", end=end, file=sys.stderr, flush=True)
+        text = f"{done}/{total} episodes"
+        if done == total:
+            line.say(text)
+        elif line.due():
+            (line.show if line.live else line.say)(text)
 
     return tell
 
