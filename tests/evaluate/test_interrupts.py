@@ -21,11 +21,14 @@ from .fakes import Factory, dataset
 CHILD = """
 import sys
 from evaluate.fakes import Factory, dataset
-from intercode.evaluate import evaluate
+from intercode.evaluate import Progress, evaluate
+class Acting(Progress):
+    def action(self, task, action):
+        open(f"{sys.argv[1]}/acting", "w").close()
 tasks = dataset(int(sys.argv[2]))
 factory = Factory(tasks, delay=float(sys.argv[3]))
 try:
-    result = evaluate(tasks, "oracle", factory, workers=4, out=sys.argv[1])
+    result = evaluate(tasks, "oracle", factory, workers=4, out=sys.argv[1], progress=Acting())
 except KeyboardInterrupt:
     print("stopped", all(env.closed for env in factory.made))
     sys.exit(130)
@@ -67,12 +70,11 @@ def test_one_interrupt_finishes_what_is_in_flight(tmp_path: Path) -> None:
 def test_an_interrupt_during_the_last_episodes_is_told(tmp_path: Path) -> None:
     """Nothing is missing of this run; but who runs several is to stop all the same."""
     out = tmp_path / "run"
-    with start(out, 4, 2) as child:
-        wait_for(out / "run.json")
-        time.sleep(0.5)
+    with start(out, 1, 2) as child:
+        wait_for(out / "acting", 0)
         child.send_signal(signal.SIGINT)
         told, _ = child.communicate(timeout=30)
-    assert told == "interrupted 4 4\n"
+    assert told == "interrupted 1 1\n"
     assert not json.loads((out / "run.json").read_text())["sessions"][0]["interrupted"]
 
 
@@ -80,8 +82,7 @@ def test_an_interrupt_during_the_last_episodes_is_told(tmp_path: Path) -> None:
 def test_two_interrupts_stop_now(tmp_path: Path, signals: list[int]) -> None:
     out = tmp_path / "run"
     with start(out, 200, 3600) as child:
-        wait_for(out / "run.json")
-        time.sleep(0.3)
+        wait_for(out / "acting", 0)
         for number in signals:
             child.send_signal(number)
             time.sleep(0.3)
@@ -113,17 +114,17 @@ def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
 def test_two_interrupts_wait_for_no_agent(tmp_path: Path) -> None:
     """It holds no sandbox, and its model may take an hour."""
     thinking = """
-import time
+import sys, time
 from intercode.evaluate import pool
 pool.PATIENCE = 3600
 class Thinker:
     def act(self, observation, history):
+        open(f"{sys.argv[1]}/acting", "w").close()
         time.sleep(3600)
 """
     code = thinking + CHILD.replace('"oracle"', "lambda task: Thinker()")
     with start(tmp_path / "run", 200, 0, code) as child:
-        wait_for(tmp_path / "run" / "run.json")
-        time.sleep(0.3)
+        wait_for(tmp_path / "run" / "acting", 0)
         child.send_signal(signal.SIGTERM)  # counts twice
         told, _ = child.communicate(timeout=30)
     assert (child.returncode, told) == (130, "stopped True\n")

@@ -233,8 +233,7 @@ def test_one_busy_sandbox_is_enough_for_several_workers(env: str) -> None:
 def test_who_waits_is_stopped_by_a_second_interrupt(tmp_path: Path) -> None:
     code = CHILD.replace("workers=4", "workers=4, max_sandboxes=1")
     with start(tmp_path / "run", 200, 3600, code) as child:
-        wait_for(tmp_path / "run" / "run.json")
-        time.sleep(0.3)
+        wait_for(tmp_path / "run" / "acting", 0)
         child.send_signal(signal.SIGTERM)  # counts twice
         told, _ = child.communicate(timeout=30)
     assert (child.returncode, told) == (130, "stopped True\n")
