@@ -43,9 +43,9 @@ def test_whatever_is_said_what_is_found_is_part_of_it(language: str, text: str) 
 
 @given(CODE, st.sampled_from(LANGUAGES))
 def test_an_open_block_is_code_only_of_a_whole_reply(code: str, language: str) -> None:
-    text = f"So:\n```{language}\n{code}"
-    assert find_code(text, language) == code
-    assert find_code(text, language, cut_off=True) is None
+    for text in (f"So:\n```{language}\n{code}", f"So:\n<{language}>\n{code.strip()}"):
+        assert find_code(text, language) == (code if "```" in text else code.strip())
+        assert find_code(text, language, cut_off=True) is None
 
 
 @given(st.text(), st.text())
@@ -137,6 +137,13 @@ def test_nothing_that_is_said_breaks_the_readers(text: str, more: str) -> None:
         ("bash", "```text\nThere are 5.\nsubmit 5", None),
         ("bash", '{"name": "bash", "arguments": {"command": "ls"}}', None),
         ("bash", "{ ls; pwd; }", "{ ls; pwd; }"),
+        ("bash", "I look.\n<execute_bash>\nls -la\n\npwd\n</execute_bash>\nThen.", "ls -la\n\npwd"),
+        ("bash", "<bash>ls</bash>\n<bash>pwd</bash>", "ls"),
+        ("bash", "<execute_bash>\nls", "ls"),
+        ("bash", "<execute_ipython>\nls()\n</execute_ipython>", None),
+        ("python", "<execute_ipython>\nf(1)\n</execute_ipython>", "f(1)"),
+        ("bash", "Use <bash>ls</bash> there.\n```\npwd\n```", "pwd"),
+        ("bash", "grep '<sh>' f", "grep '<sh>' f"),
         ("sql", "-- all of them\nSELECT 1", "-- all of them\nSELECT 1"),
         ("sql", "/* a */ /* b */ SELECT 1", "/* a */ /* b */ SELECT 1"),
         ("sql", "Here it is:\n\nSELECT a\nFROM t;\n\nIt gives a.", "SELECT a\nFROM t;"),

@@ -1,4 +1,4 @@
-"""The fenced blocks of a text, as Markdown has them, and as models write them.
+"""The blocks of code in a text: fenced as Markdown has them, or marked up as models also write.
 
 A fence within a here-document or a string of several lines is a part of the code, if it is closed
 by another one: who writes a README writes fences.
@@ -19,7 +19,7 @@ TAGS: Mapping[str, frozenset[str]] = {
     "sql": frozenset(
         {"sql", "mysql", "mariadb", "sqlite", "sqlite3", "postgresql", "postgres", "psql", "duckdb"}
     ),
-    "python": frozenset({"python", "python3", "py", "py3", "pycon"}),
+    "python": frozenset({"python", "python3", "py", "py3", "pycon", "ipython"}),
 }
 """Language → what fences call it."""
 
@@ -30,6 +30,12 @@ _OPEN = re.compile(
 )
 _ONE_LINE = re.compile(
     r"```(?!`)[ \t]*(?:(?P<tag>[A-Za-z0-9+#-]+)[ \t]+)?(?P<code>[^\n]*?)```(?!`)"
+)
+_NAMES = "|".join(sorted(tag for tags in TAGS.values() for tag in tags))
+_ELEMENT = re.compile(
+    rf"^[ \t]*<(?P<name>(?:execute_)?(?P<tag>{_NAMES}))>"
+    r"(?P<code>.*?)(?P<end></(?P=name)>[ \t]*$|\Z)",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
@@ -62,6 +68,13 @@ def blocks(text: str, language: str = "") -> Iterator[Block]:
             continue
         block, row = _block(opening, lines, row, language)
         yield block
+
+
+def elements(text: str) -> Iterator[Block]:
+    """The pieces of a text that are marked up, ``<bash>ls</bash>`` or ``<execute_bash>``."""
+    for match in _ELEMENT.finditer(text):
+        code = match["code"].removeprefix("\n").removesuffix("\n")
+        yield Block(match["tag"].lower(), code, bool(match["end"]))
 
 
 def leading_block(text: str, language: str = "") -> str | None:

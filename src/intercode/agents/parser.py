@@ -4,6 +4,7 @@ In this order, what comes first is taken:
 
 1. The first fenced block in the language that is asked for; else the first that names none.
    (A block in another language is no code: its output, or its configuration, would be run.)
+   Where there are no fences, ``<bash>…</bash>`` and ``<execute_bash>…</execute_bash>`` are blocks.
 2. Without a fence, or outside of them: a last line that is ``submit``, ``submit ANSWER`` or
    ``skip``.
 3. The whole text, if it reads as code; else what follows a label such as ``Command:``; else the
@@ -22,7 +23,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from intercode.agents.fences import INVISIBLE, TAGS, Block, blocks, is_python
+from intercode.agents.fences import INVISIBLE, TAGS, Block, blocks, elements, is_python
 
 __all__ = ["TAGS", "Block", "blocks", "find_code", "said"]
 
@@ -66,7 +67,7 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
         cut_off: Whether the text ends where it ends because no more was allowed.
     """
     text = _with_plain_line_ends(said(text))
-    found = list(blocks(text, language))
+    found = list(blocks(text, language)) or list(elements(text))
     whole = [block for block in found if block.code.strip() and (block.closed or not cut_off)]
     known = [block for block in whole if block.tag in TAGS.get(language, {language})]
     unnamed = [block for block in whole if not block.tag or _is_ending(block.code)]
