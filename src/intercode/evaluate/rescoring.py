@@ -19,6 +19,7 @@ from intercode.evaluate.again import (
 from intercode.evaluate.interrupts import Interrupts
 from intercode.evaluate.loop import EpisodeEnv, failed, run_episode
 from intercode.evaluate.outcome import Outcome
+from intercode.evaluate.permits import Permits, default_sandboxes
 from intercode.evaluate.pool import Pool
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.recording import Key, Recording
@@ -143,6 +144,7 @@ class Rescoring:
             env_name=recorded["env"].get("env", ""),
             record=lambda episode: None if _looked_in_vain(episode) else self._keep(episode, way),
             on_action=progress.action,
+            sandboxes=Permits(default_sandboxes()),
         )
 
     def _without_result(self) -> Iterator[Episode]:
