@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from intercode.cli.main import main
 from intercode.evaluate.log import read_manifest
 from intercode.models.script import Line
 from intercode.models.scripted_server import ScriptedServer
+
+from .conftest import command
 
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]
 
@@ -107,3 +112,20 @@ def test_refused_before_anything_runs(
     assert main(["sweep", *options, "--out", "all"]) == 2
     assert told in capsys.readouterr().err
     assert not Path("all").exists()
+
+
+def test_an_interrupt_in_a_runs_last_episode_begins_no_other_run() -> None:
+    Path("one.json").write_text(json.dumps([{**TASKS[0], "gold": "touch /done; sleep 2"}]))
+    agents = ["--agent", "oracle", "noop", "--out", "all"]
+    with subprocess.Popen(command("sweep", "bash=one.json", *agents), text=True) as child:
+        deadline = time.monotonic() + 60
+        while not Path("all/bash-one-oracle/run.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(1)
+        child.send_signal(signal.SIGINT)
+    assert child.returncode == 130
+    assert len(Path("all/bash-one-oracle/episodes.jsonl").read_text().splitlines()) == 1
+    assert not Path("all/bash-one-noop").exists()
+    assert main(["sweep", "bash=one.json", *agents, "--json"]) == 0
+    assert len(read_manifest(Path("all/bash-one-oracle"))["sessions"]) == 2

@@ -72,9 +72,9 @@ def execute(args: argparse.Namespace) -> int:
         if results[-1][1].interrupted:
             break
     _print(args, out, len(parts), results)
-    if any(result.interrupted for _, result in results):
-        return 130
-    return 0 if all(result.complete for _, result in results) else 1
+    if len(results) == len(parts) and all(result.complete for _, result in results):
+        return 0
+    return 130 if any(result.interrupted for _, result in results) else 1
 
 
 def _combinations(args: argparse.Namespace, out: Path) -> Iterator[argparse.Namespace]:
