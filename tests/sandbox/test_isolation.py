@@ -16,7 +16,7 @@ from intercode.sandbox.images import cache_root
 from . import Run, Start, not_for_docker
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
-CANARY = "intercode-canary-7c1e"
+CANARY = f"intercode-canary-{os.getpid()}"
 REPOSITORY = Path(__file__).parents[2]
 
 
