@@ -166,7 +166,7 @@ def test_a_sandbox_survives_its_programs(sandbox: Sandbox, sh: Run) -> None:
 def test_the_spawner_is_killed(delay: float) -> None:
     """Whenever it is: nothing is left, the caller is told, and the next start works."""
     provider = NativeProvider()
-    marker = f"8765.{int(delay * 1000)}"
+    marker = f"8765.{os.getpid()}{int(delay * 1000)}"
     sandbox = provider.start("host")
     sandbox.exec(["bash", "-c", f"setsid sleep {marker} & sleep {marker} & :"])
     spawner = provider._spawner
@@ -196,7 +196,7 @@ def test_the_spawner_is_killed(delay: float) -> None:
 @pytest.mark.defends("host DoS")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_caller_is_killed(number: int) -> None:
-    marker = f"9876.{int(number)}"
+    marker = f"9876.{os.getpid()}{int(number)}"
     program = (
         "import sys, time; from intercode.sandbox import get_provider; "
         "box = get_provider().start('host'); "
