@@ -153,7 +153,8 @@ def test_nothing_is_left_of_a_caller_that_ends(
     program = (
         "import time; from intercode.sandbox import get_provider; "
         "p = get_provider('docker'); boxes = [p.start('host') for _ in range(3)]; "
-        "boxes[0].changes(); boxes[1].snapshot(); print(p._home.lease, flush=True); time.sleep(60)"
+        "boxes[0].changes(); boxes[1].snapshot(); print(p._home.lease, flush=True)\n"
+        "while True: time.sleep(0.1)"  # an interrupt just before a long sleep waits for its end
     )
     caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL)  # fmt: skip
