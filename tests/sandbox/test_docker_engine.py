@@ -154,7 +154,7 @@ def test_nothing_is_left_of_a_caller_that_ends(
         "import time; from intercode.sandbox import get_provider; "
         "p = get_provider('docker'); boxes = [p.start('host') for _ in range(3)]; "
         "boxes[0].changes(); boxes[1].snapshot(); print(p._home.lease, flush=True)\n"
-        "while True: time.sleep(0.1)"  # an interrupt just before a long sleep waits for its end
+        "for _ in range(600): time.sleep(0.1)"  # a long one may miss an interrupt
     )
     caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL)  # fmt: skip

@@ -207,7 +207,7 @@ def test_the_caller_is_killed(number: int) -> None:
         "import sys, time; from intercode.sandbox import get_provider; "
         "box = get_provider().start('host'); "
         f"box.exec(['bash', '-c', 'setsid sleep {marker} & :']); print('up', flush=True)\n"
-        "while True: time.sleep(0.1)"  # an interrupt just before a long sleep waits for its end
+        "for _ in range(600): time.sleep(0.1)"  # a long one may miss an interrupt
     )
     caller = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
