@@ -116,7 +116,7 @@ def _as_json(run: Path, out: Path, result: Rescored) -> dict[str, Any]:
         "finished": len(result.outcomes),
         "ran": result.ran,
         "seconds": result.seconds,
-        "interrupted": result.interrupted,
+        "interrupted": result.cut_short,
         "before": asdict(summarize(result.before)),
         "paired": None if paired is None else asdict(paired),
         "changes": [

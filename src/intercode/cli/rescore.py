@@ -124,7 +124,7 @@ def execute(args: argparse.Namespace) -> int:
         print(f"stopped; what was finished is in {out}", file=sys.stderr)
         raise
     _rescored.show(args, folder, out, result)
-    if result.interrupted:
+    if result.cut_short:
         return 130
     return 1 if result.lost or len(result.outcomes) < result.planned else 0
 

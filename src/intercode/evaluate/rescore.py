@@ -118,7 +118,7 @@ def rescore(
         if target is not None:
             session |= where.facts(folder)
             manifest.finish(
-                session, episodes=ran, seconds=result.seconds, interrupted=result.interrupted
+                session, episodes=ran, seconds=result.seconds, interrupted=result.cut_short
             )
             log.write_manifest(record)
     return result

@@ -127,7 +127,7 @@ class Rescoring:
             planned=len(self.keys),
             ran=ran,
             seconds=seconds,
-            interrupted=interrupted and len(results) < len(self.keys),
+            interrupted=interrupted,
             folder=folder,
             kept=self.kept,
             results=results,
