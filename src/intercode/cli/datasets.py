@@ -19,9 +19,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from intercode.cli import validate
+from intercode.cli._live import LiveLine
 from intercode.cli._text import print_json, safe, size, table
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
@@ -111,7 +113,8 @@ def _info(args: argparse.Namespace) -> None:
 def _fetch(args: argparse.Namespace) -> None:
     from intercode.datasets.fetch import fetch
 
-    meter = None if args.quiet or not sys.stderr.isatty() else _show_bytes
+    line = LiveLine(args.quiet)
+    meter = partial(_show_bytes, line) if line.live else None
     dataset = fetch(
         args.name,
         origin=args.origin,
@@ -174,7 +177,6 @@ def _say(line: str) -> None:
     print(safe(line), file=sys.stderr, flush=True)
 
 
-def _show_bytes(done: int, total: int | None) -> None:
+def _show_bytes(line: LiveLine, done: int, total: int | None) -> None:
     share = f" of {size(total)}" if total else ""
-    end = "\n" if done == total else ""
-    print(f"\r\x1b[K{size(done)}{share}", end=end, file=sys.stderr, flush=True)
+    (line.say if done == total else line.show)(f"{size(done)}{share}")
