@@ -56,14 +56,17 @@ def test_ctrl_c_once_and_going_on(cli: Run, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_twice(tmp_path: Path) -> None:
-    data = many(tmp_path, 4, "sleep 8; echo hi")
+    task = {"query": "q", "gold": "sleep 50; echo hi", "timeout": 55}
+    data = write(tmp_path / "many.json", [{"task_id": f"t{n}", **task} for n in range(4)])
     with start(tmp_path, data, tmp_path / "run") as child:
         wait_for(tmp_path / "run" / "run.json", 1)
         time.sleep(1)
+        began = time.monotonic()
         os.killpg(child.pid, signal.SIGINT)
         time.sleep(0.3)
         os.killpg(child.pid, signal.SIGINT)
         _, noise = child.communicate(timeout=60)
+    assert time.monotonic() - began < 30  # what is in flight takes 50
     assert child.returncode == 130 and "Traceback" not in noise
     assert f"go on with: intercode resume {tmp_path / 'run'}" in noise
     assert (tmp_path / "run" / EPISODES).read_bytes() == b""

@@ -20,6 +20,17 @@ from intercode.models.scripted_server import ScriptedServer
 
 from .conftest import command
 
+SLOW = """
+import pathlib, time
+
+class Slow:
+    def __init__(self, task):
+        pathlib.Path("acting").touch()
+        time.sleep(2)
+
+    def act(self, observation, history):
+        return "submit"
+"""
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]
 
 
@@ -115,17 +126,17 @@ def test_refused_before_anything_runs(
 
 
 def test_an_interrupt_in_a_runs_last_episode_begins_no_other_run() -> None:
-    Path("one.json").write_text(json.dumps([{**TASKS[0], "gold": "touch /done; sleep 2"}]))
-    agents = ["--agent", "oracle", "noop", "--out", "all"]
+    Path("one.json").write_text(json.dumps(TASKS[:1]))
+    Path("agent.py").write_text(SLOW)
+    agents = ["--agent", "agent.py:Slow", "noop", "--out", "all"]
     with subprocess.Popen(command("sweep", "bash=one.json", *agents), text=True) as child:
         deadline = time.monotonic() + 60
-        while not Path("all/bash-one-oracle/run.json").exists():
+        while not Path("acting").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        time.sleep(1)
         child.send_signal(signal.SIGINT)
     assert child.returncode == 130
-    assert len(Path("all/bash-one-oracle/episodes.jsonl").read_text().splitlines()) == 1
+    assert len(Path("all/bash-one-agent.py-Slow/episodes.jsonl").read_text().splitlines()) == 1
     assert not Path("all/bash-one-noop").exists()
     assert main(["sweep", "bash=one.json", *agents, "--json"]) == 0
-    assert len(read_manifest(Path("all/bash-one-oracle"))["sessions"]) == 2
+    assert len(read_manifest(Path("all/bash-one-agent.py-Slow"))["sessions"]) == 2
