@@ -71,7 +71,10 @@ def blocks(text: str, language: str = "") -> Iterator[Block]:
 
 
 def elements(text: str) -> Iterator[Block]:
-    """The pieces of a text that are marked up, ``<bash>ls</bash>`` or ``<execute_bash>``."""
+    """The pieces of a text that are marked up, ``<bash>ls</bash>`` or ``<execute_bash>``.
+
+    What is not closed, as where the model was to stop at its end, reaches to the text's end.
+    """
     for match in _ELEMENT.finditer(text):
         code = match["code"].removeprefix("\n").removesuffix("\n")
         yield Block(match["tag"].lower(), code, bool(match["end"]))

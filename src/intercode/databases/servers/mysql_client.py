@@ -43,6 +43,11 @@ READ_ONLY = "1792"
 class MySQLConnection:
     """A connection.
 
+    Attributes:
+        thread: Its number on the server, until that is restarted.
+        user: Whose it is.
+        since: When it was made, by `time.monotonic`.
+
     Args:
         connect_args: What `pymysql.connect` takes.
 
