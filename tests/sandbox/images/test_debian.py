@@ -85,10 +85,12 @@ def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
     mark = f"32{os.getpid()}"
     code = """
         import sys
+        from pathlib import Path
         from intercode.sandbox.images.chroot import run
-        with open(sys.argv[1], "w") as lock:
+        from intercode.sandbox.images.files import locked
+        with locked(Path(sys.argv[1])) as lock:
             script = f"setsid sleep {sys.argv[2]} & mount -t tmpfs none /mnt; echo started; wait"
-            run(["sh", "-c", script], lock.fileno(), lambda line: print(line, flush=True))
+            run(["sh", "-c", script], lock, lambda line: print(line, flush=True))
     """
     worker = run_python(code, tmp_path / "lock", mark)
     assert worker.stdout is not None and worker.stdout.readline() == "started\n"
