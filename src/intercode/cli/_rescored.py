@@ -14,7 +14,7 @@ from intercode.evaluate.log import read_manifest
 from intercode.evaluate.report import summarize
 from intercode.evaluate.report_runs import Paired, compare
 from intercode.evaluate.report_tables import groups
-from intercode.evaluate.rescored import Rescored, Result
+from intercode.evaluate.rescore_result import Rescored, Result
 
 SHOWN = 20
 """Changes that are listed; --json has all."""

@@ -17,8 +17,8 @@ from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.new_reward import NewReward
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.recording import Recording
-from intercode.evaluate.rescored import FIELD, Rescored, describe, resumed
-from intercode.evaluate.rescoring import Rescoring
+from intercode.evaluate.rescore_result import FIELD, Rescored, describe, resumed
+from intercode.evaluate.rescore_work import Rescoring
 from intercode.rewards.own import Function
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from intercode.evaluate.permits import Permits, default_sandboxes
 from intercode.evaluate.pool import Pool
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.recording import Key, Recording
-from intercode.evaluate.rescored import Rescored, Result, Way, complete, way_of
+from intercode.evaluate.rescore_result import Rescored, Result, Way, complete, way_of
 from intercode.evaluate.worker import Job, Orders
 
 if TYPE_CHECKING:
