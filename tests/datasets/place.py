@@ -67,6 +67,7 @@ def serve(place: Place) -> Iterator[Place]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False  # closing waits for them: `sent` is then all that was sent
     thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     place.url = f"http://127.0.0.1:{server.server_port}/archive.zip"
