@@ -132,10 +132,11 @@ def test_a_web_page_is_no_archive(target: Path) -> None:
 
 
 def test_nobody_answers(target: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(FetchError, match="refused"):
-        download(f"http://127.0.0.1:{port}/", target, attempts=2, pause=0)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # does not listen, and keeps the port from those who would
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        with pytest.raises(FetchError, match="refused"):
+            download(url, target, attempts=2, pause=0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(FetchError, match="timed out"):
