@@ -87,7 +87,8 @@ def test_what_is_not_whole_is_not_there(
     archive: Path, cache: Path, tmp_path: Path, what: str
 ) -> None:
     content = archive.read_bytes()
-    other = Path(shutil.make_archive(str(tmp_path / "other"), "zip", Path(__file__).parent))
+    layouts.write(tmp_path / "in" / "notes.json", ["of something else"])
+    other = Path(shutil.make_archive(str(tmp_path / "other"), "zip", tmp_path / "in"))
     content = {
         "truncated": content[: len(content) // 2],
         "damaged": content[:200] + bytes(200) + content[400:],
