@@ -19,20 +19,31 @@ from intercode.evaluate.log import EPISODES, read_episodes
 from .fakes import Factory, dataset
 
 CHILD = """
-import sys
+import sys, threading
 from evaluate.fakes import Factory, dataset
 from intercode.evaluate import Progress, evaluate
-class Acting(Progress):
+AT_ONCE = 4
+class Telling(Progress):
+    def __init__(self):
+        self.begun, self.lock, self.heard = set(), threading.Lock(), threading.Event()
     def action(self, task, action):
-        open(f"{sys.argv[1]}/acting", "w").close()
+        with self.lock:
+            self.begun.add(task.task_id)
+            if len(self.begun) == AT_ONCE:
+                open(f"{sys.argv[1]}/acting", "w").close()
+    def stopping(self, in_flight):
+        open(f"{sys.argv[1]}/stopping", "w").close()
+        self.heard.set()
+telling = Telling()
 tasks = dataset(int(sys.argv[2]))
 factory = Factory(tasks, delay=float(sys.argv[3]))
 try:
-    result = evaluate(tasks, "oracle", factory, workers=4, out=sys.argv[1], progress=Acting())
+    result = evaluate(tasks, "oracle", factory, workers=4, out=sys.argv[1], progress=telling)
 except KeyboardInterrupt:
     print("stopped", all(env.closed for env in factory.made))
     sys.exit(130)
-print("interrupted" if result.interrupted else "complete", result.ran, len(result.outcomes))
+word = "interrupted" if result.interrupted else "complete"
+print(word, result.ran, len(result.outcomes), *sorted(telling.begun))
 """
 
 
@@ -45,36 +56,44 @@ def start(out: Path, count: int, delay: float, code: str = CHILD) -> subprocess.
     )
 
 
-def wait_for(path: Path, bytes_: int = 1) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists() or path.stat().st_size < bytes_:
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def test_one_interrupt_finishes_what_is_in_flight(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with start(out, 200, 0.05) as child:
-        wait_for(out / EPISODES)
+    with start(out, 4000, 0.05) as child:
+        wait_for(out / "acting")
         child.send_signal(signal.SIGINT)
-        told, _ = child.communicate(timeout=30)
+        told, _ = child.communicate(timeout=60)
     assert child.returncode == 0
-    word, ran, outcomes = told.split()
-    recorded = [episode.status for episode in read_episodes(out / EPISODES)]
-    assert word == "interrupted"
-    assert 4 <= int(ran) == int(outcomes) == len(recorded) < 200
-    assert set(recorded) == {"submitted"}
+    word, ran, outcomes, *begun = told.split()
+    recorded = {episode.task_id: episode.status for episode in read_episodes(out / EPISODES)}
+    assert word == "interrupted" and sorted(recorded) == begun
+    assert 4 <= int(ran) == int(outcomes) == len(recorded) < 4000
+    assert set(recorded.values()) == {"submitted"}
     assert json.loads((out / "run.json").read_text())["sessions"][0]["interrupted"]
 
 
 def test_an_interrupt_during_the_last_episodes_is_told(tmp_path: Path) -> None:
     """Nothing is missing of this run; but who runs several is to stop all the same."""
     out = tmp_path / "run"
-    with start(out, 1, 2) as child:
-        wait_for(out / "acting", 0)
+    until_heard = 'None if action == "reset" else telling.heard.wait() and None'
+    code = CHILD.replace("AT_ONCE = 4", "AT_ONCE = 1").replace(
+        "delay=float(sys.argv[3])", f"fail=lambda task, action: {until_heard}"
+    )
+    with start(out, 1, 0, code) as child:
+        wait_for(out / "acting")
         child.send_signal(signal.SIGINT)
-        told, _ = child.communicate(timeout=30)
-    assert told == "interrupted 1 1\n"
+        told, _ = child.communicate(timeout=60)
+    assert told == "interrupted 1 1 t0\n"
     assert not json.loads((out / "run.json").read_text())["sessions"][0]["interrupted"]
 
 
@@ -82,11 +101,10 @@ def test_an_interrupt_during_the_last_episodes_is_told(tmp_path: Path) -> None:
 def test_two_interrupts_stop_now(tmp_path: Path, signals: list[int]) -> None:
     out = tmp_path / "run"
     with start(out, 200, 3600) as child:
-        wait_for(out / "acting", 0)
-        for number in signals:
+        for number, sign in zip(signals, ("acting", "stopping"), strict=False):
+            wait_for(out / sign)  # two signals that are both pending are one
             child.send_signal(number)
-            time.sleep(0.3)
-        told, _ = child.communicate(timeout=30)
+        told, _ = child.communicate(timeout=60)
     assert (child.returncode, told) == (130, "stopped True\n")
     assert (out / EPISODES).read_bytes() == b""
 
@@ -97,8 +115,11 @@ def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
     chance = random.Random(0)
     seen: set[str] = set()
     for _ in range(5):
+        before = size(out / EPISODES)
         with start(out, count, 0.01) as child:
-            wait_for(out / EPISODES, (out / EPISODES).stat().st_size + 1 if seen else 1)
+            # Of a run that was faster than we are, nothing more is to come.
+            while child.poll() is None and size(out / EPISODES) <= before:
+                time.sleep(0.01)
             time.sleep(chance.random() * 0.1)
             child.kill()
         now = {episode.task_id for episode in read_episodes(out / EPISODES)}
@@ -114,17 +135,19 @@ def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
 def test_two_interrupts_wait_for_no_agent(tmp_path: Path) -> None:
     """It holds no sandbox, and its model may take an hour."""
     thinking = """
-import sys, time
+import itertools, sys, time
 from intercode.evaluate import pool
 pool.PATIENCE = 3600
+thinking = itertools.count(1)
 class Thinker:
     def act(self, observation, history):
-        open(f"{sys.argv[1]}/acting", "w").close()
+        if next(thinking) == AT_ONCE:
+            open(f"{sys.argv[1]}/acting", "w").close()
         time.sleep(3600)
 """
     code = thinking + CHILD.replace('"oracle"', "lambda task: Thinker()")
     with start(tmp_path / "run", 200, 0, code) as child:
-        wait_for(tmp_path / "run" / "acting", 0)
+        wait_for(tmp_path / "run" / "acting")
         child.send_signal(signal.SIGTERM)  # counts twice
-        told, _ = child.communicate(timeout=30)
+        told, _ = child.communicate(timeout=60)
     assert (child.returncode, told) == (130, "stopped True\n")

@@ -29,26 +29,28 @@ from .fakes import FakeEnv, dataset
 from .test_interrupts import CHILD, start, wait_for
 
 TASKS = dataset(12)
-TOGETHER = 20.0
+TOGETHER = 60.0
 """Seconds in which those who may be busy together must have met."""
 
 
 class Meter:
-    """Counts who is inside, and the most that ever were."""
+    """Counts who is inside, and the most that ever were; who comes waits for so many to be."""
 
-    def __init__(self, hold: float = 0.002) -> None:
+    def __init__(self, expected: int) -> None:
         self.most = self._inside = 0
-        self._hold = hold
-        self._lock = threading.Lock()
+        self._expected = expected
+        self._changed = threading.Condition()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        with self._lock:
+        with self._changed:
             self._inside += 1
             self.most = max(self.most, self._inside)
-        time.sleep(self._hold)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most >= self._expected, TOGETHER)
+        time.sleep(0.002)  # for one too many to come
         yield
-        with self._lock:
+        with self._changed:
             self._inside -= 1
 
 
@@ -87,7 +89,7 @@ class Counted:
 
 
 def test_never_more_than_that_many() -> None:
-    calls, sandboxes = Meter(), Meter()
+    calls, sandboxes = Meter(3), Meter(2)
 
     def call() -> None:
         with calls.busy():
@@ -102,7 +104,7 @@ def test_never_more_than_that_many() -> None:
 
 
 def test_an_agent_of_ones_own_is_limited_while_it_decides() -> None:
-    calls = Meter()
+    calls = Meter(2)
 
     class Own:
         def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -118,7 +120,7 @@ def test_an_agent_of_ones_own_is_limited_while_it_decides() -> None:
 
 def test_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    served = Meter()
+    served = Meter(2)
 
     def say(messages: Sequence[Message]) -> Line:
         with served.busy():
@@ -231,11 +233,17 @@ def test_one_busy_sandbox_is_enough_for_several_workers(env: str) -> None:
 
 
 def test_who_waits_is_stopped_by_a_second_interrupt(tmp_path: Path) -> None:
+    joined = (
+        "except KeyboardInterrupt:\n"
+        "    for thread in threading.enumerate():\n"
+        "        if thread.name.startswith('worker-'): thread.join()\n"
+    )
     code = CHILD.replace("workers=4", "workers=4, max_sandboxes=1")
+    code = code.replace("AT_ONCE = 4", "AT_ONCE = 1").replace("except KeyboardInterrupt:\n", joined)
     with start(tmp_path / "run", 200, 3600, code) as child:
-        wait_for(tmp_path / "run" / "acting", 0)
+        wait_for(tmp_path / "run" / "acting")
         child.send_signal(signal.SIGTERM)  # counts twice
-        told, _ = child.communicate(timeout=30)
+        told, _ = child.communicate(timeout=60)
     assert (child.returncode, told) == (130, "stopped True\n")
 
 
