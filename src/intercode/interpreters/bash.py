@@ -29,7 +29,7 @@ from intercode.interpreters.shell_state import Frame
 from intercode.sandbox.base import Sandbox
 from intercode.sandbox.output import OutputBuffer
 
-_GRACE_SECONDS = 0.5
+_GRACE_SECONDS = 2.0
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _CROWDED = 0.9

@@ -17,7 +17,7 @@ from intercode.sandbox.output import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
 """Who prints this many times the output limit is stopped: nobody reads on."""
-_START_SECONDS = 10.0
+_START_SECONDS = 30.0
 _PIPE_SIZE = 1 << 20
 _CHUNK = 1 << 18
 _MOST_CHUNKS = 8
