@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Completed, Limits, Provider, Sandbox, get_provider
@@ -26,6 +27,9 @@ MARKERS = (
     "ordinary: also run as an ordinary user, where the tests run as root",
 )
 
+PATIENCE = 60.0
+"""Seconds for what ends by itself: even a machine that stands still for a while reaches no limit."""
+
 Start = Callable[..., Sandbox]
 Run = Callable[..., Completed]
 Shell = Callable[..., BashInterpreter]
@@ -34,6 +38,10 @@ Shell = Callable[..., BashInterpreter]
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+    # How long an example takes is the machine's affair: as Hypothesis has it where CI is set.
+    calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("intercode", **calm)
+    settings.load_profile("intercode")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So a shell starts what is to run in the background; what the tests start inherits it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -108,9 +116,9 @@ def shell(request: pytest.FixtureRequest, provider: Provider, start: Start) -> I
 
     def open_one(**limits: object) -> BashInterpreter:
         sandbox = start(request.param, **limits)
-        assert sandbox.exec(["mkdir", "-p", "/tmp/w"]).ok
+        assert sandbox.exec(["mkdir", "-p", "/tmp/w"], timeout=PATIENCE).ok
         opened.append(BashInterpreter(sandbox))
-        assert opened[-1].execute("cd /tmp/w").ok
+        assert opened[-1].execute("cd /tmp/w", PATIENCE).ok
         return opened[-1]
 
     yield open_one

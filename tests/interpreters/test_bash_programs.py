@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import PATIENCE
 from intercode.interpreters.bash import BashInterpreter
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.mark.case(35)
 @pytest.mark.parametrize("reader", ["cat", "read x", "bash", "sh", "perl", "grep x", "sort", "wc"])
 def test_what_reads_meets_the_end_of_input(bash: BashInterpreter, reader: str) -> None:
-    done = bash.execute(f"{reader}; echo ended", 20)
+    done = bash.execute(f"{reader}; echo ended", PATIENCE)
     assert "timed_out" not in done.info
     assert done.output.endswith(b"ended\n")
 
@@ -20,7 +19,7 @@ def test_what_reads_meets_the_end_of_input(bash: BashInterpreter, reader: str) -
 @pytest.mark.case(35)
 @pytest.mark.parametrize("repl", ["python3", "gdb", "bc", "sqlite3", "node"])
 def test_a_repl_meets_the_end_of_input(bash: BashInterpreter, repl: str) -> None:
-    done = bash.execute(f"{repl}; echo ended", 20)
+    done = bash.execute(f"{repl}; echo ended", PATIENCE)
     assert "timed_out" not in done.info
     assert done.output.endswith(b"ended\n")  # where it is not installed: after saying so
 
@@ -32,14 +31,14 @@ def test_a_repl_meets_the_end_of_input(bash: BashInterpreter, repl: str) -> None
 )  # fmt: skip
 def test_a_terminal_program_ends_or_times_out(bash: BashInterpreter, program: str) -> None:
     bash.execute("kept=1")
-    assert bash.execute(program, 0.3).seconds < 20
+    assert bash.execute(program, 0.3).seconds < PATIENCE
     assert bash.execute("echo $kept").output == b"1\n"
 
 
 @pytest.mark.case(37)
 @pytest.mark.parametrize("program", ["sudo -n ls", "sudo ls", "su -c id nobody", "passwd"])
 def test_what_asks_for_a_password_fails(bash: BashInterpreter, program: str) -> None:
-    done = bash.execute(program, 20)
+    done = bash.execute(program, PATIENCE)
     assert "timed_out" not in done.info
     assert done.exit_code != 0
 
@@ -47,7 +46,7 @@ def test_what_asks_for_a_password_fails(bash: BashInterpreter, program: str) -> 
 @pytest.mark.case(38)
 @pytest.mark.parametrize("program", ["stty -a", "stty raw", "reset", "tput cols", "clear", "tty"])
 def test_terminal_settings_are_harmless(bash: BashInterpreter, program: str) -> None:
-    assert "timed_out" not in bash.execute(program, 20).info
+    assert "timed_out" not in bash.execute(program, PATIENCE).info
     assert bash.execute("echo ok").output == b"ok\n"
 
 

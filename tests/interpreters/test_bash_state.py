@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from conftest import PATIENCE
 from intercode.interpreters.bash import BashInterpreter
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 RESTARTS = ["true", "exit 3", "exec ls", "kill -9 $$", "set -e; false"]
 
 
 def output_of(bash: BashInterpreter, action: str) -> str:
-    return bash.execute(action).output.decode()
+    return bash.execute(action, PATIENCE).output.decode()
 
 
 @pytest.mark.case(2)
@@ -71,7 +72,8 @@ def test_exit(bash: BashInterpreter) -> None:
 
 
 @pytest.mark.case(15)
-def test_logout_and_suspend(bash: BashInterpreter) -> None:
+def test_logout_and_suspend(bash: BashInterpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", 0.5)  # it will not answer
     bash.execute("X=1")
     assert bash.execute("logout").exit_code == 1
     bash.execute("suspend", timeout=0.3)
@@ -171,9 +173,9 @@ def test_a_descriptor_of_the_users_own(bash: BashInterpreter) -> None:
 
 @pytest.mark.case(58)
 def test_a_large_variable(bash: BashInterpreter) -> None:
-    bash.execute("x=$(head -c 6000000 /dev/zero | tr '\\0' y)")
+    bash.execute("x=$(head -c 6000000 /dev/zero | tr '\\0' y)", PATIENCE)
     assert output_of(bash, "echo ${#x}") == "6000000\n"
-    bash.execute("exit")
+    bash.execute("exit", PATIENCE)
     assert output_of(bash, "echo ${#x}") == "6000000\n"
 
 

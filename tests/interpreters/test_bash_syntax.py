@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from intercode.errors import ActionError
+from conftest import PATIENCE
 from intercode.interpreters.bash import BashInterpreter
-
-pytestmark = pytest.mark.timeout(60)
 
 
 def output_of(bash: BashInterpreter, action: str) -> str:
-    return bash.execute(action).output.decode()
+    return bash.execute(action, PATIENCE).output.decode()
 
 
 def is_alive(bash: BashInterpreter) -> bool:
@@ -126,7 +125,7 @@ def test_a_long_action(bash: BashInterpreter, size: int) -> None:
 
 @pytest.mark.case(56)
 def test_a_too_long_argument_list(bash: BashInterpreter) -> None:
-    done = bash.execute("/bin/echo $(seq 1 500000)")
+    done = bash.execute("/bin/echo $(seq 1 500000)", PATIENCE)
     assert done.exit_code == 126
     assert b"Argument list too long" in done.output
     assert is_alive(bash)
