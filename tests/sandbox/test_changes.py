@@ -12,7 +12,7 @@ from intercode.sandbox import Change, Sandbox
 
 from . import Run, Start
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
 
 
 @pytest.fixture(scope="module")
@@ -210,11 +210,13 @@ def test_deep_and_wide(sandbox: Sandbox, sh: Run) -> None:
 
 
 def test_a_writer_at_work_is_stopped_meanwhile(sandbox: Sandbox, sh: Run) -> None:
-    sh("(while :; do echo x >> /t/f; done) >/dev/null 2>&1 & sleep 0.1")
+    sh("(while :; do echo x >> /t/f; done) >/dev/null 2>&1 &")
+    grows = "until [ $(stat -c %s /t/f) -gt {} ]; do sleep 0.01; done"
+    assert sh(grows.format(5), timeout=60).ok
     first, second = sandbox.changes(), sandbox.changes()
     assert short(first) == short(second) == ["~file /t/f"]
     size = sandbox.changes()[0].size
-    assert sh(f"sleep 0.2; test $(stat -c %s /t/f) -gt {size}").ok, "it goes on afterwards"
+    assert sh(grows.format(size), timeout=60).ok, "it goes on afterwards"
 
 
 def test_changes_outside_of_the_overlay_do_not_count(sandbox: Sandbox, sh: Run) -> None:
