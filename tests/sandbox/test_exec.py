@@ -11,9 +11,11 @@ from intercode.sandbox import Completed, Sandbox
 
 from . import Run, Start
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
-SOON = 15.0
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+SOON = 25.0
 """Seconds that nothing here may take, however busy the machine is."""
+SOME_TIME = (0.3, 3.0, 30.0)
+"""Time limits to try: on a busy machine, a program has done nothing yet when the first is over."""
 
 
 def remaining(sandbox: Sandbox) -> list[str]:
@@ -50,7 +52,10 @@ def test_merged_streams_are_in_order(sh: Run) -> None:
 
 @pytest.mark.inspect("exec_timeout")
 def test_a_timeout_keeps_the_output(sh: Run) -> None:
-    done = sh("echo part; sleep 100; echo never", timeout=0.3)
+    for seconds in SOME_TIME:
+        done = sh("echo part; : > said; sleep 100; echo never", timeout=seconds)
+        if sh("rm said").ok:
+            break
     assert (done.timed_out, done.stdout, done.ok) == (True, b"part\n", False)
     assert done.exit_code == 137
 
@@ -77,7 +82,8 @@ def test_a_timeout_kills_the_whole_tree(sandbox: Sandbox, sh: Run, script: str) 
 
 def test_a_timeout_kills_nothing_that_ran_before(sandbox: Sandbox, sh: Run) -> None:
     sh("setsid sleep 77 >/dev/null 2>&1 &")
-    time.sleep(0.1)
+    while remaining(sandbox) != ["sleep 77"]:  # it is not yet what it is to be
+        time.sleep(0.01)
     assert sh("sleep 100", timeout=0.2).timed_out
     assert remaining(sandbox) == ["sleep 77"]
 
