@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from intercode.envs.bash import BashEnv
+from intercode.sandbox import Limits
 from intercode.task import Dataset, Task
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
 
 GOLD, CHECK = "gold-0f3a77", "verification-0f3a77"
 SEARCH = (
-    "env; set; cat /proc/*/environ /proc/*/cmdline; cat /proc/$$/fd/{195..199};"
-    " grep -rs 0f3a7[7] /etc /home /root /tmp /var /run /opt /dev/shm; find / -name '*0f3a7[7]*'"
+    "set; cat /proc/*/environ /proc/*/cmdline;"
+    " for fd in {195..199}; do timeout 0.1 cat /proc/$$/fd/$fd; done;"  # of a pipe, without end
+    " grep -rs 0f3a7[7] /etc /home /root /tmp /var /run /opt /dev/shm; find / -name '*0f3a7[7]*';"
+    " env"
 )
 
 
@@ -24,14 +27,14 @@ def env() -> BashEnv:
         ("touch done; : " + GOLD,),
         verification=f": {CHECK}; test -e done",
     )
-    return BashEnv(Dataset([task], "secrets"))
+    return BashEnv(Dataset([task], "secrets"), limits=Limits(timeout=100))
 
 
 @pytest.mark.case(83)
 @pytest.mark.defends("host leak")
 def test_gold_and_verification_are_invisible(env: BashEnv) -> None:
     env.reset(seed=0)
-    observation, *_ = env.step(f"exec 8</dev/null; ({SEARCH}) 2>&1 </dev/null & sleep 1; kill $!")
+    observation, *_ = env.step(f"exec 8</dev/null; ({SEARCH}) 2>&1 </dev/null")
     assert "PATH=" in observation
     assert "0f3a77" not in observation.replace("0f3a7[7]", "")
     env.close()
