@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def test_builds_at_once_and_killed(folder: Folder, provider: NativeProvider) -> 
     images = Path(os.environ["INTERCODE_CACHE"], "images")
     while not list(images.glob("*.tmp-*")):
         assert builder.poll() is None
+        time.sleep(0.01)
     builder.kill()
     builder.communicate()
     (folder.path / "Dockerfile").write_text("FROM host\nRUN sleep 0.3; date +%N > /x")
