@@ -216,11 +216,10 @@ def mounts(provider: Provider) -> str:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    for _ in range(250):
-        if holds():
-            return True
+    deadline = time.monotonic() + 60
+    while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return False
+    return held
 
 
 def test_delete_is_idempotent_and_leaves_nothing(

@@ -18,7 +18,7 @@ from intercode.errors import SandboxClosedError, SandboxError
 from intercode.sandbox import Limits, Provider, Sandbox, Worker
 from intercode.sandbox.native.provider import NativeProvider
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
 
 MODULE = "worker_probe"
 
@@ -51,7 +51,7 @@ class Probe:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.worker: Worker = sandbox.worker(MODULE)
-        self.worker.socket.settimeout(10)
+        self.worker.socket.settimeout(60)
 
     def send(self, expression: str, fds: Sequence[int] = ()) -> None:
         socket.send_fds(self.worker.socket, [expression.encode()], fds)
@@ -86,7 +86,7 @@ def facts(status: str) -> dict[str, str]:
 
 
 def wait(worker: Worker) -> int | None:
-    assert select.select([worker.exit_fd], [], [], 10)[0]
+    assert select.select([worker.exit_fd], [], [], 60)[0]
     return worker.poll()
 
 
