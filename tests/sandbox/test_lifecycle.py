@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -23,10 +24,15 @@ from . import Run, Start
 pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
 
 
+def new_marker() -> str:
+    """How long a sleeper sleeps that no other suite on this machine has."""
+    return f"4321.{secrets.randbelow(10**15):015}"
+
+
 def marked(marker: str) -> list[int]:
-    """The machine's processes that have this among their arguments."""
+    """The machine's processes that sleep for so long."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in pids if pid != os.getpid() and marker.encode() in arguments(pid)]
+    return [pid for pid in pids if arguments(pid) == f"sleep\0{marker}\0".encode()]
 
 
 def arguments(pid: int) -> bytes:
@@ -37,17 +43,16 @@ def arguments(pid: int) -> bytes:
 
 
 def wait_for(marker: str, count: int = 1) -> None:
-    """Until there are so many of them: in the middle of an `exec` a process has no arguments."""
+    """Until so many of them sleep: before its `exec` a process has other arguments, then none."""
     while len(marked(marker)) < count:
         time.sleep(0.01)
 
 
 def eventually(gone: str) -> bool:
-    for _ in range(300):
-        if not marked(gone):
-            return True
+    deadline = time.monotonic() + 60
+    while (left := marked(gone)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return False
+    return not left
 
 
 def test_close_is_idempotent(start: Start) -> None:
@@ -62,12 +67,12 @@ def test_close_is_idempotent(start: Start) -> None:
 @pytest.mark.case(45)
 @pytest.mark.defends("host DoS")
 def test_nothing_outlives_the_sandbox(start: Start) -> None:
-    marker = f"4321.{os.getpid()}"
+    marker = new_marker()
     sandbox = start()
     sandbox.exec(
         ["bash", "-c", f"setsid setsid sleep {marker} & (trap '' TERM HUP; sleep {marker}) & :"]
     )
-    wait_for(marker)
+    wait_for(marker, 2)
     sandbox.close()
     assert eventually(marker)
 
@@ -138,7 +143,8 @@ def test_descriptors_are_not_leaked(provider: Provider) -> None:
     for _ in range(6):
         cycle()
     before += 3  # of what waits, there may be more or less; what leaks, leaks in every cycle
-    for _ in range(100):  # what waits is made ready meanwhile
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:  # what waits is made ready meanwhile
         gc.collect()
         if len(os.listdir("/proc/self/fd")) <= before:
             break
@@ -150,8 +156,10 @@ def test_descriptors_are_not_leaked(provider: Provider) -> None:
 def test_zombies_are_reaped(sandbox: Sandbox, sh: Run) -> None:
     for _ in range(10):
         sh("for i in {1..20}; do (exec setsid -f true) & done")
-    time.sleep(0.2)
-    assert b"Z" not in sh("ps -e -o stat=").stdout
+    deadline = time.monotonic() + 60
+    while (left := sh("ps -e -o stat=,pid=,args=").stdout).count(b"\n") > 2:  # process 1, and ps
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
     assert len(sandbox.processes()) == 0
 
 
@@ -172,9 +180,10 @@ def test_a_sandbox_survives_its_programs(sandbox: Sandbox, sh: Run) -> None:
 def test_the_spawner_is_killed(delay: float) -> None:
     """Whenever it is: nothing is left, the caller is told, and the next start works."""
     provider = NativeProvider()
-    marker = f"8765.{os.getpid()}{int(delay * 1000)}"
+    marker = new_marker()
     sandbox = provider.start("host")
     sandbox.exec(["bash", "-c", f"setsid sleep {marker} & sleep {marker} & :"])
+    wait_for(marker, 2)
     spawner = provider._spawner
     assert spawner is not None
     killer = threading.Timer(delay, spawner.process.kill)
@@ -202,7 +211,7 @@ def test_the_spawner_is_killed(delay: float) -> None:
 @pytest.mark.defends("host DoS")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_caller_is_killed(number: int) -> None:
-    marker = f"9876.{os.getpid()}{int(number)}"
+    marker = new_marker()
     program = (
         "import sys, time; from intercode.sandbox import get_provider; "
         "box = get_provider().start('host'); "
@@ -215,6 +224,6 @@ def test_the_caller_is_killed(number: int) -> None:
     with caller:
         assert caller.stdout is not None
         assert caller.stdout.readline() == b"up\n"
-        wait_for(marker, 2)
+        wait_for(marker)
         caller.send_signal(number)
     assert eventually(marker)
