@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,14 +62,18 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def _address(process: subprocess.Popen[bytes]) -> str:
     """Where it listens: at a port that the kernel chose."""
-    deadline = time.monotonic() + 30
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
-        sockets = {os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").iterdir()}
+        sockets = set()
+        for path in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(OSError):  # it has just been closed
+                sockets.add(os.readlink(path))
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             _, local, _, state, *rest = line.split()
             if state == "0A" and f"socket:[{rest[5]}]" in sockets:
                 address = f"127.0.0.1:{int(local.partition(':')[2], 16)}"
-                with urllib.request.urlopen(f"http://{address}/v2/"):
+                with direct.open(f"http://{address}/v2/"):
                     return address
         time.sleep(0.02)
     raise RuntimeError("the registry did not start")
