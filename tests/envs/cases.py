@@ -40,8 +40,6 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     by_state: bool = True
     """Whether the state is worth something without an answer."""
-    slow: float = 1.0
-    """Seconds of a time limit that all but the last of the actions keep."""
     task: str | None = None
     """A task that is graded by what is in the place; None: the first."""
     place: Callable[[Any], Sandbox] = lambda env: env.place
@@ -59,7 +57,7 @@ class Case:
         waits = [] if self.exit_fd is None else [self.exit_fd(env)]
         self.place(env).close()
         if waits:
-            assert select.select(waits, [], [], 10)[0]
+            assert select.select(waits, [], [], 60)[0]
 
 
 def shell_of(env: Any) -> int:
