@@ -14,6 +14,8 @@ from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode.evaluate import evaluate
 from intercode.task import Dataset, Task
 
+from .haste import haste
+
 FLAG = "flag{7h3_0n1y_0n3}"
 
 SERVER = """
@@ -87,7 +89,6 @@ TASKS = Dataset(
             "Open the door.",
             (FLAG,),
             files={"server.py": SERVER},
-            timeout=1.0,
             metadata={
                 "service": "exec python3 server.py",
                 "service_input": FLAG,
@@ -185,7 +186,8 @@ def test_a_service(make_ctf: MakeCtf) -> None:
     env = make_ctf(task="door")
     ask, enter = ASK.format("x"), ASK.format("sesame")
     assert env.step(ask)[0] == "no\n"
-    assert env.step("sleep 30")[4]["timed_out"]
+    with haste(env):
+        assert env.step("sleep 30")[4]["timed_out"]
     assert env.step("exit")[4]["restarted"]
     if os.geteuid() == 0:  # else a sandbox has one user, and the agent may kill the service
         env.step("pkill python3; kill -9 -1")
@@ -195,8 +197,8 @@ def test_a_service(make_ctf: MakeCtf) -> None:
 
 
 def test_a_service_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.envs.stage_ctf.HEALTH_TIMEOUT", 0.3)
-    facts = {"service": "exit 1", "health": "echo no door >&2; false"}
+    monkeypatch.setattr("intercode.envs.stage_ctf.HEALTH_TIMEOUT", 0.1)
+    facts = {"service": "exit 1", "health": "sleep 0.2; echo no door >&2; false"}
     env = CtfEnv(Dataset([Task("t", "q", (FLAG,), metadata=facts)]))
     with pytest.raises(
         TaskError, match=r"task 't': 'metadata\.health' failed: exit code 1: no door"

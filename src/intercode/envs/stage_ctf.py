@@ -20,7 +20,7 @@ SERVICE_USER = "65534:65534"
 """Who a service runs as: a user that is not the agent's, by number, so that any image has it."""
 
 HEALTH_TIMEOUT = 30.0
-"""Seconds after which a service must be healthy."""
+"""Seconds after which a service that is not healthy is given up."""
 
 _SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
@@ -124,8 +124,8 @@ def _await(sandbox: Sandbox, task: Task, health: list[str], directory: str) -> N
     deadline = time.monotonic() + HEALTH_TIMEOUT
     pause = 0.005
     while True:
-        left = max(deadline - time.monotonic(), 0.1)
-        done = sandbox.exec(health, cwd=directory, timeout=min(left, sandbox.limits.timeout))
+        # With its whole time limit, also the last one: it says what is wrong with the service.
+        done = sandbox.exec(health, cwd=directory)
         if done.ok:
             return
         if time.monotonic() > deadline:
