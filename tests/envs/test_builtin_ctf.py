@@ -100,7 +100,9 @@ def test_the_search_finds(env: CtfEnv) -> None:
     env.step("mkdir -p /srv/a")
     for name, text in enumerate(["plain", *needles(flag)]):
         env.place.write_file(f"/srv/a/{name}", f"x{text}x".encode())
-    env.step(f"export HERE={flag}; cat /dev/zero | head -c 0; sleep 60 & true")
+    # A process has its variables when it is another program than the shell.
+    run = "sleep 60 & until grep -q HERE= /proc/$!/environ; do sleep 0.01; done"
+    assert env.step(f"export HERE={flag}; {run}")[4]["ok"]
     found = places(env, needles(flag))
     assert {f"/srv/a/{n}" for n in range(1, 7)} <= found and "/srv/a/0" not in found
     assert any(path.endswith("/environ") for path in found)
