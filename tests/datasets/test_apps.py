@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from intercode.datasets import apps, load
 from intercode.envs.python import PythonEnv
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
-from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
 
 from . import layouts
@@ -214,13 +214,15 @@ CHEATS = {
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[PythonEnv]:
-    made = PythonEnv(Dataset([SUM], "sums"), limits=Limits(timeout=1.0))
+    # In haste for what takes for ever; what must succeed may take as long as a busy machine does.
+    hasty = replace(SUM, task_id="hasty", timeout=1.0)
+    made = PythonEnv(Dataset([SUM, hasty], "sums"))
     yield made
     made.close()
 
 
-def attempt(env: PythonEnv, *actions: str, submit: str = "submit") -> float:
-    env.reset(options={"task_id": "sum"})
+def attempt(env: PythonEnv, *actions: str, submit: str = "submit", task_id: str = "sum") -> float:
+    env.reset(options={"task_id": task_id})
     for action in actions:
         env.step(action)
     return env.step(submit)[1]
@@ -234,7 +236,7 @@ def test_programs_read_and_print(env: PythonEnv, name: str) -> None:
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_scores_nothing(env: PythonEnv, name: str) -> None:
-    assert attempt(env, CHEATS[name]) == 0.0
+    assert attempt(env, CHEATS[name], task_id="hasty") == 0.0
     assert env.sandbox.processes() == []
 
 

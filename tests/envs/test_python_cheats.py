@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from intercode.envs.python import PythonEnv
-from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
 
 from .python_tasks import ADD, TASKS, attempt, failures
@@ -87,7 +87,9 @@ CHEATS = {
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[PythonEnv]:
-    made = PythonEnv(TASKS, limits=Limits(timeout=2.0))
+    # In haste for what takes for ever; what must succeed may take as long as a busy machine does.
+    hasty = replace(TASKS["add"], task_id="hasty", timeout=2.0)
+    made = PythonEnv(Dataset([*TASKS, hasty]))
     yield made
     made.close()
 
@@ -95,7 +97,7 @@ def env() -> Iterator[PythonEnv]:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("cheat", sorted(CHEATS))
 def test_a_cheat_scores_nothing(env: PythonEnv, cheat: str) -> None:
-    assert attempt(env, "add", CHEATS[cheat]) == 0.0
+    assert attempt(env, "hasty", CHEATS[cheat]) == 0.0
     assert len(failures(env)) == 3
     assert attempt(env, "add", ADD) == 1.0, "and it harms no later episode"
 

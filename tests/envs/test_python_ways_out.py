@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from intercode.envs.python import PythonEnv
-from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
 
+from .haste import haste
 from .python_tasks import ADD, attempt, failures
 
 PYTHON = "/opt/own/python"
@@ -34,14 +34,14 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[PythonEnv]:
-    made = PythonEnv(TASKS, limits=Limits(timeout=0.5))
+    made = PythonEnv(TASKS)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[PythonEnv]:
-    made = PythonEnv(TASKS, python=PYTHON, limits=Limits(timeout=5.0))
+    made = PythonEnv(TASKS, python=PYTHON)
     yield made
     made.close()
 
@@ -89,7 +89,11 @@ def test_who_takes_long_to_load_and_then_ends_is_not_waited_for_at_each_test(
     env: PythonEnv,
 ) -> None:
     slow = "import os, time\ntime.sleep(0.4)\ndef add(a, b): os._exit(0)"
-    assert attempt(env, "many", slow, "time.sleep(0.4)") == 0.0
+    env.reset(options={"task_id": "many"})
+    for action in (slow, "time.sleep(0.4)"):
+        assert env.step(action)[4]["ok"]
+    with haste(env):
+        assert env.step("submit")[1] == 0.0
     assert "not run: 3 tests" in failures(env)["5"]
 
 
