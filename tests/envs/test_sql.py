@@ -173,16 +173,15 @@ def test_make_by_the_short_name(sql_tasks: Dataset) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("name", ["bird-ex", "bird-soft-f1", "bird-r-ves"])
-def test_other_rewards_by_name(sql_tasks: Dataset, name: str) -> None:
+# The last one takes time: how much of 1.0 a right answer is worth is for the machine to say.
+@pytest.mark.parametrize(
+    ("name", "least"), [("bird-ex", 1.0), ("bird-soft-f1", 1.0), ("bird-r-ves", 0.25)]
+)
+def test_other_rewards_by_name(sql_tasks: Dataset, name: str, least: float) -> None:
     with closing(SqlEnv(sql_tasks, reward=name)) as env:
-        check_reward(env)
-
-
-def check_reward(env: SqlEnv) -> None:
-    assert attempt(env, "ranked", "SELECT name FROM customer ORDER BY 1") > 0.5
-    assert attempt(env, "ranked", "SELECT id FROM customer") == 0.0
-    assert attempt(env, "ranked") == 0.0
+        assert least <= attempt(env, "ranked", "SELECT name FROM customer ORDER BY 1") <= 1.0
+        assert attempt(env, "ranked", "SELECT id FROM customer") == 0.0
+        assert attempt(env, "ranked") == 0.0
 
 
 def test_a_reward_that_there_is_not(sql_tasks: Dataset) -> None:
