@@ -89,8 +89,9 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         ) == Score(value)
 
 
-def test_by_a_registered_name() -> None:
-    REWARDS.register("bash:half", lambda task, episode, sandbox: 0.5, replace=True)
+def test_by_a_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    # For this test alone: others list what is registered.
+    monkeypatch.setitem(REWARDS._entries, "bash:half", lambda task, episode, sandbox: 0.5)
     assert scored("half") == Score(0.5)
     with pytest.raises(UsageError, match="no reward named 'bash:best'"):
         scored("best")
