@@ -131,6 +131,7 @@ def test_an_answer_that_does_not_end_on_the_copy_is_not_right(store: Store) -> N
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n "
         "WHERE EXISTS (SELECT 1 FROM customer)) SELECT COUNT(*) FROM n"
     )
+    assert store.value(NAMES, NAMES) == 1.0  # gold's result is kept: it needs no time any more
     task = store.task(NAMES, timeout=1.0)
     score = store.score(task, "DELETE FROM purchase; DELETE FROM customer", endless)
     assert score.value == 0.0
