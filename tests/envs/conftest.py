@@ -39,7 +39,7 @@ def kill_sandbox(env: BashEnv) -> None:
     """Have the sandbox die under the episode, and wait until its processes have."""
     shell = env._interpreter._shell._process  # type: ignore[union-attr]
     env.sandbox.close()
-    assert select.select([shell.exit_fd], [], [], 10)[0]
+    assert select.select([shell.exit_fd], [], [], 60)[0]
 
 
 MakeEnv = Callable[..., BashEnv]

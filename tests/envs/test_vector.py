@@ -70,7 +70,7 @@ def test_they_run_at_the_same_time(make_vec: MakeVec) -> None:
     together = threading.Barrier(3)
     steps = [env.step for env in envs.envs]
     for env, step in zip(envs.envs, steps, strict=True):
-        env.step = lambda action, step=step: (together.wait(10), step(action))[1]  # type: ignore[method-assign]
+        env.step = lambda action, step=step: (together.wait(60), step(action))[1]  # type: ignore[method-assign]
     assert envs.step(("echo x",) * 3)[0] == ("x\n",) * 3
 
 

@@ -42,7 +42,7 @@ def test_a_waiting_thread_gets_the_result() -> None:
 
     def compute() -> GoldResult:
         computing.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return result("first")
 
     def never() -> GoldResult:
@@ -50,7 +50,7 @@ def test_a_waiting_thread_gets_the_result() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cache.get, "key", compute)
-        assert computing.wait(10)
+        assert computing.wait(60)
         second = pool.submit(cache.get, "key", never)
         go_on.set()
         assert first.result() is second.result()
