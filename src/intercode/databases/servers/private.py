@@ -145,19 +145,19 @@ class Server:
 
     def _start(self) -> None:
         uid, gid = _user(self._recipe)
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", supervisor.__file__, str(self.folder)),
-                *(str(uid), str(gid), str(self._recipe.memory), str(int(self._recipe.ending))),
-                *self._recipe.command(self.folder),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        log = (self.folder / "log").open("a+b")  # ours too: the folder goes with the server
-        with log:
+        # Ours too, and at once: the folder goes with the server, which may end as it starts.
+        with (self.folder / "log").open("a+b") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", supervisor.__file__, str(self.folder)),
+                    *(str(uid), str(gid), str(self._recipe.memory), str(int(self._recipe.ending))),
+                    *self._recipe.command(self.folder),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
             self._wait(log.fileno())
 
     def _wait(self, log: int) -> None:
