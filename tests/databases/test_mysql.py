@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from datetime import date, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from intercode.databases import Source, find, get_engine
+from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.errors import TaskError
 
 from .conftest import there_is
@@ -232,12 +234,37 @@ def test_a_database_and_its_table_of_one_name(mysql: Any) -> None:
     session.close()
 
 
+def test_a_process_that_was_stopped_does_not_take_that_for_a_restart(
+    mysql: Any, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was for five seconds, once it had asked how long the server runs."""
+    session = mysql.open(source)
+    query, stopped = MySQLConnection.query, 0.0
+
+    def late(connection: MySQLConnection, sql: str, *arguments: Any) -> Any:
+        nonlocal stopped
+        found = query(connection, sql, *arguments)
+        stopped = 5.0 if "Uptime" in sql else stopped
+        return found
+
+    with mysql.admin() as admin:
+        uptime = int(str(admin.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
+    session._connection.since = time.monotonic() - uptime  # as if it were as old as the server
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + stopped)
+    monkeypatch.setattr("intercode.databases.servers.mysql.time", clock)
+    monkeypatch.setattr(MySQLConnection, "query", late)
+    assert session.execute("KILL CONNECTION_ID()").restarted
+    monkeypatch.undo()
+    assert stopped
+    session.close()
+
+
 def test_a_prepared_transaction_keeps_no_clone(mysql: Any, source: Source) -> None:
     """It outlives its connection, and holds locks."""
     session = mysql.open(source)
     session.execute("XA START 'z'; DELETE FROM artist_song; XA END 'z'; XA PREPARE 'z'")
     session.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     with mysql.admin() as admin:
         while admin.query(f"SHOW DATABASES LIKE '{session.name}'"):
             assert time.monotonic() < deadline

@@ -31,6 +31,7 @@ _RIGHTS = (
     "ALTER ROUTINE, TRIGGER"
 )
 _DROP_SECONDS = 3
+_END_SECONDS = 10.0
 _FLAGS = {"ssl_disabled", "ssl_verify_cert", "ssl_verify_identity"}
 _FILES = {"unix_socket", "ssl_ca", "ssl_cert", "ssl_key"}
 
@@ -95,11 +96,12 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
             Unreachable: It does not answer.
             DatabaseError: It was restarted.
         """
+        age = time.monotonic() - clone.connection.since  # first: this thread may be stopped here
         with closing(self._connect(self._connect_args)) as fresh:
             uptime = int(str(fresh.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
         lost = clone.connection
         # A server counts its connections from when it was started, and whole seconds since then.
-        restarted = fresh.thread <= lost.thread or uptime + 1 < time.monotonic() - lost.since
+        restarted = fresh.thread <= lost.thread or uptime + 1 < age
         if clone.generation != self.generation or restarted:
             raise DatabaseError("the MySQL server was restarted")
 
@@ -191,8 +193,12 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
         return MySQLClone(name, password, self.generation, connection)
 
     def _drop(self, admin: MySQLConnection, clone: MySQLClone) -> None:
-        # First the connection: a lock that it holds would keep the database from being dropped.
-        _kill(admin, clone.connection, "CONNECTION")
+        # First the connection: a lock that it holds would keep the database from being dropped, and
+        # what it has prepared can be rolled back only when the server has seen its end.
+        deadline, pause = time.monotonic() + _END_SECONDS, 0.001
+        while _kill(admin, clone.connection, "CONNECTION") and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
         clone.connection.close()
         if self._is_ours:
             _roll_back_prepared(admin)
@@ -217,11 +223,17 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLClone, Template]):
         return MySQLSession(self, clone, source, role, limits)
 
 
-def _kill(admin: MySQLConnection, connection: MySQLConnection, what: str) -> None:
-    """Kill a connection or its query, but nobody else's that has its number since a restart."""
+def _kill(admin: MySQLConnection, connection: MySQLConnection, what: str) -> bool:
+    """Kill a connection or its query, but nobody else's that has its number since a restart.
+
+    Returns:
+        Whether the connection was there.
+    """
     found = "SELECT 1 FROM information_schema.processlist WHERE id = %s AND user = %s"
-    if admin.query(found, connection.thread, connection.user):
-        admin.run(f"KILL {what} {connection.thread}")
+    if not admin.query(found, connection.thread, connection.user):
+        return False
+    admin.run(f"KILL {what} {connection.thread}")
+    return True
 
 
 def _roll_back_prepared(admin: MySQLConnection) -> None:
