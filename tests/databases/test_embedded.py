@@ -6,6 +6,7 @@ import os
 import select
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -123,11 +124,18 @@ def test_a_statement_that_costs_the_process_its_life(
     """Killed as the kernel does it when memory runs out: the agent is told and goes on."""
     with closing(embedded.open(source)) as session:
         session.execute(INSERT)
-        timer = threading.Timer(0.3, lambda: sandbox(session).kill())
-        timer.start()
+
+        def kill() -> None:
+            while not session._busy:
+                time.sleep(0.01)
+            time.sleep(0.3)  # it runs by then, or has been asked for at least
+            sandbox(session).kill()
+
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
         endless = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
         outcome = session.execute(endless + "SELECT count(*) FROM c", timeout=60)
-        timer.join()
+        killer.join()
         assert outcome.restarted
         assert not outcome.timed_out
         assert outcome.failure is not None
@@ -150,7 +158,7 @@ def test_a_process_that_is_lost_between_statements(
 def test_a_sandbox_that_is_lost(embedded: EmbeddedEngine, source: Source) -> None:
     session = embedded.open(source)
     sandbox(session).close()
-    assert select.select([session._worker.process.exit_fd], [], [], 10)[0]
+    assert select.select([session._worker.process.exit_fd], [], [], 60)[0]
     with pytest.raises(DatabaseError):
         session.execute("SELECT 1")
     session.close()

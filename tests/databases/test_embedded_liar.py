@@ -34,9 +34,8 @@ def liars() -> Iterator[WorkerPool]:
 
 @pytest.fixture
 def session(liars: WorkerPool, source: Source) -> Iterator[EmbeddedSession]:
-    limits = Limits(timeout=0.2)
     with closing(
-        EmbeddedSession(source, limits, "agent", PristineFile.of(source.path), liars)
+        EmbeddedSession(source, Limits(), "agent", PristineFile.of(source.path), liars)
     ) as opened:
         yield opened
 
@@ -48,7 +47,7 @@ def test_an_answer_that_is_none(session: EmbeddedSession, answer: str) -> None:
 
 
 def test_an_answer_that_does_not_end(session: EmbeddedSession) -> None:
-    outcome = session.execute("drip")
+    outcome = session.execute("drip", timeout=0.2)
     assert outcome.timed_out
     assert outcome.restarted
 

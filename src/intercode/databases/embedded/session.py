@@ -32,7 +32,8 @@ _RESULT_OUTPUTS, _STATE_OUTPUTS = 16, 64
 _STATE_ROWS = 10_000_000
 _GRACE_SECONDS = 1.0
 """How much longer than the time limit a worker has to answer, before it is killed."""
-_OPEN_SECONDS = 60.0
+_OPEN_SECONDS, _CLOSE_SECONDS = 60.0, 10.0
+"""For what is our doing, not an action's, the worker has long: the machine may be busy."""
 
 
 class EmbeddedSession:
@@ -79,8 +80,8 @@ class EmbeddedSession:
     def _open(self, resume: bool) -> None:
         name = re.sub(r"\W", "_", self.source.name, flags=re.ASCII)
         message = ("open", name, resume, self.limits.memory // 2)
-        seconds = _OPEN_SECONDS if resume else _GRACE_SECONDS + self.limits.timeout
-        self._written |= self._worker.request(message, seconds, 0, [self._pristine.fd]) is True
+        opened = self._worker.request(message, _OPEN_SECONDS, 0, [self._pristine.fd])
+        self._written |= opened is True
 
     # -- actions ---------------------------------------------------------------------------------
 
@@ -192,7 +193,7 @@ class EmbeddedSession:
             if self._written or self._stale:
                 # A process that only read is as good as new; after anything else a new one is.
                 self._worker.restart()
-            self._worker.request(("close",), _GRACE_SECONDS, 0)
+            self._worker.request(("close",), _CLOSE_SECONDS, 0)
         except SandboxError:
             self._worker.close()
         else:
