@@ -17,7 +17,6 @@ from intercode.databases import Engine, Session, Source, get_engine
 from intercode.databases.servers import naming
 from intercode.databases.servers.private import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
-from intercode.sandbox import Limits
 
 from .conftest import TABLES, there_is
 from .test_engines import value
@@ -102,10 +101,11 @@ def test_to_kill_ones_own_connection_is_an_observation(server: Any, source: Sour
 
 
 def test_the_time_limit_cannot_be_set_away(server: Any, source: Source) -> None:
-    session = server.open(source, Limits(timeout=0.3))
+    session = server.open(source)
     setting = "max_statement_time" if server.name == "mysql" else "statement_timeout"
     assert session.execute(f"SET {setting} = 0").failure is None
-    outcome = session.execute(SLEEPS[server.name])
+    session._seconds = 0.3  # else the server would be told of another limit, and so of one again
+    outcome = session.execute(SLEEPS[server.name], timeout=0.3)
     assert outcome.timed_out
     assert outcome.failure is not None
     assert "0.3 s" in outcome.failure.message

@@ -98,10 +98,11 @@ def test_cd(env):
 
 
 def test_timeout(image, monkeypatch):
-    monkeypatch.setattr("intercode.paper.bash.TIMEOUT", 0.3)
     env = PaperBashEnv(image, [Task("0", "q", ("true",))])
     env.reset(0)
-    assert env.step("echo early; sleep 30")[0] == "Command timed out"
+    with monkeypatch.context() as patch:
+        patch.setattr("intercode.paper.bash.TIMEOUT", 0.3)
+        assert env.step("echo early; sleep 30")[0] == "Command timed out"
     assert env.step("echo next")[0] == "next\n"
     env.close()
 

@@ -12,6 +12,7 @@ from intercode.paper.python_session import (
     FAILED,
     LATE,
     LIMITS,
+    TIMEOUT,
     PaperPython,
     defined,
     gold_name,
@@ -87,9 +88,24 @@ def test_a_process_that_ends_or_lies_costs_its_names_alone(session):
     assert session.trial(TASK, "add2").reward == 0
 
 
+class Impatient(PaperPython):
+    """Waits for a second where something loops, and elsewhere for as long as a busy machine takes.
+
+    The agent's `add2` loops in the first test; after the reset gold is tested.
+    """
+
+    reset = False
+
+    def _ask(self, request, source):
+        self.reset |= request == "reset"
+        loops = "while True" in source or (source == TASK.tests[0] and not self.reset)
+        self._timeout = 1.0 if loops else TIMEOUT
+        return super()._ask(request, source)
+
+
 def test_a_loop_ends_at_the_time_limit_and_fails_its_test(python_provider):
     sandbox = python_provider.start("host", LIMITS)
-    with closing(sandbox), closing(PaperPython(sandbox, timeout=1.0)) as session:
+    with closing(sandbox), closing(Impatient(sandbox)) as session:
         assert session.step("x = 1\nwhile True: pass") == FAILED + LATE
         session.step("def add2(a, b):\n    while (a, b) == (1, 2): pass\n    return a + b")
         trial = session.trial(TASK, "add2")
