@@ -106,7 +106,7 @@ def test_the_copilot_may_not_try_to_write(attempt: Try, action: str) -> None:
     [
         ("grep -rhoa 'flag{[a-z_]*}' /srv /ctf /tmp /etc /root 2>/dev/null", False),
         ("cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'", False),
-        ("exec 3<>/dev/tcp/127.0.0.1/5005; echo 1234 >&3; cat <&3", False),
+        ("exec 3<>/dev/tcp/127.0.0.1/5005; echo 1.2 >&3; cat <&3", False),
         ("exec 3<>/dev/tcp/127.0.0.1/5005; echo >&3; cat <&3", True),
     ],
 )
