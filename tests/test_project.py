@@ -81,7 +81,10 @@ def test_the_file_that_the_documentation_shows_can_be_read(tmp_path: Path) -> No
 
 
 def test_limits_hold_and_what_a_caller_gives_comes_first(tmp_path: Path) -> None:
-    folder = str(write(tmp_path, 'env = "bash"\ntimeout = 0.2\nmax_turns = 1'))
+    text = 'env = "bash"\ntimeout = 0.2\nmax_turns = 1\nreward = "nothing.py:score"'
+    # Not the default: gold would have to be done in that moment, too.
+    nothing = "def score(task, episode, sandbox):\n    return 0.0\n"
+    folder = str(write(tmp_path, text, **{"nothing.py": nothing}))
     env = make(folder)
     env.reset()
     _, _, _, truncated, info = env.step("sleep 20")
