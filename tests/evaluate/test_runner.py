@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,19 @@ from .fakes import Factory, dataset
 TASKS = dataset(10)
 
 
+def all_at_once(workers: int) -> Callable[[str, str], None]:
+    """Begins the first episodes together, so that each worker has one of them."""
+    together = threading.Barrier(workers, timeout=60)
+
+    def fail(task_id: str, action: str) -> None:
+        if action == "reset" and int(task_id[1:]) < workers:
+            together.wait()
+
+    return fail
+
+
 def test_oracle_solves_all_and_closes_what_it_opened() -> None:
-    factory = Factory(TASKS, delay=0.005)
+    factory = Factory(TASKS, fail=all_at_once(3))
     result = evaluate(TASKS, "oracle", factory, workers=3)
     stats = result.statistics
     assert (stats.episodes, stats.successes, stats.errors) == (10, 10, 0)
@@ -169,7 +181,7 @@ def test_a_watcher_that_raises_stops_the_run() -> None:
         def end(self) -> None:
             self.ended = True
 
-    factory = Factory(TASKS, delay=0.01)
+    factory = Factory(TASKS, delay=0.01, fail=all_at_once(2))
     progress = Broken()
     with pytest.raises(BrokenPipeError):
         evaluate(TASKS, "oracle", factory, workers=2, progress=progress)
