@@ -28,7 +28,7 @@ MARKERS = (
 )
 
 PATIENCE = 60.0
-"""Seconds for what ends by itself: even a machine that stands still for a while reaches no limit."""
+"""Seconds for what ends by itself: no machine, however slow, should reach them."""
 
 Start = Callable[..., Sandbox]
 Run = Callable[..., Completed]

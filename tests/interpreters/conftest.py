@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from conftest import PATIENCE
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
 from intercode.sandbox.base import Limits, Sandbox
@@ -19,7 +20,8 @@ def open_python(request: pytest.FixtureRequest) -> Iterator[OpenPython]:
 
     def open_one(prelude: str = "", **limits: object) -> PythonInterpreter:
         sandboxes.append(provider().start("host", Limits(**limits)))  # type: ignore[arg-type]
-        if request.param is not None and not sandboxes[-1].exec([request.param, "-V"]).ok:
+        version = [request.param, "-V"]
+        if request.param is not None and not sandboxes[-1].exec(version, timeout=PATIENCE).ok:
             pytest.skip("this machine's /usr has no python3")
         opened.append(PythonInterpreter(sandboxes[-1], request.param, prelude))
         return opened[-1]
@@ -31,4 +33,4 @@ def open_python(request: pytest.FixtureRequest) -> Iterator[OpenPython]:
 
 @pytest.fixture
 def python(open_python: OpenPython) -> PythonInterpreter:
-    return open_python(timeout=20.0)
+    return open_python(timeout=PATIENCE)

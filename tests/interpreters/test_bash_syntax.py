@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.errors import ActionError
 from conftest import PATIENCE
+from intercode.errors import ActionError
 from intercode.interpreters.bash import BashInterpreter
 
 

@@ -11,7 +11,7 @@ from intercode.sandbox import get_provider
 
 from .conftest import OpenPython
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 SHOWN = {
     "1 + 1": "2\n",
