@@ -12,6 +12,8 @@ What a page may contain, and what is done with it, in the page's own temporary f
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
@@ -23,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from intercode.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -183,16 +187,14 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 
 
 def help_of(*command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "intercode.cli", *command, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
+    said = io.StringIO()
+    with pytest.raises(SystemExit, match=r"^0$"), contextlib.redirect_stdout(said):
+        main([*command, "--help"])
+    return said.getvalue()
 
 
-def test_cli_page_has_every_command_and_option() -> None:
+def test_cli_page_has_every_command_and_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     top = help_of()
     names = re.findall(r"^  ([a-z]+)  ", top.partition("commands:\n")[2], re.MULTILINE)
