@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import intercode
 from intercode.episode import Episode, NoAction, Score, Turn
 from intercode.errors import InterCodeError, RecordError, TaskNotFoundError, UsageError
-from intercode.evaluate import evaluate
+from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.again import NotReproducibleError, difference
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.log import read_manifest
@@ -211,16 +212,22 @@ def test_a_reward_that_fails_is_an_error_and_not_hidden(made: Path) -> None:
 
 def test_it_can_be_interrupted_and_gone_on_with(made: Path, tmp_path: Path) -> None:
     calls = []
+    heard = threading.Event()
+
+    class Hears(Progress):
+        def stopping(self, in_flight: int) -> None:
+            heard.set()
 
     def interrupted(task: Task, episode: Episode, sandbox: Any) -> float:
         calls.append(task.task_id)
         if len(calls) == 5:
             os.kill(os.getpid(), signal.SIGINT)
+            heard.wait(60)
         return brief(task, episode, sandbox)
 
     interrupted.__qualname__ = "brief"
     out = tmp_path / "again"
-    first = rescore(made, BASH, interrupted, out=out)
+    first = rescore(made, BASH, interrupted, out=out, progress=Hears())
     assert first.interrupted and 0 < len(first.outcomes) < 20
     second = rescore(made, BASH, brief, out=out, workers=2)
     assert not second.interrupted and second.ran == 20 - len(first.outcomes)
