@@ -23,6 +23,8 @@ from intercode.task import Dataset, Task
 from .fakes import Factory, FakeEnv, dataset
 
 FLAG = "intercode{one_two_3}"
+SLEEPS = "grep -qsx sleep /proc/[0-9]*/comm"
+"""Amid its exec a process has no command line."""
 
 
 def shown(gold: str, text: bytes, *, flags: bool = False, short: bool = False) -> str:
@@ -98,7 +100,7 @@ def test_of_a_patch_what_it_adds() -> None:
         ({"files": {"d/a.txt": FLAG}, "metadata": {"flag_in": "*.txt"}}, []),
         ({"setup": f"printf {FLAG} | base64 > a; printf {FLAG} | rev > b"}, ["/ctf/a", "/ctf/b"]),
         ({"setup": f"printf {FLAG} > no; chmod 000 no"}, []),
-        ({"metadata": {"service": f"exec -a {FLAG} sleep 60"}}, ["processes"]),
+        ({"metadata": {"service": f"exec -a {FLAG} sleep 60", "health": SLEEPS}}, ["processes"]),
         ({"metadata": {"service": "sleep 60", "service_input": FLAG}}, []),
     ],
 )  # fmt: skip
