@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from intercode.databases import Engine
+from intercode.envs.sql import SqlEnv
 from intercode.sandbox.base import Limits
 
 from .conftest import MakeSql
 from .sql_tasks import attempt
-
-pytestmark = pytest.mark.timeout(120)
 
 _NO_END = "WITH RECURSIVE c (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
 _TRIGGER = (
@@ -85,22 +87,38 @@ WAYS_OUT = {
 }
 
 
+@contextmanager
+def haste(env: SqlEnv) -> Iterator[None]:
+    """What is opened while the block runs has little time: what breaks things often takes all."""
+    env._stage._limits = Limits(timeout=2)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        env._stage._limits = None  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("task_id", ["names", "move"])
 def test_what_an_agent_breaks_is_its_own_loss(
     sql_engine: Engine, make_sql: MakeSql, task_id: str
 ) -> None:
-    env = make_sql(limits=Limits(timeout=2))
+    env = make_sql()
+    gold = env.dataset[task_id].gold[0]
+    assert attempt(env, task_id, gold) == 1.0  # gold's result is kept: no haste changes it
     for way, actions in WAYS_OUT[sql_engine.name].items():
-        assert attempt(env, task_id, *actions) < 1.0, way
+        with haste(env):
+            assert attempt(env, task_id, *actions) < 1.0, way
         assert env.episode.status == "submitted", way
-        assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0, f"after {way}"
+        assert attempt(env, task_id, gold) == 1.0, f"after {way}"
 
 
 def test_what_breaks_the_graders_session_is_no_answer(
     sql_engine: Engine, make_sql: MakeSql
 ) -> None:
-    env = make_sql(limits=Limits(timeout=2))
-    for way, actions in WAYS_OUT[sql_engine.name].items():
-        action = f"{'; '.join(actions)}; SELECT 1"
-        assert attempt(env, "names", action) < 1.0, way
-    assert attempt(env, "names", env.dataset["names"].gold[0]) == 1.0
+    env = make_sql()
+    gold = env.dataset["names"].gold[0]
+    assert attempt(env, "names", gold) == 1.0
+    with haste(env):
+        for way, actions in WAYS_OUT[sql_engine.name].items():
+            action = f"{'; '.join(actions)}; SELECT 1"
+            assert attempt(env, "names", action) < 1.0, way
+    assert attempt(env, "names", gold) == 1.0
