@@ -12,6 +12,7 @@ import pytest
 import intercode
 from intercode.envs.sql import SqlEnv
 from intercode.errors import TaskError, UsageError
+from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
 
 from .conftest import MakeSql
@@ -91,7 +92,8 @@ def test_the_next_episode_knows_nothing_of_a_change(make_sql: MakeSql, change: s
 
 def test_parallel_episodes_never_see_each_other(make_sql: MakeSql) -> None:
     """64 episodes at once, half of them writing."""
-    envs = [make_sql() for _ in range(64)]
+    # One of 64 that are busy may have to wait for its turn.
+    envs = [make_sql(limits=Limits(timeout=60)) for _ in range(64)]
 
     def episode(number: int) -> None:
         env = envs[number]
