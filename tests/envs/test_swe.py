@@ -72,11 +72,12 @@ def test_what_worked_must_still_work(env: SweEnv, runner: str) -> None:
 def test_tests_that_do_not_end_have_failed_and_the_others_not(
     repository: Path, runner: str
 ) -> None:
-    facts = {"repository": str(repository), "test_timeout": 1.5}
+    # Time enough for the others; and who sleeps, leaves it to them.
+    facts = {"repository": str(repository), "test_timeout": 4.0}
     with_limit = SweEnv(Dataset([task("t", runner, **facts)]), reward_every_turn=True)
     with_limit.reset()
     # The last one: what has ended before the time was up counts.
-    code = "def add(a, b): return a + b\ndef double(a):\n    while True: pass\n"
+    code = "import time\ndef add(a, b): return a + b\ndef double(a): time.sleep(1000)\n"
     *_, info = with_limit.step(f"cat > calc.py <<'EOF'\n{code}EOF")
     assert info["parts"] == {"fail_to_pass": 1.0, "pass_to_pass": 0.0}
     with_limit.close()
