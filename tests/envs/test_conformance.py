@@ -26,7 +26,7 @@ from intercode.task import Dataset
 from .cases import CASES, Case
 from .haste import haste
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.filterwarnings("error")
 Make = Callable[..., Any]
 
 

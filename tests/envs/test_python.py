@@ -17,7 +17,7 @@ from intercode.task import Dataset, Task
 
 from .python_tasks import ADD, TASKS, attempt, failures
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("error")]
+pytestmark = pytest.mark.filterwarnings("error")
 
 MakePython = Callable[..., PythonEnv]
 

@@ -14,8 +14,6 @@ from intercode.interpreters.python_start import provider
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
 
-pytestmark = pytest.mark.timeout(120)
-
 OK = "ok"
 TRIED: dict[str, tuple[str, str]] = {
     "numbers": ("def f(*x): return x", "assert f(1, -2.5, 10**40, 1j) == (1, -2.5, 10**40, 1j)"),
