@@ -135,7 +135,8 @@ def test_system_directories_are_not_seen(env):
 def test_ages_are_those_of_the_recordings(env):
     begin(env, "nothing")
     assert env.step("find /data -type f -mtime +7")[0] == "/data/old.txt\n"
-    assert env.step("find /data -type f -mmin -61 | wc -l")[0] == "2\n"
+    # Up to an hour when the image was made, and then the other tests came.
+    assert env.step("find /data -type f -mmin -90 | wc -l")[0] == "2\n"
 
 
 def test_gold_leaves_things_where_the_reset_does_not_look(env):
