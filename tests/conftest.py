@@ -42,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
     calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
     settings.register_profile("intercode", **calm)
     settings.load_profile("intercode")
+    for name in ("no_proxy", "NO_PROXY"):  # servers of the tests' own are on this machine
+        given = os.environ.get(name)
+        os.environ[name] = ",".join(filter(None, (given, "127.0.0.1,localhost")))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So a shell starts what is to run in the background; what the tests start inherits it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
