@@ -71,7 +71,7 @@ def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") ->
     def sleep(seconds: float) -> None:
         time.sleep(min(seconds, 0.01))
 
-    client = MODELS.get(provider)("test", base_url=url, timeout=20.0)
+    client = MODELS.get(provider)("test", base_url=url, timeout=60.0)
     around = Around(
         RateLimit(sleep=sleep), Budget(), price=PRICE, retries=retries, first_wait=0.001
     )

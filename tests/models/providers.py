@@ -18,4 +18,4 @@ HELLO = (Message("user", "one two three"),)
 def connect(name: str, server: ScriptedServer, **options: Any) -> RemoteModel:
     """The model, which does not wait long before it tries again."""
     url = server.root if name.startswith("anthropic/") else server.url
-    return get_model(name, base_url=url, **{"first_wait": 0.001, "timeout": 10, **options})
+    return get_model(name, base_url=url, **{"first_wait": 0.001, "timeout": 60, **options})

@@ -58,7 +58,7 @@ def test_who_does_not_fit_waits_for_those_under_way() -> None:
     thread.start()
     assert not got.wait(0.05)
     under_way.settle(Usage(5, 5), None)
-    assert got.wait(30)
+    assert got.wait(60)
     thread.join()
     assert budget.spent.tokens == 50
     with pytest.raises(BudgetError, match="50 of 100 tokens, and a call may take 51"):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from email.utils import formatdate
+from email.utils import formatdate, parsedate_to_datetime
 
 import pytest
 from hypothesis import given
@@ -43,17 +44,20 @@ def test_a_server_that_is_silent() -> None:
     plan = first(Fault("slow", delay=30.0), Fault("slow", delay=0.05))
     with ScriptedServer(SAY, plan=plan) as server:
         reply = connect(CHAT, server, timeout=0.5, budget=budget).complete(HELLO)
-    assert (reply.retries, reply.usage) == (1, server.exchanges[1].usage)
+    assert reply.retries >= 1  # two where the machine was late with the second one
+    assert reply.usage == server.exchanges[reply.retries].usage
     assert budget.presumed.tokens > 0
 
 
 @pytest.mark.parametrize("as_date", [False, True])
 def test_retry_after_is_waited_for(as_date: bool) -> None:
-    wait = 2.0 if as_date else 0.4  # a date has whole seconds
-    with ScriptedServer(SAY, plan=first(too_many(wait, as_date=as_date))) as server:
-        started = time.monotonic()
+    fault = too_many(2.0 if as_date else 0.4, as_date=as_date)  # a date has whole seconds
+    asked = fault.headers["Retry-After"]
+    with ScriptedServer(SAY, plan=first(fault)) as server:
+        started = time.time()
         assert connect(CHAT, server).complete(HELLO).retries == 1
-        assert time.monotonic() - started >= (wait - 1 if as_date else wait)
+        until = parsedate_to_datetime(asked).timestamp() if as_date else started + float(asked)
+        assert time.time() >= until - 0.01
 
 
 @pytest.mark.parametrize(
@@ -76,12 +80,13 @@ def test_giving_up(fault: Fault, said: str) -> None:
 
 def test_nobody_there() -> None:
     budget = Budget(max_tokens=100_000)
-    model = get_model(
-        "vllm/any", base_url="http://127.0.0.1:9/v1", retries=1, first_wait=0, budget=budget
-    )
-    told = "asked 2 times.*is there a server at http://127.0.0.1:9/v1/chat/completions"
-    with pytest.raises(ModelAccessError, match=told):
-        model.complete(HELLO)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # so that nobody else is; but it does not listen
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        model = get_model("vllm/any", base_url=url, retries=1, first_wait=0, budget=budget)
+        told = f"asked 2 times.*is there a server at {url}/chat/completions"
+        with pytest.raises(ModelAccessError, match=told):
+            model.complete(HELLO)
     assert budget.presumed.tokens == 0, "nobody charges for that"
 
 
