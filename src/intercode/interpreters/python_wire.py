@@ -96,7 +96,17 @@ class Channel:
         write_all(self._write, frame(kind, number, payload))
 
     def receive(self) -> Frame:
-        """Wait for a message. Nothing is lost if a signal's handler raises meanwhile.
+        """Wait for a message, and take it.
+
+        Raises:
+            EOFError: The other end is gone.
+        """
+        message = self.peek()
+        self.drop()
+        return message
+
+    def peek(self) -> Frame:
+        """Wait for a message; until `drop` it is the next one.
 
         Raises:
             EOFError: The other end is gone.
@@ -104,9 +114,15 @@ class Channel:
         while not self._waiting:
             try:
                 data = read(self._read, _CHUNK)
-            except OSError:  # an action closed it
-                data = b""
+            except OSError as error:
+                if error.errno is None:  # an alarm's TimeoutError, say
+                    raise
+                data = b""  # an action closed it
             if not data:
                 raise EOFError
             self._waiting += self._frames.feed(data)
-        return self._waiting.pop(0)
+        return self._waiting[0]
+
+    def drop(self) -> None:
+        """Have done with the message that came first."""
+        del self._waiting[:1]

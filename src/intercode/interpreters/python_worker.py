@@ -217,17 +217,27 @@ def _report(error: BaseException) -> str:
 
 
 def serve(channel: Channel, out: int, limit: int) -> None:
-    """Run actions until the runner goes away."""
+    """Run actions until the runner goes away.
+
+    An action's alarm, say, may ring after its end, at any point here: then what was begun is done
+    again, but for an action. A reply that comes twice does no harm.
+    """
     session = Session(out, limit)
+    reply = 0, -1, b""
     while True:
         try:
-            _, number, source = channel.receive()
+            _, number, source = channel.peek()
+            if reply[1] != number:
+                reply = FAILED, number, b""  # from here on it is not run again
+                status, code = session.run(number, source.decode("utf-8", "surrogatepass"))
+                reply = status, number, code
+            channel.send(*reply)
+            channel.drop()
         except EOFError:
             return
-        except BaseException:  # noqa: BLE001 - an action's alarm, say, that came after its end
-            continue
-        status, code = session.run(number, source.decode("utf-8", "surrogatepass"))
-        channel.send(status, number, code)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler of the action's raises
+            if getattr(error, "errno", None) is not None:  # the channel is closed
+                return
 
 
 def main(sock: socket.socket) -> None:
