@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -217,6 +219,19 @@ def test_a_writer_at_work_is_stopped_meanwhile(sandbox: Sandbox, sh: Run) -> Non
     assert short(first) == short(second) == ["~file /t/f"]
     size = sandbox.changes()[0].size
     assert sh(grows.format(size), timeout=60).ok, "it goes on afterwards"
+
+
+def test_a_write_that_has_begun_is_told_of_when_it_is_done(sandbox: Sandbox) -> None:
+    script = "my $x = 'x' x (32 << 20); open F, '>', '/t/n'; syswrite STDOUT, 'y'; syswrite F, $x"
+    writer = sandbox.popen(["perl", "-e", script], channels={})
+    assert os.read(writer.fds[1], 1) == b"y"
+    found = sandbox.changes()
+    while writer.poll() is None:
+        time.sleep(0.01)
+    writer.close()
+    (done,) = sandbox.changes()
+    assert done.size == 32 << 20
+    assert found[0].size == 0 or found == [done], "there is nothing between"
 
 
 def test_changes_outside_of_the_overlay_do_not_count(sandbox: Sandbox, sh: Run) -> None:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import stat
+import time
 from contextlib import suppress
 
 from intercode.sandbox.native import syscalls
@@ -14,6 +15,7 @@ from intercode.sandbox.native import syscalls
 _OOM_SCORE = "500"
 _HIGH_FD = 300  # above the numbers that a caller asks for inside
 _USERS_BYTES = 1 << 20
+_STILL_SECONDS = 5.0
 
 
 class UserRights:
@@ -62,6 +64,7 @@ class Frozen:
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.limits[1], self.limits[1]))
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGSTOP)
+            _await_still()
 
     def __exit__(self, *_: object) -> None:
         with suppress(ProcessLookupError):
@@ -75,11 +78,35 @@ def alive() -> set[int]:
 
 
 def _runs(pid: str) -> bool:
+    return _state(f"/proc/{pid}") not in b"ZX"
+
+
+def _state(folder: str) -> bytes:
+    """The letter for what a process or thread is doing."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2][1:2] not in b"ZX"
+        with open(f"{folder}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2][1:2]
+    except OSError:  # it has just ended
+        return b"X"
+
+
+def _await_still() -> None:
+    """Wait until what was told to stop has: a write that had begun is done to its end first.
+
+    Not for ever: who waits in the kernel for another that has stopped cannot.
+    """
+    deadline = time.monotonic() + _STILL_SECONDS
+    while any(map(_moves, alive())) and time.monotonic() < deadline:
+        time.sleep(0.0002)
+
+
+def _moves(pid: int) -> bool:
+    folder = f"/proc/{pid}/task"
+    try:
+        threads = os.listdir(folder)
     except OSError:  # it has just ended
         return False
+    return any(_state(f"{folder}/{thread}") in b"RD" for thread in threads)
 
 
 def first_to_go(pid: int | str) -> None:
