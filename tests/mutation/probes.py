@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from intercode.sandbox import get_provider
@@ -29,6 +29,7 @@ from .tools import (
     SkippedError,
     ends,
     mount_options,
+    new_marker,
     one_of,
     perl,
     run,
@@ -78,7 +79,7 @@ def bounding_set() -> bool:
 
 def _outer_ids() -> tuple[set[str], str]:
     """User and group ids of a program as this machine sees them, and its user namespace."""
-    marker = f"{1000 + os.getpid()}.125"
+    marker = new_marker()
     sandbox = start()
     sandbox.popen(["sleep", marker], channels={}, cwd="/")
     pid = wait_for(marker)
@@ -120,9 +121,10 @@ def network_namespace() -> bool:
 
 
 def proc_of_its_own() -> bool:
-    marker = f"{1000 + os.getpid()}.375"
+    marker = new_marker()
     with subprocess.Popen(["sleep", marker]) as host:
         try:
+            wait_for(marker)
             # In brackets, so that the search does not find itself.
             pattern = f"[{marker[0]}]{marker[1:]}"
             found = say(f"cat /proc/[0-9]*/cmdline 2>/dev/null | grep -ac '{pattern}' || :")
@@ -158,7 +160,7 @@ def hidden_arguments() -> bool:
 
 
 def inherited_descriptors() -> bool:
-    marker = f"{1000 + os.getpid()}.625"
+    marker = new_marker()
     sandbox = start()
     sandbox.popen(["sleep", marker], channels={})
     stat = Path(f"/proc/{wait_for(marker)}/stat").read_text()
@@ -246,7 +248,9 @@ def output_kept() -> bool:
 
 
 def endless_output() -> bool:
-    return not start(output=1024).exec(["yes"], timeout=2).timed_out
+    # Not without end, so that it ends by itself where nobody stops it.
+    done = start(output=1024).exec(["head", "-c", "64M", "/dev/zero"], timeout=60)
+    return one_of(str(done.exit_code), holds="137", gone="0")
 
 
 def device_nodes_of_its_own() -> bool:
@@ -260,17 +264,20 @@ def device_nodes_of_its_own() -> bool:
 
 
 def timeout_kills_sessions() -> bool:
-    sandbox = start()
-    done = sandbox.exec(["bash", "-c", "setsid -f sleep 60; sleep 60"], timeout=0.5)
-    if not done.timed_out:
-        raise ProbeError(f"it ended: {done}")
-    return not sandbox.processes()
+    for seconds in (0.5, 5.0, 50.0):  # on a busy machine, it does not run so soon
+        sandbox = start()
+        done = sandbox.exec(["bash", "-c", "setsid -f sleep 99; echo y; sleep 99"], timeout=seconds)
+        if not done.timed_out:
+            raise ProbeError(f"it ended: {done}")
+        if done.stdout:
+            return not sandbox.processes()
+    raise ProbeError("it did not run")
 
 
 @contextmanager
 def _caller() -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
     """Another caller with a sandbox, its spawner, and a process in the sandbox."""
-    marker = f"{1000 + os.getpid()}.875"
+    marker = new_marker()
     code = (
         "import sys; from mutation import tools; s = tools.start();"
         f"s.popen(['sleep', {marker!r}], channels={{}}); print(tools.spawner(), flush=True);"
@@ -287,8 +294,9 @@ def _caller() -> Iterator[tuple[subprocess.Popen[bytes], int, int]]:
             yield caller, spawned, wait_for(marker)
         finally:
             caller.kill()
-            if not ends(spawned, 1.0):
-                os.kill(spawned, signal.SIGKILL)
+            if not ends(spawned, looks=50):
+                with suppress(ProcessLookupError):
+                    os.kill(spawned, signal.SIGKILL)
 
 
 def caller_killed() -> bool:

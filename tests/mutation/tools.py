@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,11 @@ def spawner() -> int:
     return get_provider()._running().process.pid  # type: ignore[attr-defined]
 
 
+def new_marker() -> str:
+    """How long a sleeper sleeps that no other probe on this machine has."""
+    return f"4321.{secrets.randbelow(10**15):015}"
+
+
 def host_pid(marker: str) -> int | None:
     """The process, as seen from outside, that has this among its arguments."""
     for folder in Path("/proc").glob("[0-9]*"):
@@ -61,17 +67,17 @@ def host_pid(marker: str) -> int | None:
 
 
 def wait_for(marker: str) -> int:
-    for _ in range(300):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         if (pid := host_pid(marker)) is not None:
             return pid
         time.sleep(0.01)
     raise ProbeError("the program did not start")
 
 
-def ends(pid: int, seconds: float = 3.0) -> bool:
-    """Whether a process ends soon."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+def ends(pid: int, looks: int = 250) -> bool:
+    """Whether a process ends soon. On a busy machine, so many looks take longer."""
+    for _ in range(looks):
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()
         except OSError:
