@@ -1,9 +1,11 @@
 """A sandbox provider, where this machine permits one; and databases as a dump of 2023."""
 
 from contextlib import closing
+from urllib.parse import quote
 
 import pytest
 
+from intercode.databases.servers.private import start_mariadb
 from intercode.databases.servers.private_mysql import recipe
 from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.paper.container import PaperImage
@@ -65,12 +67,21 @@ def dump(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def mariadb():
+    """A server's URL. Each test has databases of its own there: that is quicker than a server."""
+    needs_mariadb()
+    with closing(start_mariadb()) as started:
+        args = started.connect_args
+        socket = quote(str(args["unix_socket"]), safe="")
+        yield f"mysql://{args['user']}:{quote(args['password'])}@localhost?unix_socket={socket}"
+
+
 @pytest.fixture(params=["mysql", "sqlite"])
 def databases(request, dump):
-    """The dump's databases, pristine, on a private MariaDB and on SQLite."""
-    if request.param == "mysql":
-        needs_mariadb()
-    with closing(open_databases(request.param, dump)) as opened:
+    """The dump's databases, pristine, on MariaDB and on SQLite."""
+    engine = request.param if request.param == "sqlite" else request.getfixturevalue("mariadb")
+    with closing(open_databases(engine, dump)) as opened:
         yield opened
 
 
