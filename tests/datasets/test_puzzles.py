@@ -165,7 +165,9 @@ def test_git_finds_nothing_wrong_with_the_repository(tasks: Dataset) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(base64.b64decode(text))
         done = subprocess.run(
-            ["git", "-C", f"{folder}/shop.git", "fsck", "--strict"], capture_output=True, text=True
+            ["git", f"--git-dir={folder}/shop.git", "fsck", "--strict"],
+            capture_output=True,
+            text=True,
         )
     assert done.returncode == 0 and "dangling commit" in done.stdout
     assert "error" not in done.stderr and "warning" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,12 @@ FILES = {
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git as a person would."""
+    """Run git as a person would, who is not just then in another repository (nor in its hook)."""
     settings = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "gc.auto=0"]
     done = subprocess.run(
         ["git", *settings, *arguments],
         cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         check=True,
         capture_output=True,
         text=True,
