@@ -72,7 +72,8 @@ def needles(flag: str) -> list[str]:
 
 
 def places(env: CtfEnv, wanted: list[str]) -> set[str]:
-    done = env.place.exec(["python3", "-c", SEARCH], stdin=json.dumps(wanted).encode())
+    given = json.dumps(wanted).encode()
+    done = env.place.exec(["python3", "-c", SEARCH], stdin=given, timeout=60)
     assert done.ok, done.stderr
     return set(json.loads(done.stdout))
 
