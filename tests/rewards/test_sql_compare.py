@@ -220,7 +220,7 @@ def test_a_column_equals_itself(numbers: list[float]) -> None:
     assert ours == theirs[::-1]
 
 
-@pytest.mark.parametrize("size", [1_000, 10_000, 100_000])
+@pytest.mark.parametrize("size", [1_000, 10_000, 40_000])
 def test_large_results(size: int) -> None:
     gold = [(n, f"name {n % 977}", n / 7, None if n % 5 else n) for n in range(size)]
     answer = [(n, name, share + 1e-12, maybe) for n, name, share, maybe in gold]
