@@ -41,9 +41,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[Any]:
     engine.close()
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(scope="module", params=NAMES)
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Of a server that somebody else runs."""
+    """Of a server that somebody else runs. Each of the tests leaves nothing there."""
     if not there_is(request.param):
         pytest.skip(f"{request.param} is not installed here")
     running = (start_mariadb if request.param == "mysql" else start_postgresql)()
