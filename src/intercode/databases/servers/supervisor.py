@@ -23,7 +23,7 @@ import subprocess
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_GRACE_SECONDS = 3.0
+_GRACE_SECONDS = 10.0  # PostgreSQL itself kills what has not ended after 5
 
 
 def main(arguments: list[str]) -> int:
