@@ -61,7 +61,7 @@ def cli(tmp_path: Path) -> Run:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             env={**os.environ, **(env or {})},
             check=False,
         )

@@ -39,7 +39,7 @@ def shown(folder: Path) -> str:
         env={**os.environ, **NONE_SET},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,7 +100,7 @@ def test_going_on_as_json(shown: str, folder: Path) -> None:
         env={**os.environ, **NONE_SET, "OPENAI_API_KEY": "sk-secret"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=True,
     )
     assert done.stderr == ""
@@ -165,7 +165,7 @@ def test_a_key_that_can_be_none_is_refused_first(cli: Run, tmp_path: Path) -> No
 def test_no_sandboxes_at_all(tmp_path: Path) -> None:
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
     argv = ["unshare", "-Urm", "sh", "-c", forbid, "sh", *command("demo")]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "To mend it: `sysctl -w user.max_user_namespaces=" in done.stderr
     assert "`intercode doctor` tells more" in done.stderr and "Traceback" not in done.stderr

@@ -30,7 +30,7 @@ def bash(command: str, folder: Path) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"

@@ -26,7 +26,8 @@ import pathlib, time
 class Slow:
     def __init__(self, task):
         pathlib.Path("acting").touch()
-        time.sleep(2)
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
 
     def act(self, observation, history):
         return "submit"
@@ -129,12 +130,16 @@ def test_an_interrupt_in_a_runs_last_episode_begins_no_other_run() -> None:
     Path("one.json").write_text(json.dumps(TASKS[:1]))
     Path("agent.py").write_text(SLOW)
     agents = ["--agent", "agent.py:Slow", "noop", "--out", "all"]
-    with subprocess.Popen(command("sweep", "bash=one.json", *agents), text=True) as child:
-        deadline = time.monotonic() + 60
-        while not Path("acting").exists():
-            assert time.monotonic() < deadline
+    sweep = command("sweep", "bash=one.json", *agents)
+    with subprocess.Popen(sweep, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        while child.poll() is None and not Path("acting").exists():
             time.sleep(0.01)
         child.send_signal(signal.SIGINT)
+        while "interrupted: waiting for" not in (line := child.stderr.readline()) and line:
+            pass
+        Path("go").touch()
+        child.stderr.read()
     assert child.returncode == 130
     assert len(Path("all/bash-one-agent.py-Slow/episodes.jsonl").read_text().splitlines()) == 1
     assert not Path("all/bash-one-noop").exists()
