@@ -138,7 +138,7 @@ def test_validate_is_interrupted(cli: Run, tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stderr is not None and process.stdout is not None
-        while "gold failed" not in process.stderr.readline():
+        while "gold failed" not in (line := process.stderr.readline()) and line:
             pass  # after some seconds it says how it goes
         process.send_signal(signal.SIGINT)
         shown, said = process.stdout.read(), process.stderr.read()

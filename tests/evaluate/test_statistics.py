@@ -31,7 +31,11 @@ from intercode.evaluate.statistics import (
     wilson,
 )
 
-GENERATOR = np.random.default_rng(0)
+
+@pytest.fixture
+def generator() -> np.random.Generator:
+    """The same numbers in each test, whichever others were run before."""
+    return np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 10, 19, 999.5, 10**6])
@@ -83,9 +87,9 @@ def test_a_mean_is_the_textbooks(values: list[float]) -> None:
     assert found.high - found.low == pytest.approx(2 * half, abs=1e-9)
 
 
-def test_equal_clusters_count_as_their_means() -> None:
+def test_equal_clusters_count_as_their_means(generator: np.random.Generator) -> None:
     """Known: with G clusters of the same size the robust error is that of the G means."""
-    values = GENERATOR.normal(size=(12, 7))
+    values = generator.normal(size=(12, 7))
     clusters = list(np.repeat(np.arange(12), 7))
     expected = stats.sem(values.mean(axis=1))
     assert clustered_error(list(values.ravel()), clusters) == pytest.approx(expected)
@@ -117,12 +121,12 @@ def test_a_clustered_rate_is_less_sure() -> None:
     assert rate([True] * 100, ["one"] * 100).low == 0.0
 
 
-def test_a_clustered_rate_keeps_its_promise() -> None:
+def test_a_clustered_rate_keeps_its_promise(generator: np.random.Generator) -> None:
     """Of 400 samples of 40 clusters of 10, about 95 % of the intervals hold the true rate."""
     held = held_plain = 0
     for _ in range(400):
-        chances = GENERATOR.beta(1, 1, size=40)
-        results = list((GENERATOR.random((40, 10)) < chances[:, None]).ravel())
+        chances = generator.beta(1, 1, size=40)
+        results = list((generator.random((40, 10)) < chances[:, None]).ravel())
         found = rate(results, list(np.repeat(np.arange(40), 10)))
         held += found.low <= 0.5 <= found.high
         low, high = wilson(sum(results), 400)
@@ -173,15 +177,15 @@ def test_mcnemar_is_the_binomial_test(b: int, c: int) -> None:
     assert mcnemar(*pairs(3, b, c, 4)).p == pytest.approx(expected)
 
 
-def test_a_paired_difference_is_the_paired_t_test() -> None:
-    first, second = GENERATOR.random(40), GENERATOR.random(40) + 0.1
+def test_a_paired_difference_is_the_paired_t_test(generator: np.random.Generator) -> None:
+    first, second = generator.random(40), generator.random(40) + 0.1
     found = difference(list(first), list(second))
     expected = stats.ttest_rel(second, first).confidence_interval()
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_bootstrap() -> None:
-    values = list(GENERATOR.normal(1.0, 2.0, size=300))
+def test_bootstrap(generator: np.random.Generator) -> None:
+    values = list(generator.normal(1.0, 2.0, size=300))
     single = bootstrap(values, range(300))
     assert single == bootstrap(values, range(300)) != bootstrap(values, range(300), seed=1)
     plain = mean(values)
@@ -190,7 +194,7 @@ def test_bootstrap() -> None:
     same = bootstrap([1.0] * 10, ["a"] * 7 + ["b"] * 2 + ["c"])
     assert same.low == same.high == pytest.approx(1.0)
     # Whole clusters: as wide as the robust error says.
-    shared = np.repeat(GENERATOR.normal(size=60), 5) + GENERATOR.normal(size=300)
+    shared = np.repeat(generator.normal(size=60), 5) + generator.normal(size=300)
     clusters = list(np.repeat(np.arange(60), 5))
     drawn, robust = bootstrap(list(shared), clusters), mean(list(shared), clusters)
     assert drawn.high - drawn.low == pytest.approx(robust.high - robust.low, rel=0.15)
