@@ -16,7 +16,7 @@ import subprocess
 import time
 from pathlib import Path
 
-_SECONDS = 60.0
+_SECONDS = 120.0
 _CONTAINED = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),

@@ -125,7 +125,7 @@ def test_a_cut_observation():
 
 
 @needs_upstream
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_recorded_runs(provider):
     """Every recorded Bash run, with the shares that the project promises."""
     unstable = set(

@@ -189,7 +189,7 @@ def test_the_command(recorded, dump, capsys):
 
 
 @needs_recorded
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("engine", ["mysql", "sqlite"])
 def test_recorded_runs(engine):
     """Every recorded SQL run of GPT-3.5, with the shares that the project promises."""
