@@ -7,7 +7,7 @@ import gc
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,16 @@ from intercode.sandbox.native import cgroup
 
 AHEAD = 2
 """A child that is forked ahead, and perhaps a sandbox that is made ready ahead."""
+
+
+def held_once(
+    fits: Callable[[dict[str, int]], bool], provider: Any = None, seconds: float = 60
+) -> dict[str, int]:
+    """What is held as soon as it fits, or at last: what leaks stays, the rest is on its way out."""
+    deadline = time.monotonic() + seconds
+    while not fits(found := held(provider)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def held(provider: Any = None) -> dict[str, int]:
@@ -29,7 +39,7 @@ def held(provider: Any = None) -> dict[str, int]:
     if provider is None:
         return found
     spawner = provider._spawner.process.pid
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     # The last sandboxes are on their way out; what is made ahead stays.
     while len(list(children(spawner))) > AHEAD and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -51,16 +61,17 @@ def held(provider: Any = None) -> dict[str, int]:
 
 
 def kilobytes(pid: int) -> int:
-    """Private and shared memory of a process, by its share."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+    """Memory of a process, but for files': how much of them is its own depends on who else runs."""
+    facts = "".join(Path(f"/proc/{pid}/{name}").read_text() for name in ("smaps_rollup", "status"))
+    counted = ("Anonymous:", "RssShmem:")
+    return sum(int(line.split()[1]) for line in facts.splitlines() if line.startswith(counted))
 
 
 def children(pid: int) -> Iterator[int]:
     """The processes that one has started; none if it has just ended."""
     try:
         listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return
     yield from map(int, listed)
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from intercode.sandbox.native import cgroup
@@ -22,8 +23,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     started = descendants(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    deadline = time.monotonic() + 10
-    while alive := [pid for pid in started if runs(pid)]:
+    deadline = time.monotonic() + 60
+    # What was being started is found in its control group.
+    while alive := [pid for pid in started if runs(pid)] + inside(process.pid):
         assert time.monotonic() < deadline, f"still alive: {alive}"
         time.sleep(0.05)
 
@@ -33,12 +35,21 @@ def cgroups_of(pid: int) -> list[Path]:
     return [f for _, p in cgroup.parents() for f in Path(p).glob(f"{cgroup.PREFIX}{pid}-*")]
 
 
+def inside(pid: int) -> list[str]:
+    """What runs in those groups."""
+    found: list[str] = []
+    for list_ in [file for folder in cgroups_of(pid) for file in folder.rglob("cgroup.procs")]:
+        with suppress(OSError):  # it has just been removed
+            found += list_.read_text().split()
+    return found
+
+
 def descendants(pid: int) -> set[int]:
-    """The processes below one that its main thread has started."""
-    try:
-        found = {int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-    except OSError:
-        return set()
+    """The processes below one, whichever of its threads has started them."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has just ended
+            found |= {int(child) for child in task.read_text().split()}
     return found | {p for child in found for p in descendants(child)}
 
 

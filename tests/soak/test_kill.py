@@ -31,15 +31,19 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         "--epochs", "2000",
     )  # fmt: skip
     moments = random.Random(7)
+    episodes = out / "episodes.jsonl"
     for attempt in range(KILLS):
         log = tmp_path / f"log-{attempt}"
         with log.open("wb") as file:
             process = subprocess.Popen(command, stderr=file, stdout=file, start_new_session=True)
         time.sleep(moments.uniform(0.2, 4.0))
+        deadline = time.monotonic() + 60  # on a slow machine none of these moments may be enough
+        while attempt == KILLS - 1 and not (episodes.exists() and episodes.stat().st_size):
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
         assert process.poll() is None, log.read_text()
         kill(process)
         claimed = [int(n) for n in re.findall(r"^(\d+)/\d+ ", log.read_text(), re.MULTILINE)]
-        episodes = out / "episodes.jsonl"
         lines = episodes.read_bytes().split(b"\n")[:-1] if episodes.exists() else []
         recorded = [json.loads(line) for line in lines]
         keys = {(episode["epoch"], episode["task_id"]) for episode in recorded}
