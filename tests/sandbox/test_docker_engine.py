@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,6 +21,7 @@ from intercode.cli.main import main
 from intercode.envs.bash import BashEnv
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
 from intercode.sandbox import Limits
+from intercode.sandbox.docker import container as containers
 from intercode.sandbox.docker.doctor import check
 from intercode.sandbox.docker.engine import LEASE, Engine
 from intercode.sandbox.docker.provider import DockerProvider
@@ -46,11 +48,12 @@ def provider(engine: PrivateEngine) -> Iterator[DockerProvider]:
 
 
 def eventually_none(api: Any, label: str = "intercode=1") -> bool:
-    for _ in range(400):
-        if not api.containers(all=True, filters={"label": [label]}):
-            return True
+    deadline = time.monotonic() + 60
+    while left := api.containers(all=True, filters={"label": [label]}):
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.05)
-    return False
+    return not left
 
 
 def test_what_a_container_may_do(api: Any, provider: DockerProvider) -> None:
@@ -153,7 +156,10 @@ def test_nothing_is_left_of_a_caller_that_ends(
     program = (
         "import time; from intercode.sandbox import get_provider; "
         "p = get_provider('docker'); boxes = [p.start('host') for _ in range(3)]; "
-        "boxes[0].changes(); boxes[1].snapshot(); print(p._home.lease, flush=True)\n"
+        "boxes[0].changes(); boxes[1].snapshot()\n"
+        # One that the engine is just making would stay, to be found by its label.
+        "while any(p._pool._coming.values()): time.sleep(0.01)\n"
+        "print(p._home.lease, flush=True)\n"
         "for _ in range(600): time.sleep(0.1)"  # a long one may miss an interrupt
     )
     caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
@@ -167,6 +173,28 @@ def test_nothing_is_left_of_a_caller_that_ends(
     with closing(Engine()) as own:
         sweep(own)
     assert not list(Path.home().glob(f".cache/intercode/docker/run-{lease}"))
+
+
+def test_what_is_begun_ahead_is_waited_for(
+    api: Any, engine: PrivateEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, going_on = containers.start, threading.Event()
+
+    def slowly(*arguments: Any) -> containers.Container:
+        if threading.current_thread() is not threading.main_thread():
+            going_on.set()
+            eventually_none(api, label)  # the others are gone
+        return begin(*arguments)
+
+    monkeypatch.setattr(containers, "start", slowly)
+    provider = DockerProvider(reuse="never")
+    label = f"{LEASE}={provider._prepared().lease}"
+    sandboxes = [provider.start("host") for _ in range(2)]
+    pool = provider._pool
+    assert going_on.wait(60)
+    provider.close()
+    assert not any(pool._coming.values()), sandboxes
+    assert not api.containers(all=True, filters={"label": [label]})
 
 
 def test_what_is_left_is_found_by_its_label(

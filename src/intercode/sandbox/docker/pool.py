@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 MOST_AHEAD = 4
 MOST_IDLE = 16
+_COMING_SECONDS = 20.0
 _THREADS = 2
 
 
@@ -108,6 +109,11 @@ class Pool:
         for container in idle:
             container.close()
 
+    def settle(self) -> None:
+        """Wait for what is on its way: a process that ended would leave what it had begun."""
+        with self._changed:
+            self._changed.wait_for(lambda: not any(self._coming.values()), _COMING_SECONDS)
+
     def _as_new(self, container: Container) -> Container | None:
         assert self._reset is not None
         if not self.closed and self._reset(container):
@@ -173,10 +179,14 @@ class Pool:
 
     def _later(self, job: Callable[[], None]) -> None:
         with self._changed:
-            if not self.closed and self._threads < _THREADS:
-                self._threads += 1
-                threading.Thread(target=self._work, name="intercode-docker", daemon=True).start()
-        self._jobs.put(job)
+            if not self.closed:
+                if self._threads < _THREADS:
+                    self._threads += 1
+                    work = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
+                    work.start()
+                self._jobs.put(job)
+                return
+        job()  # no thread is left for it; it only ends what it is about
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not _stop:

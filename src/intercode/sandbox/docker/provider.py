@@ -141,6 +141,7 @@ class DockerProvider:
             for container in self._pristine.values():
                 container.close()
             self._pristine.clear()
+        self._pool.settle()
         if home is not None:
             self._wait_until_gone(home)
             home.close()
