@@ -77,7 +77,7 @@ def test_interrupted_builder_leaves_no_process(tmp_path: Path) -> None:
     mark = f"31{os.getpid()}"
     with (tmp_path / "lock").open("w") as lock, pytest.raises(KeyboardInterrupt):
         chroot.run(["sh", "-c", f"setsid sleep {mark} & echo x; wait"], lock.fileno(), interrupt)
-    assert subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True).stdout == b""
+    assert subprocess.run(["pgrep", "-f", f"sleep {mark}$"], capture_output=True).stdout == b""
 
 
 @as_root
@@ -109,6 +109,7 @@ def nl2bash(monkeypatch: pytest.MonkeyPatch) -> Iterator[Image]:
     yield resolve("nl2bash")
 
 
+@pytest.mark.timeout(1200)  # a minute where disk and network are quick
 def test_nl2bash(nl2bash: Image) -> None:
     (layer,) = nl2bash.layers
     assert nl2bash.cwd == "/" and set(nl2bash.env) == {"PATH", "HOME"}
