@@ -10,14 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxClosedError, SandboxError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.task import Dataset, Task
 
 from . import Run, Start
 
@@ -82,11 +85,8 @@ def test_close_from_another_thread_ends_a_wait(start: Start) -> None:
     timer = threading.Timer(0.2, sandbox.close)
     timer.start()
     began = time.monotonic()
-    try:
-        done = sandbox.exec(["sleep", "50"], timeout=40)
-        assert not done.ok
-    except SandboxError:
-        pass
+    with pytest.raises(SandboxClosedError):
+        sandbox.exec(["sleep", "50"], timeout=40)
     assert time.monotonic() - began < 20
     timer.join()
 
@@ -205,6 +205,28 @@ def test_the_spawner_is_killed(delay: float) -> None:
     assert again.exec(["true"]).ok
     provider.close()
     assert eventually(marker)
+
+
+def test_a_program_that_is_lost_with_its_sandbox_has_no_exit_code() -> None:
+    """Or a verification that the machine has killed would be one that failed."""
+    provider, marker = NativeProvider(), new_marker()
+    tasks = Dataset([Task("a", "?", verification=f"exec sleep {marker}", timeout=60)])
+    with closing(BashEnv(tasks, image="host", provider=provider)) as env:
+        env.reset()
+        spawner = provider._spawner
+        assert spawner is not None
+
+        def lose() -> None:
+            wait_for(marker, 1)
+            spawner.process.kill()
+
+        killer = threading.Thread(target=lose)
+        killer.start()
+        with pytest.raises(SandboxClosedError, match="died while a program ran in it"):
+            env.step("submit")
+        killer.join()
+        assert (env.episode.status, env.episode.score) == ("error", None)
+    provider.close()
 
 
 @pytest.mark.case(81)

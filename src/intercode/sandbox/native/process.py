@@ -32,6 +32,8 @@ class NativeProcess:
         self._send = send
         self._code: int | None = None
         self._closed = False
+        self.lost = False
+        """Whether the sandbox has gone before it said how this ended."""
 
     @property
     def fds(self) -> Mapping[int, int]:
@@ -44,13 +46,14 @@ class NativeProcess:
         return self._exit_fd
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs. A sandbox that died counts as killed."""
+        """Its exit code, or None while it runs. What is lost with its sandbox was killed."""
         if self._code is None:
             try:
                 data = os.read(self._exit_fd, 4)
             except BlockingIOError:
                 return None
-            code = struct.unpack("=i", data)[0] if len(data) == 4 else -signal.SIGKILL
+            self.lost = len(data) < 4
+            code = -signal.SIGKILL if self.lost else struct.unpack("=i", data)[0]
             self._code = code if code >= 0 else 128 - code
         return self._code
 

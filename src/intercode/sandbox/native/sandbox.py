@@ -81,9 +81,13 @@ class NativeSandbox:
             out, err = (message, b"") if merge_stderr else (b"", message)
             return Completed(error.exit_code, out, err)
         try:
-            return run_to_end(process, seconds, limit, lambda: self._kill_started(process.pid))
+            done = run_to_end(process, seconds, limit, lambda: self._kill_started(process.pid))
         finally:
             process.close()
+        if process.lost or self._dead:
+            # It says nothing of the program: who took it for a failure would give a reward of 0.
+            raise SandboxClosedError("the sandbox died while a program ran in it, or was closed")
+        return done
 
     def popen(
         self,
