@@ -86,10 +86,11 @@ class Permit:
 class RateLimit:
     """The pace of calls to one provider.
 
-    With limits, it is never above them in any minute. Without, it is free until the provider first
-    says "too many". Then all wait as long as it asks, or a little, and longer each time, until one
-    gets through; and the pace is less than what was accepted in the last minute, and grows from
-    there until the next refusal.
+    With limits, it is never above them in any minute, but for the turns that came up while the
+    machine stood still: those are taken together. Without, it is free until the provider first says
+    "too many". Then all wait as long as it asks, or a little, and longer each time, until one gets
+    through; and the pace is less than what was accepted in the last minute, and grows from there
+    until the next refusal.
 
     Args:
         requests: Per minute.
