@@ -38,18 +38,21 @@ def cgroups_of(pid: int) -> list[Path]:
 def inside(pid: int) -> list[str]:
     """What runs in those groups."""
     found: list[str] = []
-    for list_ in [file for folder in cgroups_of(pid) for file in folder.rglob("cgroup.procs")]:
-        with suppress(OSError):  # it has just been removed
-            found += list_.read_text().split()
+    for folder in cgroups_of(pid):
+        for group in os.walk(folder):  # which passes over what is just being removed
+            with suppress(OSError):
+                found += Path(group[0], "cgroup.procs").read_text().split()
     return found
 
 
 def descendants(pid: int) -> set[int]:
     """The processes below one, whichever of its threads has started them."""
     found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has just ended
-            found |= {int(child) for child in task.read_text().split()}
+    with suppress(OSError):  # it has just ended
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):  # the thread has
+                children = Path(f"/proc/{pid}/task/{task}/children").read_text()
+                found |= {int(child) for child in children.split()}
     return found | {p for child in found for p in descendants(child)}
 
 
