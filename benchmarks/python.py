@@ -26,16 +26,17 @@ def prompt() -> list[Row]:
     with closing(env):
         env.reset()
         step = median_ms(lambda: env.step("1+1"), 3000)
-        resets, firsts, scores = [], [], []
+        given_up, resets, firsts, scores = [], [], [], []
         for _ in range(60):
-            resets.append(median_ms(env.reset, 1))
+            given_up.append(median_ms(env.reset, 1))
             firsts.append(median_ms(lambda: env.step(GOLD), 1))
         for _ in range(60):
-            env.reset()
+            resets.append(median_ms(env.reset, 1))
             env.step(GOLD)
             scores.append(median_ms(lambda: env.step("submit"), 1))
     return [
-        below("Python: reset", median(resets), 5, "ms"),
+        below("Python: reset after a scored episode", median(resets), 5, "ms"),
+        below("Python: reset after one that was given up", median(given_up), 5, "ms"),
         below("Python: step of 1+1", step, 0.3, "ms"),
         Row("Python: first step after a reset", median(firsts), "ms"),
         below("Python: scoring three asserts", median(scores), 10, "ms"),
