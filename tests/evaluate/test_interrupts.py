@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,9 @@ telling = Telling()
 tasks = dataset(int(sys.argv[2]))
 factory = Factory(tasks, delay=float(sys.argv[3]))
 try:
-    result = evaluate(tasks, "oracle", factory, workers=4, out=sys.argv[1], progress=telling)
+    result = evaluate(
+        tasks, "oracle", factory, workers=4, max_sandboxes=4, out=sys.argv[1], progress=telling
+    )
 except KeyboardInterrupt:
     print("stopped", all(env.closed for env in factory.made))
     sys.exit(130)
@@ -47,13 +51,20 @@ print(word, result.ran, len(result.outcomes), *sorted(telling.begun))
 """
 
 
-def start(out: Path, count: int, delay: float, code: str = CHILD) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def start(
+    out: Path, count: int, delay: float, code: str = CHILD
+) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
         [sys.executable, "-c", code, str(out), str(count), str(delay)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         stdout=subprocess.PIPE,
         text=True,
-    )
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()  # where a test has failed: it would act for an hour
 
 
 def wait_for(path: Path) -> None:

@@ -238,7 +238,7 @@ def test_who_waits_is_stopped_by_a_second_interrupt(tmp_path: Path) -> None:
         "    for thread in threading.enumerate():\n"
         "        if thread.name.startswith('worker-'): thread.join()\n"
     )
-    code = CHILD.replace("workers=4", "workers=4, max_sandboxes=1")
+    code = CHILD.replace("max_sandboxes=4", "max_sandboxes=1")
     code = code.replace("AT_ONCE = 4", "AT_ONCE = 1").replace("except KeyboardInterrupt:\n", joined)
     with start(tmp_path / "run", 200, 3600, code) as child:
         wait_for(tmp_path / "run" / "acting")

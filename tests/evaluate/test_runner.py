@@ -43,7 +43,7 @@ def all_at_once(workers: int) -> Callable[[str, str], None]:
 
 def test_oracle_solves_all_and_closes_what_it_opened() -> None:
     factory = Factory(TASKS, fail=all_at_once(3))
-    result = evaluate(TASKS, "oracle", factory, workers=3)
+    result = evaluate(TASKS, "oracle", factory, workers=3, max_sandboxes=3)
     stats = result.statistics
     assert (stats.episodes, stats.successes, stats.errors) == (10, 10, 0)
     assert result.complete and not result.interrupted and result.folder is None
@@ -184,7 +184,7 @@ def test_a_watcher_that_raises_stops_the_run() -> None:
     factory = Factory(TASKS, delay=0.01, fail=all_at_once(2))
     progress = Broken()
     with pytest.raises(BrokenPipeError):
-        evaluate(TASKS, "oracle", factory, workers=2, progress=progress)
+        evaluate(TASKS, "oracle", factory, workers=2, max_sandboxes=2, progress=progress)
     assert progress.ended
     assert all(env.closed for env in factory.made)
 
