@@ -105,7 +105,10 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._check_open()
             if self.written:
                 self._commit_in_time()
-            return self._nominal.state(self._state())
+            tables = self._state()
+            if self.written:
+                self._check_kept()
+            return self._nominal.state(tables)
 
     def kill(self) -> None:
         """Interrupt what still runs."""
@@ -240,6 +243,16 @@ class ServerSession(ABC, Generic[ConnectionT]):
             fired = self._limit.stop()
         if fired:
             self._settle()
+
+    def _check_kept(self) -> None:
+        """See that the agent's connection has lasted until the state was read.
+
+        A server that went down meanwhile may have come back without what was committed last.
+        """
+        try:
+            self._settle()
+        except ConnectionLost as lost:
+            self._reconnect(lost)
 
     def _state(self) -> Mapping[str, Table]:
         for _ in range(2):
