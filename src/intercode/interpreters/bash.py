@@ -30,6 +30,7 @@ from intercode.sandbox.base import Sandbox
 from intercode.sandbox.output import OutputBuffer
 
 _GRACE_SECONDS = 2.0
+"""How long a shell that was interrupted may take to tell its state: most take a millisecond."""
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _CROWDED = 0.9

@@ -27,6 +27,7 @@ from intercode.sandbox.output import OutputBuffer
 HARD_OUTPUT_FACTOR = 64
 """Who prints this many times the output limit is stopped: nobody reads on."""
 _GRACE_SECONDS = 3.0
+"""How long an action may take to heed a `KeyboardInterrupt`, before it is killed."""
 _AGAIN_SECONDS = 0.1
 _EXIT_SECONDS = 5.0
 _PRELUDE_SECONDS = 60.0
