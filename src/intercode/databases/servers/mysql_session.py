@@ -100,8 +100,7 @@ class MySQLSession(ServerSession[MySQLConnection]):
         if whole:
             connection.cut()
 
-    def _settle(self) -> None:
-        # An interrupt that came as the statement ended strikes the next one.
+    def _ping(self) -> None:
         self._connection.run("DO 0")
 
     def _reconnect(self, lost: ConnectionLost) -> None:

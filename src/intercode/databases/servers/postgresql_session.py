@@ -107,8 +107,7 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
         if whole:
             connection.cut()
 
-    def _settle(self) -> None:
-        # An interrupt that came as the statement ended strikes the next one.
+    def _ping(self) -> None:
         self._connection.run("SELECT 1")
 
     def _reconnect(self, lost: ConnectionLost) -> None:

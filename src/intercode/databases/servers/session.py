@@ -94,7 +94,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
                 outcome = self._after_loss(lost, fired, seconds)
             else:
                 if self._limit.stop():
-                    self._settle()
+                    self._ping()
                     outcome = _interrupted(outcome, seconds)
             self._check_open()  # else it was ended by who closed it, not by itself
             return self._nominal.outcome(outcome, self._edits)
@@ -162,8 +162,11 @@ class ServerSession(ABC, Generic[ConnectionT]):
         """Interrupt the statement of a connection, or end it as a whole; from any thread."""
 
     @abstractmethod
-    def _settle(self) -> None:
-        """Take in what an interrupt may have left behind for the next statement."""
+    def _ping(self) -> None:
+        """Run a statement on the agent's connection that does nothing. Raises `ConnectionLost`.
+
+        An interrupt that came as the last one ended strikes this one instead of the next.
+        """
 
     @abstractmethod
     def _reconnect(self, lost: ConnectionLost) -> None:
@@ -240,17 +243,18 @@ class ServerSession(ABC, Generic[ConnectionT]):
         try:
             self._commit()
         finally:
-            fired = self._limit.stop()
-        if fired:
-            self._settle()
+            self._limit.stop()
 
     def _check_kept(self) -> None:
         """See that the agent's connection has lasted until the state was read.
 
         A server that went down meanwhile may have come back without what was committed last.
+
+        Raises:
+            DatabaseError: It has been restarted.
         """
         try:
-            self._settle()
+            self._ping()
         except ConnectionLost as lost:
             self._reconnect(lost)
 
