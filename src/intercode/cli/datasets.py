@@ -17,7 +17,6 @@ exit code: 0 if all is well; 1 if a dataset could not be fetched, or a task is n
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -114,15 +113,17 @@ def _fetch(args: argparse.Namespace) -> None:
     from intercode.datasets.fetch import fetch
 
     line = LiveLine(args.quiet)
-    meter = partial(_show_bytes, line) if line.live else None
-    dataset = fetch(
-        args.name,
-        origin=args.origin,
-        sha256=args.checksum,
-        force=args.force,
-        say=None if args.quiet else _say,
-        progress=meter,
-    )
+    try:
+        dataset = fetch(
+            args.name,
+            origin=args.origin,
+            sha256=args.checksum,
+            force=args.force,
+            say=None if args.quiet else lambda text: line.say(safe(text)),
+            progress=partial(_show_bytes, line) if line.live else None,
+        )
+    finally:
+        line.clear()
     if args.json:
         print_json({**_as_json(find(args.name)), "tasks": len(dataset)})
     else:
@@ -171,10 +172,6 @@ def _counts(name: str) -> dict[str, Any]:
         return {}
     tags = Counter(tag for task in dataset for tag in task.tags)
     return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}
-
-
-def _say(line: str) -> None:
-    print(safe(line), file=sys.stderr, flush=True)
 
 
 def _show_bytes(line: LiveLine, done: int, total: int | None) -> None:
