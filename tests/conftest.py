@@ -16,6 +16,7 @@ from intercode.sandbox import Completed, Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.images import list_images
 from private_engine import PrivateEngine
+from waiting import PATIENCE
 
 PROVIDERS = ["native", "docker"] if os.geteuid() == 0 else ["native"]
 """An ordinary user can start no engine."""
@@ -26,9 +27,6 @@ MARKERS = (
     "inspect(name): which of Inspect AI's self-check cases for sandboxes it is",
     "ordinary: also run as an ordinary user, where the tests run as root",
 )
-
-PATIENCE = 60.0
-"""Seconds for what ends by itself: no machine, however slow, should reach them."""
 
 Start = Callable[..., Sandbox]
 Run = Callable[..., Completed]

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from intercode.databases.servers import supervisor
 from intercode.databases.servers.private import Server, find_binary, start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, UsageError
 from intercode.folders import cache_root
+from waiting import eventually
 
 from .conftest import there_is
 
@@ -50,15 +50,6 @@ def processes(folder: Path) -> list[int]:
             if os.fsencode(folder) in line:
                 found.append(int(entry.name))
     return found
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def nothing_is_left(folder: Path) -> bool:

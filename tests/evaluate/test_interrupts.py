@@ -17,6 +17,7 @@ import pytest
 
 from intercode.evaluate import evaluate
 from intercode.evaluate.log import EPISODES, read_episodes
+from waiting import eventually
 
 from .fakes import Factory, dataset
 
@@ -68,10 +69,7 @@ def start(
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert eventually(path.exists)
 
 
 def size(path: Path) -> int:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from conftest import PATIENCE
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
 from intercode.sandbox.base import Limits, Sandbox
+from waiting import PATIENCE
 
 OpenPython = Callable[..., PythonInterpreter]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import PATIENCE
 from intercode.interpreters.bash import BashInterpreter
+from waiting import PATIENCE
 
 
 @pytest.mark.case(35)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import PATIENCE
 from intercode.errors import ActionError
 from intercode.interpreters.bash import BashInterpreter
+from waiting import PATIENCE
 
 
 def output_of(bash: BashInterpreter, action: str) -> str:

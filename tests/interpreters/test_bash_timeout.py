@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
-from conftest import PATIENCE
 from intercode.interpreters.base import Execution
 from intercode.interpreters.bash import BashInterpreter
+from waiting import PATIENCE, eventually
 
 LIMIT = 0.4
 SOON = 45.0
@@ -27,13 +26,6 @@ def bash(shell: object, monkeypatch: pytest.MonkeyPatch) -> BashInterpreter:
 
 def output_of(bash: BashInterpreter, action: str) -> str:
     return bash.execute(action, PATIENCE).output.decode()
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + SOON
-    while not (held := holds()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return held
 
 
 def running(bash: BashInterpreter) -> set[str]:

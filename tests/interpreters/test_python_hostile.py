@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
-from conftest import PATIENCE
 from intercode.interpreters.python import PythonInterpreter
 from intercode.sandbox.base import MIB
+from waiting import PATIENCE, eventually
 
 from .conftest import OpenPython
 
@@ -73,8 +72,8 @@ def test_names_are_kept(python: PythonInterpreter, case: str) -> None:
     done = python.execute(action)
     assert re.search(expected, done.observation)
     assert "restarted" not in done.info
-    while case == "a late alarm" and not python.sandbox.exec(["test", "-e", "/tmp/rung"]).ok:
-        time.sleep(0.001)
+    if case == "a late alarm":
+        assert eventually(lambda: python.sandbox.exec(["test", "-e", "/tmp/rung"]).ok)
     assert python.execute("kept").observation == "5\n"
     assert "ZeroDivisionError" in python.execute("1 / 0").observation
     assert b"sub\n" in python.execute("os.system('echo sub')").output
@@ -126,10 +125,8 @@ def test_a_time_limit_interrupts(
     assert "[timed out after 0.4 s]\n[interrupted: " in done.observation
     assert (done.ok, done.info["timed_out"], done.info["interrupted"]) == (False, True, True)
     assert python.execute("kept").observation == "5\n"
-    deadline = time.monotonic() + PATIENCE  # who was killed is there until it is collected
-    while python.sandbox.processes() != [python._process.pid]:
-        assert time.monotonic() < deadline, python.sandbox.processes()
-        time.sleep(0.01)
+    # Who was killed is there until it is collected.
+    assert eventually(lambda: python.sandbox.processes() == [python._process.pid])
 
 
 @pytest.mark.parametrize(

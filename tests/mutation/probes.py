@@ -23,13 +23,13 @@ from pathlib import Path
 
 from intercode.sandbox import get_provider
 from intercode.sandbox.base import MIB
+from waiting import new_marker
 
 from .tools import (
     ProbeError,
     SkippedError,
     ends,
     mount_options,
-    new_marker,
     one_of,
     perl,
     run,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -50,11 +49,6 @@ def one_of(found: str, holds: str, gone: str) -> bool:
 
 def spawner() -> int:
     return get_provider()._running().process.pid  # type: ignore[attr-defined]
-
-
-def new_marker() -> str:
-    """How long a sleeper sleeps that no other probe on this machine has."""
-    return f"4321.{secrets.randbelow(10**15):015}"
 
 
 def host_pid(marker: str) -> int | None:

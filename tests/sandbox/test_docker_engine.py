@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 import docker
 import pytest
 
-from conftest import PATIENCE
 from intercode.cli.main import main
 from intercode.envs.bash import BashEnv
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
@@ -29,6 +27,7 @@ from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.docker.sweep import sweep
 from intercode.task import Dataset, Task
 from private_engine import PrivateEngine
+from waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for ordinary users: they start no engine"
@@ -48,12 +47,7 @@ def provider(engine: PrivateEngine) -> Iterator[DockerProvider]:
 
 
 def eventually_none(api: Any, label: str = "intercode=1") -> bool:
-    deadline = time.monotonic() + 60
-    while left := api.containers(all=True, filters={"label": [label]}):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    return not left
+    return eventually(lambda: not api.containers(all=True, filters={"label": [label]}))
 
 
 def test_what_a_container_may_do(api: Any, provider: DockerProvider) -> None:

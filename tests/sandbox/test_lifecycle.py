@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -21,15 +20,11 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.task import Dataset, Task
+from waiting import eventually, new_marker
 
 from . import Run, Start
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
-
-
-def new_marker() -> str:
-    """How long a sleeper sleeps that no other suite on this machine has."""
-    return f"4321.{secrets.randbelow(10**15):015}"
 
 
 def marked(marker: str) -> list[int]:
@@ -47,15 +42,12 @@ def arguments(pid: int) -> bytes:
 
 def wait_for(marker: str, count: int = 1) -> None:
     """Until so many of them sleep: before its `exec` a process has other arguments, then none."""
-    while len(marked(marker)) < count:
-        time.sleep(0.01)
+    assert eventually(lambda: len(marked(marker)) >= count)
 
 
-def eventually(gone: str) -> bool:
-    deadline = time.monotonic() + 60
-    while (left := marked(gone)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not left
+def ended(marker: str) -> bool:
+    """Whether all of them end."""
+    return eventually(lambda: not marked(marker))
 
 
 def test_close_is_idempotent(start: Start) -> None:
@@ -77,7 +69,7 @@ def test_nothing_outlives_the_sandbox(start: Start) -> None:
     )
     wait_for(marker, 2)
     sandbox.close()
-    assert eventually(marker)
+    assert ended(marker)
 
 
 def test_close_from_another_thread_ends_a_wait(start: Start) -> None:
@@ -143,23 +135,20 @@ def test_descriptors_are_not_leaked(provider: Provider) -> None:
     for _ in range(6):
         cycle()
     before += 3  # of what waits, there may be more or less; what leaks, leaks in every cycle
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:  # what waits is made ready meanwhile
+
+    def no_more() -> bool:
         gc.collect()
-        if len(os.listdir("/proc/self/fd")) <= before:
-            break
-        time.sleep(0.05)
-    assert len(os.listdir("/proc/self/fd")) <= before
+        return len(os.listdir("/proc/self/fd")) <= before
+
+    assert eventually(no_more), "what waits has been made ready by now"
 
 
 @pytest.mark.case(50)
 def test_zombies_are_reaped(sandbox: Sandbox, sh: Run) -> None:
     for _ in range(10):
         sh("for i in {1..20}; do (exec setsid -f true) & done")
-    deadline = time.monotonic() + 60
-    while (left := sh("ps -e -o stat=,pid=,args=").stdout).count(b"\n") > 2:  # process 1, and ps
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    listed = "ps -e -o stat=,pid=,args="
+    assert eventually(lambda: sh(listed).stdout.count(b"\n") == 2), sh(listed)  # process 1, and ps
     assert len(sandbox.processes()) == 0
 
 
@@ -198,13 +187,13 @@ def test_the_spawner_is_killed(delay: float) -> None:
     except SandboxError:
         pass
     killer.join()
-    assert eventually(marker)
+    assert ended(marker)
     with pytest.raises(SandboxError):
         sandbox.exec(["true"])
     again = provider.start("host")
     assert again.exec(["true"]).ok
     provider.close()
-    assert eventually(marker)
+    assert ended(marker)
 
 
 def test_a_program_that_is_lost_with_its_sandbox_has_no_exit_code() -> None:
@@ -248,4 +237,4 @@ def test_the_caller_is_killed(number: int) -> None:
         assert caller.stdout.readline() == b"up\n"
         wait_for(marker)
         caller.send_signal(number)
-    assert eventually(marker)
+    assert ended(marker)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +17,7 @@ from intercode.sandbox.docker.snapshot import DockerSnapshot
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot
+from waiting import eventually
 
 from . import Start, not_for_docker
 from .test_changes_random import dug, image, walk  # noqa: F401 - a fixture
@@ -213,13 +213,6 @@ def mounts(provider: Provider) -> str:
     spawner = cast(NativeProvider, provider)._spawner
     assert spawner is not None
     return Path(f"/proc/{spawner.process.pid}/mountinfo").read_text()
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not (held := holds()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return held
 
 
 def test_delete_is_idempotent_and_leaves_nothing(
