@@ -28,16 +28,20 @@ def output_of(bash: BashInterpreter, action: str) -> str:
     return bash.execute(action, PATIENCE).output.decode()
 
 
-def running(bash: BashInterpreter) -> set[str]:
-    """What runs, beside process 1 and the shell."""
+def running(bash: BashInterpreter) -> list[str]:
+    """What runs, beside process 1, the shell and the list's own maker; the shell's copies, too."""
     listed = bash.sandbox.exec(["ps", "-e", "-o", "args="]).stdout.decode().splitlines()
-    ours = ("init", "bash --norc", "ps -e")
-    return {line.strip() for line in listed if not line.startswith(ours)}
+    found = [line.strip() for line in listed]
+    for ours in ("init", "bash --norc", "ps -e"):
+        first = next((line for line in found if line.startswith(ours)), None)
+        if first is not None:
+            found.remove(first)
+    return sorted(found)
 
 
 def assert_runs(bash: BashInterpreter, *programs: str) -> None:
     """These and no others; a job may be a copy of the shell for a moment, or not yet be reaped."""
-    assert eventually(lambda: running(bash) == set(programs)), running(bash)
+    assert eventually(lambda: running(bash) == sorted(programs)), running(bash)
 
 
 def at_the_limit(bash: BashInterpreter, action: str) -> Execution:
