@@ -48,7 +48,10 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
     except OSError:
         fds = []
     for fd in fds:
-        kind = os.readlink(f"/proc/{pid}/fd/{fd}")
+        try:
+            kind = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:  # closed meanwhile
+            continue
         if not kind.startswith(("pipe:", "socket:", "/dev/")):
             look(f"/proc/{pid}/fd/{fd}")
     try:
