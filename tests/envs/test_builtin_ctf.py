@@ -140,7 +140,8 @@ def test_services_run_as_another_user_whose_secret_the_agent_cannot_read(env: Ct
     if os.geteuid():
         return  # an ordinary user's sandbox has one user only
     env.reset(options={"task_id": "notes"})
-    pids = env.step("grep -l server.py /proc/[0-9]*/cmdline | cut -d / -f 3")[0].split()
+    # The brackets keep the search from finding itself.
+    pids = env.step("grep -l 'server[.]py' /proc/[0-9]*/cmdline | cut -d / -f 3")[0].split()
     assert pids
     for pid in pids:
         assert env.step(f"cat /proc/{pid}/environ /proc/{pid}/fd/0; kill {pid}")[4]["ok"] is False
