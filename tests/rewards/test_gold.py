@@ -12,23 +12,35 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.task import Task
+from waiting import eventually
 
 
 def result(output: str = "") -> GoldResult:
     return GoldResult(output, {}, {}, frozenset())
 
 
+class Key(str):
+    """A key that knows which threads have looked it up."""
+
+    def __init__(self, text: str) -> None:
+        self.askers: set[int] = set()
+
+    def __hash__(self) -> int:
+        self.askers.add(threading.get_ident())
+        return super().__hash__()
+
+
 def test_two_threads_do_not_compute_the_same_gold_twice() -> None:
-    cache = GoldCache()
-    started, computed = threading.Barrier(8), []
+    cache, key = GoldCache(), Key("key")
+    computed: list[int] = []
 
     def compute() -> GoldResult:
         computed.append(threading.get_ident())
+        assert eventually(lambda: len(key.askers) == 8)
         return result("slow")
 
     def ask(_: int) -> GoldResult:
-        started.wait()
-        return cache.get("key", compute)
+        return cache.get(key, compute)
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(ask, range(8)))
@@ -37,7 +49,7 @@ def test_two_threads_do_not_compute_the_same_gold_twice() -> None:
 
 
 def test_a_waiting_thread_gets_the_result() -> None:
-    cache = GoldCache()
+    cache, key = GoldCache(), Key("key")
     computing, go_on = threading.Event(), threading.Event()
 
     def compute() -> GoldResult:
@@ -49,9 +61,10 @@ def test_a_waiting_thread_gets_the_result() -> None:
         raise AssertionError("computed twice")
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(cache.get, "key", compute)
+        first = pool.submit(cache.get, key, compute)
         assert computing.wait(60)
-        second = pool.submit(cache.get, "key", never)
+        second = pool.submit(cache.get, key, never)
+        assert eventually(lambda: len(key.askers) == 2)
         go_on.set()
         assert first.result() is second.result()
 
