@@ -180,6 +180,6 @@ def test_comparing_a_hundred_files_takes_no_time_to_speak_of() -> None:
     many = tuple(added(f"/root/{number}") for number in range(100))
     wanted = gold("ok", after=many)
     changes = by_path(*(dataclasses.replace(change) for change in many))
-    start = time.process_time()
+    start = time.thread_time()  # whatever other threads of this process do
     assert compare(wanted, changes, "ok").value == 1.0
-    assert time.process_time() - start < 0.5  # it is 0.2 ms; this catches only a change of order
+    assert time.thread_time() - start < 0.5  # it is 0.2 ms; this catches only a change of order
