@@ -21,6 +21,8 @@ from intercode.task import Dataset, Task
 from .swe_tasks import GOLD, TEST_PATCH, make_repository, task
 
 RUNNERS = ("pytest", "unittest", "command")
+LIMITS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Seconds for all tests, until they do for those that end by themselves, on whatever machine."""
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +74,19 @@ def test_what_worked_must_still_work(env: SweEnv, runner: str) -> None:
 def test_tests_that_do_not_end_have_failed_and_the_others_not(
     repository: Path, runner: str
 ) -> None:
-    # Time enough for the others; and who sleeps, leaves it to them.
-    facts = {"repository": str(repository), "test_timeout": 4.0}
-    with_limit = SweEnv(Dataset([task("t", runner, **facts)]), reward_every_turn=True)
-    with_limit.reset()
+    rows = [
+        task(f"{limit:g} s", runner, repository=str(repository), test_timeout=limit)
+        for limit in LIMITS
+    ]
+    with_limit = SweEnv(Dataset(rows), reward_every_turn=True)
     # The last one: what has ended before the time was up counts.
     code = "import time\ndef add(a, b): return a + b\ndef double(a): time.sleep(1000)\n"
-    *_, info = with_limit.step(f"cat > calc.py <<'EOF'\n{code}EOF")
+    for row in rows:
+        with_limit.reset(options={"task_id": row.task_id})
+        *_, info = with_limit.step(f"cat > calc.py <<'EOF'\n{code}EOF")
+        assert info["parts"]["pass_to_pass"] == 0.0
+        if info["parts"]["fail_to_pass"]:
+            break
     assert info["parts"] == {"fail_to_pass": 1.0, "pass_to_pass": 0.0}
     with_limit.close()
 
