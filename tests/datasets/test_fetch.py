@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from intercode.datasets.fetch import fetch, is_here
 from intercode.datasets.layout import home
 from intercode.errors import FetchError, UsageError
 from intercode.registry import DATASETS
+from waiting import eventually
 
 from . import layouts
 from .place import Place, serve
@@ -131,15 +132,17 @@ def test_a_file_is_unpacked_and_a_folder_linked_to(archive: Path, tmp_path: Path
 
 
 def test_at_the_same_time(archive: Path, cache: Path) -> None:
-    with serve(Place(archive.read_bytes())) as place:
-        threads = [
-            threading.Thread(target=fetch, args=["spider"], kwargs={"origin": place.url})
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    waiting: list[str] = []
+
+    def say(line: str) -> None:
+        if line.startswith("waiting"):
+            waiting.append(line)
+        elif line.startswith("fetching"):  # it goes on when all others wait for it
+            assert eventually(lambda: len(waiting) == 3)
+
+    with serve(Place(archive.read_bytes())) as place, ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(fetch, "spider", origin=place.url, say=say) for _ in range(4)]
+        assert [len(one.result()) for one in found] == [3] * 4
         assert len(place.asked) == 1
     assert left(cache) == [".spider.lock", "spider"]
 
