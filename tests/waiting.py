@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import select
 import time
 from collections.abc import Callable
 
@@ -16,6 +17,13 @@ def eventually(holds: Callable[[], object]) -> bool:
     while not (held := holds()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return bool(held)
+
+
+def becomes_readable(fd: int) -> bool:
+    """Whether a descriptor is readable within our patience; of any number, unlike `select`."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(PATIENCE * 1000))
 
 
 def new_marker() -> str:

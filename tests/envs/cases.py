@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from intercode.sandbox import Sandbox
 from intercode.task import Dataset, Task
+from waiting import becomes_readable
 
 from . import python_tasks, sql_tasks, swe_tasks
 from .conftest import TASKS as BASH_TASKS
@@ -54,10 +54,9 @@ class Case:
 
     def kill(self, env: Any) -> None:
         """Have the sandbox die under the episode, and wait until its process has."""
-        waits = [] if self.exit_fd is None else [self.exit_fd(env)]
+        fd = None if self.exit_fd is None else self.exit_fd(env)
         self.place(env).close()
-        if waits:
-            assert select.select(waits, [], [], 60)[0]
+        assert fd is None or becomes_readable(fd)
 
 
 def shell_of(env: Any) -> int:

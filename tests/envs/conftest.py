@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +8,7 @@ import pytest
 from intercode.databases import Engine, get_engine
 from intercode.envs.bash import BashEnv
 from intercode.task import Dataset, Task
+from waiting import becomes_readable
 
 from .sql_tasks import dataset
 
@@ -39,7 +39,7 @@ def kill_sandbox(env: BashEnv) -> None:
     """Have the sandbox die under the episode, and wait until its processes have."""
     shell = env._interpreter._shell._process  # type: ignore[union-attr]
     env.sandbox.close()
-    assert select.select([shell.exit_fd], [], [], 60)[0]
+    assert becomes_readable(shell.exit_fd)
 
 
 MakeEnv = Callable[..., BashEnv]
