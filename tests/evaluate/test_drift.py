@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -139,12 +140,15 @@ def test_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     one = versions()
     (package / "a.pyc").write_bytes(b"made")
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "a.cpython-310.pyc.140012345").write_bytes(b"being made")
     assert versions() == one
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@x"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "src/intercode/a.py"], check=True)
     subprocess.run([*git, "commit", "-qm", "one"], check=True)
     (package / "a.pyc").unlink()
+    shutil.rmtree(package / "__pycache__")
     committed = versions()
     assert committed["code"] == one["code"] and len(committed["commit"]) == 40
     (package / "a.py").write_text("a = 2\n")

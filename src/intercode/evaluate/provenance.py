@@ -33,9 +33,11 @@ def _code() -> str:
     """A digest of everything that the package consists of, but for what Python has made of it."""
     hasher = hashlib.blake2b(digest_size=16)
     for path in sorted(_PACKAGE.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
+        name = path.relative_to(_PACKAGE)
+        # In a __pycache__ files come and go under other names while another process imports us.
+        if path.suffix != ".pyc" and "__pycache__" not in name.parts and path.is_file():
             data = path.read_bytes()
-            hasher.update(f"{path.relative_to(_PACKAGE)}\0{len(data)}\0".encode())
+            hasher.update(f"{name}\0{len(data)}\0".encode())
             hasher.update(data)
     return hasher.hexdigest()
 
