@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from intercode.cli._patience import Patience
+from waiting import PATIENCE
 
 
 def test_what_is_soon_done_is_not_told() -> None:
@@ -24,9 +25,17 @@ def test_what_takes_long_is_told_from_its_beginning() -> None:
         told.append(line)
         heard.set()
 
-    patience = Patience(say, seconds=0)
+    patience = Patience(say, seconds=0.01)
     patience("building a")
-    assert heard.wait(30)
+    assert heard.wait(PATIENCE)
     patience("built a")
     assert told == ["building a", "built a"]
+    patience.done()
+
+
+def test_what_took_long_is_told_whenever_the_timer_comes() -> None:
+    told: list[str] = []
+    patience = Patience(told.append, seconds=0)
+    patience("building a")
+    assert told == ["building a"], "by the clock, in this thread"
     patience.done()
