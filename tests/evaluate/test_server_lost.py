@@ -26,6 +26,7 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.runner import RunResult
 from intercode.sandbox.images.files import remove_tree
 from intercode.task import Dataset, Task
+from waiting import eventually
 
 EPISODES = 60
 KILL_AFTER = 20
@@ -49,8 +50,14 @@ def server_process(server: Server) -> int:
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def end(pid: int) -> None:
     """Kill a server; returns when it and the processes of its connections can answer nobody."""
+    os.kill(pid, signal.SIGSTOP)  # else it may have another child as soon as these are counted
+    assert eventually(lambda: is_stopped(pid))
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     dying = [os.pidfd_open(pid)]
     for child in children:
@@ -202,6 +209,8 @@ def test_who_has_a_lost_connections_number_now_is_left_alone(
     standing: Standing, tasks: Dataset
 ) -> None:
     with closing(get_engine(url_of(standing))) as engine:
+        for _ in range(50):  # so that its number is higher than any of a fresh server's
+            standing._recipe.probe(standing.connect_args)
         session = engine.open(find(Path(str(tasks.databases)), "count"))
         session.execute("UPDATE item SET price = 0")
         number = session._connection.thread  # type: ignore[attr-defined]
