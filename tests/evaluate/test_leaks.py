@@ -23,7 +23,7 @@ from intercode.task import Dataset, Task
 from .fakes import Factory, FakeEnv, dataset
 
 FLAG = "intercode{one_two_3}"
-SLEEPS = "grep -qsx sleep /proc/[0-9]*/comm"
+SLEEPS = "grep -qsa ^intercode /proc/[0-9]*/cmdline"
 """Amid its exec a process has no command line."""
 
 
