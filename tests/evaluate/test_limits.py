@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,13 +172,16 @@ def test_first_come_first_served() -> None:
             order.append(number)
             assert waited > 0
 
+    visits: list[Future[None]] = []
     with ThreadPoolExecutor(6) as threads, permits as waited:
         assert waited == 0
         for number, event in enumerate(arrived):
-            threads.submit(visit, number)
+            visits.append(threads.submit(visit, number))
             assert event.wait(TOGETHER)
             while len(permits._waiting) <= number:
                 time.sleep(0.001)
+    for visited in visits:
+        visited.result()
     assert order == list(range(6))
 
 
