@@ -45,7 +45,8 @@ def test_a_server_that_is_silent() -> None:
     with ScriptedServer(SAY, plan=plan) as server:
         reply = connect(CHAT, server, timeout=0.5, budget=budget).complete(HELLO)
     assert reply.retries >= 1  # two where the machine was late with the second one
-    assert reply.usage == server.exchanges[reply.retries].usage
+    # All were asked the same; who was given up before he was heard may come last.
+    assert {exchange.usage for exchange in server.exchanges} == {reply.usage}
     assert budget.presumed.tokens > 0
 
 
@@ -133,6 +134,7 @@ def test_many_threads_with_faults_at_a_tenth_of_the_replies() -> None:
     budget = Budget(max_cost=10.0, max_tokens=10_000_000)
     plan = some(0.1, usual(), seed=1)
     pace = RateLimit(sleep=lambda _: None)
+    before = threading.active_count()  # some of other tests may still be on their way out
     with ScriptedServer(lambda m: Line(m[-1].content[::-1]), plan=plan) as server:
         model = connect(CHAT, server, budget=budget, rate_limit=pace, retries=10)
         asked = [f"task {n} " * (1 + n % 7) for n in range(150)]
@@ -148,7 +150,7 @@ def test_many_threads_with_faults_at_a_tenth_of_the_replies() -> None:
     assert budget.spent.tokens == server.usage.total
     failed = [e for e in server.exchanges if not e.answered]
     assert sum(reply.retries for reply in replies) == len(failed) > 5
-    assert threading.active_count() < 50
+    assert threading.active_count() - before < 50
 
 
 @given(st.integers(1, 10_000), st.none() | st.floats(0, PATIENCE), st.integers())
