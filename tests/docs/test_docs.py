@@ -139,7 +139,8 @@ def run_console(block: Block, folder: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_says_to_do_works(page: Path, tmp_path: Path) -> None:
     if page.is_relative_to(ROOT / "examples"):
-        shutil.copytree(page.parent, tmp_path, dirs_exist_ok=True)
+        made = shutil.ignore_patterns("__pycache__")  # maybe just now, by another test
+        shutil.copytree(page.parent, tmp_path, dirs_exist_ok=True, ignore=made)
     for block in blocks(page):
         if name := block.marks.get("file"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
