@@ -117,12 +117,12 @@ def test_rewards_that_vary() -> None:
 
 
 def test_tests_that_are_slow() -> None:
-    slow = "import time\nassert one() == 1\ntime.sleep(3)"
+    slow = "import time\nassert one() == 1\ntime.sleep(5)"
     gold = "def one():\n    return 1"
-    tasks = Dataset([Task("one", "?", gold=(gold,), tests=(slow,), timeout=6.0)])
+    tasks = Dataset([Task("one", "?", gold=(gold,), tests=(slow,), timeout=8.0)])
     found = validate(tasks, lambda: intercode.make("python", data=tasks), timeout=10.0, workers=2)
     assert found.valid, "it is no failure"
-    assert [(slow.task_id, slow.limit) for slow in found.slow] == [("one", 6.0)]
+    assert [(slow.task_id, slow.limit) for slow in found.slow] == [("one", 8.0)]
 
 
 @pytest.mark.parametrize(
