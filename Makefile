@@ -3,7 +3,7 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP_FLAGS ?= --quiet --disable-pip-version-check
+PIP_FLAGS ?= --quiet --disable-pip-version-check --timeout 60 --retries 10
 PYTEST_FLAGS ?=
 # Where reports in JUnit's format go, if anywhere.
 REPORTS ?=
@@ -12,6 +12,8 @@ REPORTS ?=
 ALONE := tests/sandbox tests/mutation tests/soak
 JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n : 4 )))
 
+# Half of a virtual environment is none.
+.DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench clean
 
