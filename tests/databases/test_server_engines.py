@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from intercode.databases import Engine, Session, Source, get_engine
+from intercode.databases.base import Outcome
 from intercode.databases.servers import naming
 from intercode.databases.servers.private import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
@@ -110,6 +111,27 @@ def test_the_time_limit_cannot_be_set_away(server: Any, source: Source) -> None:
     assert outcome.failure is not None
     assert "0.3 s" in outcome.failure.message
     assert value(session, "SELECT 1") == 1, "the interrupt does not strike what comes next"
+    session.close()
+
+
+def test_a_statement_that_ends_as_its_connection_is_cut_is_an_observation(
+    server: Any, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second interrupt cuts it, and may come when all has been answered."""
+    session = server.open(source)
+    run = session._run
+
+    def cut(*given: Any) -> Outcome:
+        outcome: Outcome = run(*given)
+        session._limit.fired = 2
+        session._interrupt(2)
+        return outcome
+
+    monkeypatch.setattr(session, "_run", cut)
+    outcome = session.execute("SELECT 1")
+    assert outcome.timed_out and outcome.restarted
+    monkeypatch.undo()
+    assert value(session, "SELECT 1") == 1
     session.close()
 
 

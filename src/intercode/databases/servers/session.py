@@ -89,13 +89,11 @@ class ServerSession(ABC, Generic[ConnectionT]):
             self._limit.start(seconds + _GRACE_SECONDS)
             try:
                 outcome = self._try(text, seconds, max_rows)
-            except ConnectionLost as lost:
-                fired = self._limit.stop()
-                outcome = self._after_loss(lost, fired, seconds)
-            else:
                 if self._limit.stop():
                     self._ping()
                     outcome = _interrupted(outcome, seconds)
+            except ConnectionLost as lost:
+                outcome = self._after_loss(lost, self._limit.stop(), seconds)
             self._check_open()  # else it was ended by who closed it, not by itself
             return self._nominal.outcome(outcome, self._edits)
 
