@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack
+
 import pytest
 
 from intercode.errors import ActionError, ImageError, TaskError, UsageError
@@ -185,3 +188,13 @@ def test_a_provider_that_has_not_loaded_it() -> None:
             PythonInterpreter(sandbox)
     finally:
         sandbox.close()
+
+
+def test_one_that_ends_in_a_process_with_very_many_files(python: PythonInterpreter) -> None:
+    """It may have hundreds of sandboxes: more than `select` can wait for."""
+    with ExitStack() as held:
+        for _ in range(1100):
+            held.enter_context(open(os.devnull))
+        for _ in range(2):  # the second one was started among them
+            said = python.execute("import os; os._exit(3)").observation
+            assert "ended with exit code 3" in said

@@ -253,7 +253,9 @@ def _left_well(run: _Run) -> bool:
 
 def _end(process: PythonProcess) -> str:
     """How it came to its end, in words."""
-    select.select([process.exit_fd], [], [], _EXIT_SECONDS)
+    poll = select.poll()
+    poll.register(process.exit_fd, select.POLLIN)
+    poll.poll(_EXIT_SECONDS * 1000)
     code = process.process.poll()
     if code is None:
         return "did not answer any more"
