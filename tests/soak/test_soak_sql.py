@@ -7,9 +7,11 @@ from contextlib import closing
 
 import pytest
 
+from envs.haste import haste
 from intercode.databases import get_engine
 from intercode.envs.sql import SqlEnv
 from intercode.sandbox.base import Limits
+from waiting import PATIENCE
 
 from .held import held, held_once
 
@@ -26,7 +28,8 @@ def episode(env: SqlEnv, number: int) -> None:
         env.step(f"CREATE TABLE extra_{number} (a INTEGER)")
         env.step("BEGIN")
     if number % 60 == 0:
-        env.step(ENDLESS)
+        with haste(env):
+            env.step(ENDLESS)
     env.step("submit")
 
 
@@ -38,7 +41,7 @@ def test_nothing_grows(name: str) -> None:
     before = held()
     with (
         closing(get_engine(name)) as engine,
-        closing(SqlEnv(engine=engine, limits=Limits(timeout=0.5))) as env,
+        closing(SqlEnv(engine=engine, limits=Limits(timeout=PATIENCE))) as env,
     ):
         for number in range(len(env.dataset)):  # every task's database is in the pools
             episode(env, number)
