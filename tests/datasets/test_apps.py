@@ -214,8 +214,8 @@ CHEATS = {
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[PythonEnv]:
-    # In haste for what takes for ever; what must succeed may take as long as a busy machine does.
-    hasty = replace(SUM, task_id="hasty", timeout=1.0)
+    # For what takes for ever: all else may take as long as a busy machine does.
+    hasty = replace(SUM, task_id="hasty", timeout=0.5)
     made = PythonEnv(Dataset([SUM, hasty], "sums"))
     yield made
     made.close()
@@ -236,7 +236,7 @@ def test_programs_read_and_print(env: PythonEnv, name: str) -> None:
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_scores_nothing(env: PythonEnv, name: str) -> None:
-    assert attempt(env, CHEATS[name], task_id="hasty") == 0.0
+    assert attempt(env, CHEATS[name], task_id="hasty" if name == "no end" else "sum") == 0.0
     assert env.sandbox.processes() == []
 
 

@@ -87,8 +87,8 @@ CHEATS = {
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[PythonEnv]:
-    # In haste for what takes for ever; what must succeed may take as long as a busy machine does.
-    hasty = replace(TASKS["add"], task_id="hasty", timeout=2.0)
+    # For what takes for ever: all else may take as long as a busy machine does.
+    hasty = replace(TASKS["add"], task_id="hasty", timeout=0.5)
     made = PythonEnv(Dataset([*TASKS, hasty]))
     yield made
     made.close()
@@ -96,7 +96,8 @@ def env() -> Iterator[PythonEnv]:
 
 @pytest.mark.parametrize("cheat", sorted(CHEATS))
 def test_a_cheat_scores_nothing(env: PythonEnv, cheat: str) -> None:
-    assert attempt(env, "hasty", CHEATS[cheat]) == 0.0
+    task_id = "hasty" if cheat == "an endless function" else "add"
+    assert attempt(env, task_id, CHEATS[cheat]) == 0.0
     assert len(failures(env)) == 3
     assert attempt(env, "add", ADD) == 1.0, "and it harms no later episode"
 
