@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from intercode.sandbox.native import cgroup
+from intercode.sandbox.native import syscalls as sc
+from waiting import eventually
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def intercode(*arguments: object) -> list[str]:
@@ -20,45 +24,39 @@ def intercode(*arguments: object) -> list[str]:
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill it, and wait until all that it had started is gone, too."""
-    started = descendants(process.pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    deadline = time.monotonic() + 60
-    # What was being started is found in its control group.
-    while alive := [pid for pid in started if runs(pid)] + inside(process.pid):
-        assert time.monotonic() < deadline, f"still alive: {alive}"
-        time.sleep(0.05)
+    with adopting():
+        ours = children()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+        def none_left() -> bool:
+            left = children() - ours
+            for pid in left:  # what it leaves is ours as soon as it has ended
+                os.waitpid(pid, os.WNOHANG)
+            return not left
+
+        assert eventually(none_left), f"still alive: {children() - ours}"
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Processes whose parent ends meanwhile are ours: even one that it was just starting."""
+    sc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        sc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+def children() -> set[int]:
+    """This process's, whichever of its threads has started them."""
+    found: set[int] = set()
+    for task in os.listdir("/proc/self/task"):
+        with suppress(OSError):  # the thread has just ended
+            found |= {*map(int, Path(f"/proc/self/task/{task}/children").read_text().split())}
+    return found
 
 
 def cgroups_of(pid: int) -> list[Path]:
     """The control groups of a process's sandboxes."""
     return [f for _, p in cgroup.parents() for f in Path(p).glob(f"{cgroup.PREFIX}{pid}-*")]
-
-
-def inside(pid: int) -> list[str]:
-    """What runs in those groups."""
-    found: list[str] = []
-    for folder in cgroups_of(pid):
-        for group in os.walk(folder):  # which passes over what is just being removed
-            with suppress(OSError):
-                found += Path(group[0], "cgroup.procs").read_text().split()
-    return found
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes below one, whichever of its threads has started them."""
-    found: set[int] = set()
-    with suppress(OSError):  # it has just ended
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError):  # the thread has
-                children = Path(f"/proc/{pid}/task/{task}/children").read_text()
-                found |= {int(child) for child in children.split()}
-    return found | {p for child in found for p in descendants(child)}
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
