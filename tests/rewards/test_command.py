@@ -71,10 +71,11 @@ CHEATS = {
 }
 
 
-@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS.keys())
+@pytest.mark.parametrize("cheat", CHEATS)
 def test_cheats_are_worth_nothing(sandbox: Sandbox, cheat: str) -> None:
-    # A pipe that nobody writes to is read from until the time is up.
-    assert act(sandbox, cheat, task=replace(TASK, timeout=1.0)) == 0.0
+    # A pipe that nobody writes to is read from until the time is up: no other is to be late.
+    task = replace(TASK, timeout=0.5) if cheat == "answer is a pipe" else TASK
+    assert act(sandbox, CHEATS[cheat], task=task) == 0.0
 
 
 HARMLESS = [
