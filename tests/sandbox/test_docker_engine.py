@@ -186,6 +186,9 @@ def test_what_is_begun_ahead_is_waited_for(
         return begin(*arguments)
 
     monkeypatch.setattr(containers, "start", slowly)
+    # What takes too long is not waited for: not here, however slow the machine is.
+    monkeypatch.setattr("intercode.sandbox.docker.pool._COMING_SECONDS", PATIENCE)
+    monkeypatch.setattr("intercode.sandbox.docker.provider._GONE_SECONDS", PATIENCE)
     provider = DockerProvider(reuse="never")
     label = f"{LEASE}={provider._prepared().lease}"
     sandboxes = [provider.start("host") for _ in range(2)]
