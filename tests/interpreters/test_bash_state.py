@@ -71,6 +71,17 @@ def test_exit(bash: BashInterpreter) -> None:
     assert output_of(bash, "echo $? $X") == "3 2\n"
 
 
+def test_an_exit_that_takes_long(bash: BashInterpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if we never saw the shell's end: it has said with what code it would."""
+    monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", 0.0)
+    shell = bash._shell
+    assert shell is not None
+    shell._poll.unregister(shell._exit)
+    done = bash.execute("X=2; exit 3", PATIENCE)
+    assert (done.exit_code, done.info["restarted"]) == (3, True)
+    assert output_of(bash, "echo $? $X") == "3 2\n"
+
+
 @pytest.mark.case(15)
 def test_logout_and_suspend(bash: BashInterpreter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", 0.5)  # it will not answer

@@ -31,6 +31,7 @@ from intercode.sandbox.output import OutputBuffer
 
 _GRACE_SECONDS = 2.0
 """How long a shell that was interrupted may take to tell its state: most take a millisecond."""
+_AGAIN_SECONDS = 0.1
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _CROWDED = 0.9
@@ -99,6 +100,7 @@ class BashInterpreter:
         The signal's trap is pending when the command that the shell waits for is killed, so that
         the rest of the action never runs.
         """
+        shell.take_output(run)  # nobody may have looked for long
         # What bash has to say about its killed children is our doing, not the action's.
         shown, run.output = run.output, OutputBuffer(0)
         shell.signal(TIMEOUT_SIGNAL)
@@ -106,9 +108,13 @@ class BashInterpreter:
             killed = self.sandbox.kill([*run.survivors, shell.pid])
             if self._crowded(killed + len(run.survivors)):
                 run.survivors = ()
+            again = time.monotonic() + _AGAIN_SECONDS
             grace = time.monotonic() + _GRACE_SECONDS
-            while run.frame is None and run.exit_code is None and time.monotonic() < grace:
-                shell.read(run, grace)
+            while not shell.read(run, min(again, grace)) and time.monotonic() < grace:
+                if time.monotonic() >= again:
+                    # It may have been about to start a command when the signal came.
+                    self.sandbox.kill([*run.survivors, shell.pid])
+                    again = time.monotonic() + _AGAIN_SECONDS
         self.sandbox.kill(run.survivors)
         self._await_exit(run, shell)
         run.output = shown
@@ -119,7 +125,7 @@ class BashInterpreter:
             shell.read(run, grace)
         if run.exit_code is None:
             self.sandbox.kill(run.survivors)
-            run.exit_code = _KILLED_CODE
+            run.exit_code = _KILLED_CODE if run.frame is None else run.frame.status
 
     def _crowded(self, processes: int) -> bool:
         return processes > _CROWDED * self.sandbox.limits.processes

@@ -128,10 +128,14 @@ class Shell:
         if run.frame is None and run.exit_code is None:
             return False
         # All that a foreground command printed is in the pipe by now; a background job may go on.
+        self.take_output(run)
+        return True
+
+    def take_output(self, run: Run) -> None:
+        """Take what has been printed by now."""
         most = run.output.total + _PIPE_SIZE
         while run.output.total < most and (data := _read_some(self._out)):
             run.output.add(data)
-        return True
 
     def _take(self, fd: int, ready: dict[int, int]) -> bytes:
         data = _read_some(fd)
