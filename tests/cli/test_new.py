@@ -105,6 +105,8 @@ def test_gold_gets_into_no_image(shop: Path, tmp_path: Path) -> None:
     shutil.copytree(shop, folder)
     with (folder / "Dockerfile").open("a") as file:
         file.write("COPY . /srv/all\n")
+    (folder / "__pycache__").mkdir(exist_ok=True)  # as Python leaves it of the reward
+    (folder / "__pycache__" / "reward.cpython-310.pyc").write_bytes(b"pears")
     env = make(str(folder))
     env.reset()
     assert env.step("ls /srv/all")[0].split() == ["Dockerfile", "files"]
