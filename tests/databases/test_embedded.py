@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from intercode.databases.embedded.session import EmbeddedSession
 from intercode.errors import DatabaseError, SandboxError, UsageError
 from intercode.sandbox import Limits
 from intercode.sandbox.base import Sandbox
+from waiting import eventually
 
 from .test_engines import value
 
@@ -208,6 +210,25 @@ def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source:
         thread.join()
     with closing(embedded.open(source)) as session:
         assert value(session, "SELECT count(*) FROM artist") == 4
+
+
+def test_an_interrupt_of_duckdb_that_comes_before_its_statement_comes_again() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    from intercode.databases.embedded.inside.duckdb import _Watch
+    from intercode.databases.embedded.inside.results import Collector
+
+    interrupts: list[float] = []
+    with duckdb.connect() as connection:
+
+        def interrupt() -> None:
+            interrupts.append(time.monotonic())
+            connection.interrupt()
+
+        watched = SimpleNamespace(interrupt=interrupt)
+        with _Watch(watched, Collector(0, 1, 1)), pytest.raises(duckdb.InterruptException):
+            assert eventually(lambda: interrupts)
+            connection.execute("SELECT count(*) FROM range(200000) a, range(200000) b")
+    assert len(interrupts) > 1
 
 
 def test_duckdb_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from intercode.databases.embedded.inside import files
 from intercode.databases.embedded.inside.results import Collector, Message
 from intercode.databases.embedded.inside.serve import serve
 
+_AGAIN_SECONDS = 0.05
 _BATCH = 256
 _READ_ONLY = "read-only mode"
 _LINE = re.compile(r"\n\nLINE (\d+): ([^\n]*)\n( *)\^.*", re.DOTALL)
@@ -213,14 +214,23 @@ class _Watch:
     """For its duration, a connection is interrupted at the time limit."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> None:
-        self.timer = threading.Timer(max(collector.left_seconds(), 0), connection.interrupt)
+        self.connection, self.collector = connection, collector
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.strike)
 
     def __enter__(self) -> None:
-        self.timer.start()
+        self.thread.start()
 
     def __exit__(self, *_: object) -> None:
-        self.timer.cancel()
-        self.timer.join()
+        self.over.set()
+        self.thread.join()
+
+    def strike(self) -> None:
+        """Interrupt, and again: DuckDB forgets it where a statement is only about to begin."""
+        left = self.collector.left_seconds()
+        while not self.over.wait(max(left, 0)):
+            self.connection.interrupt()
+            left = _AGAIN_SECONDS
 
 
 def _rows(connection: duckdb.DuckDBPyConnection) -> Iterator[Any]:
