@@ -7,7 +7,6 @@ import re
 import pytest
 
 from intercode.interpreters.python import PythonInterpreter
-from intercode.sandbox.base import MIB
 from waiting import PATIENCE, eventually
 
 from .conftest import OpenPython
@@ -110,7 +109,15 @@ INTERRUPTED = {
     "a lock": "import threading\nlock = threading.Lock(); lock.acquire(); lock.acquire()",
     "a repr": "class A:\n    def __repr__(self):\n        while True: pass\nA()",
     "a text": "class E(Exception):\n    def __str__(self):\n        while True: pass\nraise E",
-    "a comprehension": "[None for _ in iter(int, 1)] and 0",
+    "a comprehension": "[None for n in iter(int, 1) if n] and 0",
+    "a program that is begun late": """
+import os, signal
+def again(*_):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.system("sleep 999")
+signal.signal(signal.SIGINT, again)
+while True: pass
+""",
 }
 
 
@@ -119,7 +126,7 @@ def test_a_time_limit_interrupts(
     open_python: OpenPython, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setattr("intercode.interpreters.python._GRACE_SECONDS", PATIENCE)  # it heeds it
-    python = open_python(timeout=PATIENCE, memory=4096 * MIB)
+    python = open_python(timeout=PATIENCE)
     assert python.execute("kept = 5").ok
     done = python.execute(INTERRUPTED[case], 0.4)
     assert "[timed out after 0.4 s]\n[interrupted: " in done.observation
@@ -133,6 +140,7 @@ def test_a_time_limit_interrupts(
     "action",
     [
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('/tmp/deaf', 'w')\nwhile True: pass",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
         "open('/tmp/deaf', 'w'); os.kill(os.getpid(), signal.SIGSTOP)",
     ],
 )
@@ -165,7 +173,8 @@ def test_much_output_is_cut(open_python: OpenPython) -> None:
     assert value.endswith("b'\n")
 
 
-def test_a_flood_is_stopped(open_python: OpenPython) -> None:
+def test_a_flood_is_stopped(open_python: OpenPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intercode.interpreters.python._GRACE_SECONDS", PATIENCE)  # it heeds it
     python = open_python(output=2000, timeout=PATIENCE)
     python.execute("kept = 5")
     done = python.execute("while True: print('x' * 1000)")

@@ -168,10 +168,11 @@ class PythonInterpreter:
     def _stop(self, run: _Run) -> None:
         """Interrupt it, and if it does not heed that, give it up."""
         grace = time.monotonic() + _GRACE_SECONDS
-        if self._process.pid is not None:
-            # What it waits for, and what would go on behind its back.
-            self.sandbox.kill([self._process.pid])
         while not run.over and time.monotonic() < grace:
+            if self._process.pid is not None:
+                # What it waits for, and what would go on behind its back; again, for it may have
+                # been about to start that.
+                self.sandbox.kill([self._process.pid])
             self._process.process.signal(signal.SIGINT)
             again = time.monotonic() + _AGAIN_SECONDS
             while not run.over and time.monotonic() < again:
