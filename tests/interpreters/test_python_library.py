@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -82,6 +83,7 @@ def test_a_compiled_file_is_used_if_it_fits(folder: Path, stale: bool) -> None:
 
 
 def test_nobody_can_write_to_it(folder: Path) -> None:
+    gc.collect()  # else others, of tests before, could go while their ranges are looked at
     library = Library(str(folder))
     with pytest.raises(TypeError):
         library._data[0:1] = b"x"
