@@ -20,6 +20,7 @@ from intercode.paper.python_session import (
     submitted,
 )
 from intercode.task import Dataset, Task
+from waiting import PATIENCE
 
 TASK = Task(
     "1",
@@ -103,7 +104,8 @@ class Impatient(PaperPython):
         return super()._ask(request, source)
 
 
-def test_a_loop_ends_at_the_time_limit_and_fails_its_test(python_provider):
+def test_a_loop_ends_at_the_time_limit_and_fails_its_test(python_provider, monkeypatch):
+    monkeypatch.setattr("intercode.interpreters.python._GRACE_SECONDS", PATIENCE)  # it heeds it
     sandbox = python_provider.start("host", LIMITS)
     with closing(sandbox), closing(Impatient(sandbox)) as session:
         assert session.step("x = 1\nwhile True: pass") == FAILED + LATE
