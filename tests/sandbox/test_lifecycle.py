@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -216,6 +216,37 @@ def test_a_program_that_is_lost_with_its_sandbox_has_no_exit_code() -> None:
             env.step("submit")
         killer.join()
         assert (env.episode.status, env.episode.score) == ("error", None)
+    provider.close()
+
+
+def opened() -> set[str]:
+    """What this process has open, by names like ``pipe:[4711]``."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # it has just been closed
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return found
+
+
+def test_a_program_is_closed_while_its_sandbox_dies() -> None:
+    provider, marker = NativeProvider(), new_marker()
+    sandbox = provider.start("host")
+    program = sandbox.popen(["sleep", marker], channels={})
+    wait_for(marker)
+    stat = Path(f"/proc/{marked(marker)[0]}/stat").read_text()
+    process_1 = int(stat.rpartition(")")[2].split()[1])
+    os.kill(process_1, signal.SIGSTOP)
+
+    def die() -> None:
+        eventually(sandbox._lock.locked)  # it has been asked, and cannot answer
+        os.kill(process_1, signal.SIGKILL)
+
+    pipes = {os.readlink(f"/proc/self/fd/{fd}") for fd in (program.fds[1], program.exit_fd)}
+    killer = threading.Thread(target=die)
+    killer.start()
+    program.close()
+    killer.join()
+    assert len(pipes) == 2 and not pipes & opened()
     provider.close()
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from intercode.errors import SandboxError
 from intercode.sandbox.base import Completed
 from intercode.sandbox.output import OutputBuffer
 
@@ -67,7 +68,7 @@ class NativeProcess:
         if self._closed:
             return
         self._closed = True
-        with suppress(OSError):
+        with suppress(OSError, SandboxError):  # the sandbox may die just now, and it with it
             self.signal(signal.SIGKILL)
         for fd in (*self._fds.values(), self._exit_fd):
             os.close(fd)
