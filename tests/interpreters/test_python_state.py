@@ -11,6 +11,7 @@ from intercode.errors import ActionError, ImageError, TaskError, UsageError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import provider
 from intercode.sandbox import get_provider
+from waiting import PATIENCE
 
 from .conftest import OpenPython
 
@@ -198,3 +199,17 @@ def test_one_that_ends_in_a_process_with_very_many_files(python: PythonInterpret
         for _ in range(2):  # the second one was started among them
             said = python.execute("import os; os._exit(3)").observation
             assert "ended with exit code 3" in said
+
+
+def test_one_whose_start_outlasts_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its action is interrupted like any other: an interrupt would end what only starts."""
+    monkeypatch.setattr("intercode.interpreters.python._GRACE_SECONDS", PATIENCE)
+    sandbox = provider().start()
+    script = b'#!/bin/sh\nsleep 1\nexec /usr/bin/python3 "$@"\n'
+    sandbox.write_file("/root/slow", script, 0o755)
+    python = PythonInterpreter(sandbox, "/root/slow")
+    done = python.execute("while True: pass", 0.1)
+    assert done.info == {"timed_out": True, "interrupted": True}
+    assert python.execute("1 + 1", PATIENCE).observation == "2\n"
+    python.close()
+    sandbox.close()

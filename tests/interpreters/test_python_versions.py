@@ -62,7 +62,7 @@ def test_it_runs(version: str) -> None:
         )
         os.close(write)
         frames = python_wire.Frames(1 << 20).feed(answers.read())
-    assert frames == [(1, 0, b""), (2, 1, b""), (4, 2, b"3"), (1, 3, b"")]
+    assert frames == [(5, 0, b""), (1, 0, b""), (2, 1, b""), (4, 2, b"3"), (1, 3, b"")]
     lines = [line for line in done.stdout.decode().splitlines() if set(line) - set(" ^~")]
     assert lines == [
         "21",

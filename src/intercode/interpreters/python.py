@@ -84,6 +84,7 @@ class PythonInterpreter:
         self._number = 0
         self._pending = OutputBuffer(sandbox.limits.output)
         self._gone = False
+        self._started = False
         self._process = start(sandbox, SESSION, python)
         if said := self._run_prelude():
             self.close()
@@ -173,7 +174,8 @@ class PythonInterpreter:
                 # What it waits for, and what would go on behind its back; again, for it may have
                 # been about to start that.
                 self.sandbox.kill([self._process.pid])
-            self._process.process.signal(signal.SIGINT)
+            if self._started:
+                self._process.process.signal(signal.SIGINT)
             again = time.monotonic() + _AGAIN_SECONDS
             while not run.over and time.monotonic() < again:
                 self._read(run, again)
@@ -213,7 +215,9 @@ class PythonInterpreter:
         if frames is None:
             run.closed.add(self._process.control)
         for status, number, code in frames or ():
-            if number == run.number:
+            if status == worker.STARTED:
+                self._started = True
+            elif number == run.number:
                 run.status, run.code = status, code.decode(errors="replace")
 
     def _finish(self, run: _Run, seconds: float) -> list[str]:
@@ -239,6 +243,7 @@ class PythonInterpreter:
     def _restart(self) -> None:
         self._process.close()
         self.sandbox.kill()
+        self._started = False
         try:
             self._process = start(self.sandbox, SESSION, self._python)
         except ImageError:

@@ -29,6 +29,8 @@ __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any fu
 
 DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
 """How an action ended: the kinds of a reply, whose payload is an exit's code."""
+STARTED = 5
+"""What is said first: from here on an interrupt ends an action, and never the worker."""
 _NAME = "<action %d>"
 _ONLY_TREE = 0x400
 _FEWEST_FRAMES = 500
@@ -223,6 +225,8 @@ def serve(channel: Channel, out: int, limit: int) -> None:
     again, but for an action. A reply that comes twice does no harm.
     """
     session = Session(out, limit)
+    _handle(_sigint, session._interrupt)
+    channel.send(STARTED)
     reply = 0, -1, b""
     while True:
         try:
