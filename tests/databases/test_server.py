@@ -19,7 +19,7 @@ from intercode.databases.servers import supervisor
 from intercode.databases.servers.private import Server, find_binary, start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, UsageError
 from intercode.folders import cache_root
-from waiting import eventually
+from waiting import eventually, new_marker
 
 from .conftest import there_is
 
@@ -107,6 +107,23 @@ def test_nothing_is_left_after_a_kill(product: str, whom: str) -> None:
     owner.stdout.close()
     START[product]().close()
     assert nothing_is_left(folder)
+
+
+def test_what_a_server_has_started_ends_before_its_folder_goes(tmp_path: Path) -> None:
+    folder, pid, seen = (tmp_path / name for name in ("folder", "pid", "seen"))
+    folder.mkdir()
+    child = f"echo $$ > {pid}; while test -e {folder}; do sleep 0.01; done; echo gone > {seen}"
+    who = (folder, os.geteuid(), os.getegid(), 0, int(signal.SIGKILL))
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-I", "-S", supervisor.__file__, *map(str, who)),
+            *("/bin/sh", "-c", f"setsid /bin/sh -c '{child}' & exec sleep {new_marker()}"),
+        ],
+        stdin=subprocess.PIPE,
+    ):
+        assert eventually(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    assert not folder.exists()
+    assert not Path("/proc", pid.read_text().strip()).exists() and not seen.exists()
 
 
 def test_the_folder_of_a_living_owner_is_not_swept(product: str) -> None:

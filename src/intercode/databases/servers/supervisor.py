@@ -23,6 +23,7 @@ import subprocess
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 10.0  # PostgreSQL itself kills what has not ended after 5
 
 
@@ -32,6 +33,7 @@ def main(arguments: list[str]) -> int:
     change = int(uid) != os.geteuid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing the pipe
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the server leaves is ours to end
     try:
         with open(os.path.join(folder, "log"), "ab") as log:  # noqa: PTH118, PTH123 - starts fast
             server = subprocess.Popen(
@@ -83,9 +85,23 @@ def _end(server: subprocess.Popen[bytes], ending: int) -> None:
     except subprocess.TimeoutExpired:
         server.kill()
         server.wait()
-    # What it has started itself is in its session; give the kernel's word for "nobody left".
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
+    _end_children()
+
+
+def _end_children() -> None:
+    """End what the server had started, in whatever session: it is our child now.
+
+    Who still answered when the folder goes would tell an agent that files are missing.
+    """
+    while True:
+        with open("/proc/thread-self/children") as children:  # noqa: PTH123 - starts fast
+            for pid in children.read().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)  # then what that one had started is our child, too
+        except ChildProcessError:
+            return
 
 
 if __name__ == "__main__":
