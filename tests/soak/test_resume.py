@@ -7,6 +7,7 @@ With other moments::
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -62,6 +63,7 @@ make = Agents()
 
 @pytest.mark.timeout(1200)  # a minute or two where the machine is not busy
 def test_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    gc.collect()  # what other tests have left goes now, and not between our two looks
     (tmp_path / "agent.py").write_text(AGENT)
     tasks = [{"task_id": f"t{n}", "query": "Say it.", "gold": f"echo {n}"} for n in range(TASKS)]
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
