@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "shop.sql").write_text(ROWS)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        bash = ["bash", "--data", "tasks.json", "--timeout", "5", "--out", "bash"]
+        bash = ["bash", "--data", "tasks.json", "--timeout", "50", "--out", "bash"]
         sql = ["sql", "--data", "sql.json", "--databases", "shop.sql", "--out", "sql"]
         assert main(["run", *bash, "--limit", "3", "--quiet"]) == 0
         assert main(["run", *sql, "--agent", "agent.py:make", "--max-turns", "3", "--quiet"]) == 0
@@ -140,16 +140,16 @@ def test_what_has_changed_is_refused(here: Path, capsys: pytest.CaptureFixture[s
     assert [one["what"] for one in found["differences"]] == ["dataset.digest"]
     assert rescored(capsys, *arguments, "--accept", "dataset")["ways"] == {"record": 3}
     record = json.loads((here / "bash" / "run.json").read_text())
-    record["env"]["limits"]["timeout"] = 9.0
+    record["env"]["limits"]["timeout"] = 90.0
     write(here / "bash" / "run.json", record)
     capsys.readouterr()
     assert main(["rescore", "bash", "--reward", "reward.py:tidy", "--quiet"]) == 2
-    assert "env.limits.timeout: recorded 9.0, now 5.0" in capsys.readouterr().err
+    assert "env.limits.timeout: recorded 90.0, now 50.0" in capsys.readouterr().err
     assert not (here / "bash-rescored-tidy").exists()
     accepted = ("--accept", "env.limits")
     found = rescored(capsys, "bash", "--reward", "reward.py:tidy", *accepted, code=1)
     session = read_manifest(Path(found["run"]))["sessions"][0]
-    assert session["differs"] == {"env.limits.timeout": 5.0}
+    assert session["differs"] == {"env.limits.timeout": 50.0}
     assert session["locked"]["accepted"] == ["env.limits"]
     del record["sessions"][0]["options"]
     write(here / "bash" / "run.json", record)

@@ -97,11 +97,11 @@ def test_bad_options_are_refused_before_anything_starts(
 
 def test_selection_epochs_and_limits(cli: Run, data: Path) -> None:
     options = ["--task", "touch", "--task", "hello", "--epochs", 2, "--out", "run", "--json"]
-    limits = ["--timeout", 5, "--memory", "256M", "--processes", 50, "--max-turns", 3]
+    limits = ["--timeout", 50, "--memory", "256M", "--processes", 50, "--max-turns", 3]
     assert parsed(cli("run", "bash", "--data", data, *options, *limits))["planned"] == 4
     manifest = parsed(cli("report", "run", "--json"))["manifest"]
     assert manifest["env"]["limits"]["memory"] == 256 << 20
-    assert manifest["env"]["limits"]["timeout"] == 5.0
+    assert manifest["env"]["limits"]["timeout"] == 50.0
     assert manifest["env"]["max_turns"] == 3
     assert manifest["env"]["images"]["host"]
     told = cli("run", "bash", "--data", data, "--out", "run", code=1).stderr
