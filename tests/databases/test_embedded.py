@@ -23,8 +23,6 @@ from waiting import eventually
 
 from .test_engines import value
 
-pytestmark = pytest.mark.timeout(120)
-
 INSERT = "INSERT INTO artist VALUES (5, 'New', NULL, NULL)"
 HARD = "SELECT length(replace(hex(zeroblob(100000000)), '0', 'ab'))"
 """One step of SQLite's that takes long: it looks at no clock within."""

@@ -22,8 +22,6 @@ from intercode.errors import DatabaseError
 
 from .test_engines import rows
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def make(path: Path, then: Callable[[sqlite3.Connection], object] = lambda c: None) -> Path:
     with closing(sqlite3.connect(path)) as connection:

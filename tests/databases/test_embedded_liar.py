@@ -18,7 +18,7 @@ from intercode.sandbox.native.provider import NativeProvider
 
 from .worker_liar import ANSWERS
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.defends("escape", "host DoS")]
+pytestmark = pytest.mark.defends("escape", "host DoS")
 
 
 @pytest.fixture(scope="module")

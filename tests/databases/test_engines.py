@@ -14,8 +14,6 @@ from intercode.errors import ActionError, OutputLimitError, SandboxError
 
 from .conftest import TABLES, Open
 
-pytestmark = pytest.mark.timeout(120)
-
 _TEN = "(SELECT 0 AS d UNION ALL " + " UNION ALL ".join(f"SELECT {n}" for n in range(1, 10)) + ")"
 MANY = "SELECT a.d FROM " + ", ".join(f"{_TEN} {name}" for name in ("a", "b", "c", "e", "f"))
 """A result of 100,000 rows."""

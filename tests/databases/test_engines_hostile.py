@@ -10,8 +10,6 @@ from intercode.errors import DatabaseError
 from .conftest import Open
 from .test_engines import value
 
-pytestmark = [pytest.mark.timeout(120)]
-
 REFUSED = {
     "sqlite": [
         "ATTACH '/tmp/other.sqlite' AS other",

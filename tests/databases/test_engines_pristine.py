@@ -14,8 +14,6 @@ from intercode.databases import Engine, Session, Source
 from .conftest import TABLES, Open
 from .test_engines import MANY, endless, value
 
-pytestmark = pytest.mark.timeout(280)
-
 SESSIONS = 64
 
 WRITES = {

@@ -19,8 +19,6 @@ from .conftest import there_is
 from .test_engines import rows, value
 from .upstream import SPIDER, needs_upstream
 
-pytestmark = pytest.mark.timeout(120)
-
 SNEAKY = [
     ["SET SESSION TRANSACTION READ WRITE; INSERT INTO artist VALUES (9, 'x', NULL, NULL); "
      "SET SESSION TRANSACTION READ ONLY"],

@@ -17,8 +17,6 @@ from intercode.databases.servers.private import start_postgresql
 from .conftest import there_is
 from .test_engines import rows, value
 
-pytestmark = pytest.mark.timeout(120)
-
 WRITE = "INSERT INTO artist VALUES (9, 'x', NULL, NULL)"
 ON = "SELECT set_config('default_transaction_read_only', 'on', false)"
 OFF = "SELECT set_config('default_transaction_read_only', 'off', false)"

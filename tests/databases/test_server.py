@@ -23,8 +23,6 @@ from waiting import eventually, new_marker
 
 from .conftest import there_is
 
-pytestmark = pytest.mark.timeout(120)
-
 START = {"mysql": start_mariadb, "postgresql": start_postgresql}
 AS_USER = Path(__file__).parents[1] / "sandbox" / "as_user.py"
 DATA = {"mysql": "mysql", "postgresql": "base"}

@@ -22,8 +22,6 @@ from intercode.errors import DatabaseError, SandboxClosedError, UsageError
 from .conftest import TABLES, there_is
 from .test_engines import value
 
-pytestmark = pytest.mark.timeout(120)
-
 NAMES = ["mysql", "postgresql"]
 KILLS_ITSELF = {
     "mysql": "KILL CONNECTION_ID()",

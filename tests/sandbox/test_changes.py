@@ -14,7 +14,7 @@ from intercode.sandbox import Change, Sandbox
 
 from . import Run, Start
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.docker.provider import DockerProvider
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 # d and e are folders of the image, f and g its files, the others are not there.
 NAMES = [b"d", b"e", b"f", b"g", b"new\nline", b"\xff\xfe", b"-x y"]
@@ -131,7 +131,7 @@ def difference(before: dict[str, Entry], after: dict[str, Entry]) -> list[tuple[
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_changes_are_the_difference_of_two_walks(provider: Provider, image: str) -> None:
     # To compare with a snapshot, a provider of containers starts one more.
     most = 12 if isinstance(provider, DockerProvider) else 40

@@ -135,7 +135,7 @@ OPERATIONS = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_two_generations_agree_with_walks(provider: Provider, image: str) -> None:
     # To compare with a snapshot, a provider of containers starts one more.
     most = 8 if isinstance(provider, DockerProvider) else 100

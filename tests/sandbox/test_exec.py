@@ -11,7 +11,7 @@ from intercode.sandbox import Completed, Sandbox
 
 from . import Run, Start
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 SOON = 25.0
 """Seconds that nothing here may take, however busy the machine is."""
 SOME_TIME = (0.3, 3.0, 30.0)

@@ -11,7 +11,7 @@ from intercode.sandbox import Sandbox
 
 from . import Run, Start
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 
 @pytest.mark.inspect("write_text", "write_binary", "write_zero_length", "read_text", "read_binary")

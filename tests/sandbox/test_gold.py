@@ -8,7 +8,7 @@ from intercode.envs.bash import BashEnv
 from intercode.sandbox import Limits
 from intercode.task import Dataset, Task
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 GOLD, CHECK = "gold-0f3a77", "verification-0f3a77"
 SEARCH = (

@@ -15,7 +15,7 @@ from intercode.sandbox.images import cache_root
 
 from . import Run, Start, not_for_docker
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 CANARY = f"intercode-canary-{os.getpid()}"
 REPOSITORY = Path(__file__).parents[2]
 

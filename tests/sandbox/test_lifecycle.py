@@ -24,7 +24,7 @@ from waiting import PATIENCE, eventually, new_marker
 
 from . import Run, Start
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 
 def marked(marker: str) -> list[int]:

@@ -8,7 +8,7 @@ from intercode.sandbox import Limits, Provider, Sandbox
 
 from . import Run, Start, not_for_docker
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 MIB = 1 << 20
 
 

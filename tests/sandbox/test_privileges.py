@@ -15,7 +15,7 @@ from intercode.sandbox import Provider, Sandbox
 
 from . import Run, Start
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 X86 = platform.machine() == "x86_64"
 NEWUSER = 0x10000000

@@ -18,7 +18,7 @@ from intercode.errors import SandboxClosedError, SandboxError
 from intercode.sandbox import Limits, Provider, Sandbox, Worker
 from intercode.sandbox.native.provider import NativeProvider
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.ordinary]
+pytestmark = pytest.mark.ordinary
 
 MODULE = "worker_probe"
 
