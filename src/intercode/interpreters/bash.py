@@ -32,6 +32,7 @@ from intercode.sandbox.output import OutputBuffer
 _GRACE_SECONDS = 2.0
 """How long a shell that was interrupted may take to tell its state: most take a millisecond."""
 _AGAIN_SECONDS = 0.1
+"""After how long what it may have started meanwhile is killed, too."""
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _CROWDED = 0.9

@@ -84,7 +84,6 @@ class PythonInterpreter:
         self._number = 0
         self._pending = OutputBuffer(sandbox.limits.output)
         self._gone = False
-        self._started = False
         self._process = start(sandbox, SESSION, python)
         if said := self._run_prelude():
             self.close()
@@ -174,7 +173,7 @@ class PythonInterpreter:
                 # What it waits for, and what would go on behind its back; again, for it may have
                 # been about to start that.
                 self.sandbox.kill([self._process.pid])
-            if self._started:
+            if self._process.started:
                 self._process.process.signal(signal.SIGINT)
             again = time.monotonic() + _AGAIN_SECONDS
             while not run.over and time.monotonic() < again:
@@ -216,7 +215,7 @@ class PythonInterpreter:
             run.closed.add(self._process.control)
         for status, number, code in frames or ():
             if status == worker.STARTED:
-                self._started = True
+                self._process.started = True
             elif number == run.number:
                 run.status, run.code = status, code.decode(errors="replace")
 
@@ -243,7 +242,6 @@ class PythonInterpreter:
     def _restart(self) -> None:
         self._process.close()
         self.sandbox.kill()
-        self._started = False
         try:
             self._process = start(self.sandbox, SESSION, self._python)
         except ImageError:

@@ -95,6 +95,8 @@ class PythonProcess:
         self.out = out
         self.pid: int | None = getattr(process, "pid", None)
         """As seen inside."""
+        self.started = False
+        """Whether it has said that an interrupt would reach its action, not end it."""
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
         for fd in {read, write, out} - {-1}:

@@ -26,6 +26,7 @@ from intercode.databases.embedded.inside.results import Collector, Message
 from intercode.databases.embedded.inside.serve import serve
 
 _AGAIN_SECONDS = 0.05
+"""From one interrupt to the next."""
 _BATCH = 256
 _READ_ONLY = "read-only mode"
 _LINE = re.compile(r"\n\nLINE (\d+): ([^\n]*)\n( *)\^.*", re.DOTALL)
