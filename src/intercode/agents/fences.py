@@ -6,11 +6,12 @@ by another one: who writes a README writes fences.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
+
+from intercode.syntax import parse
 
 TAGS: Mapping[str, frozenset[str]] = {
     "bash": frozenset(
@@ -37,7 +38,6 @@ _ELEMENT = re.compile(
     r"(?P<code>.*?)(?P<end></(?P=name)>[ \t]*$|\Z)",
     re.DOTALL | re.IGNORECASE | re.MULTILINE,
 )
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +178,8 @@ def _on_one_line(match: re.Match[str]) -> Block:
 
 def is_python(text: str) -> bool:
     """Whether it is Python from its beginning to its end."""
-    # Without odd escapes, of which the parser would warn; warnings are silenced for all threads.
-    plain = _ESCAPE.sub(lambda m: m[0] if m[1] in "\n'\"\\" else f"_{m[1]}", text)
     try:
-        ast.parse(plain)
+        parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True

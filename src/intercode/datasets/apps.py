@@ -8,10 +8,8 @@ is called, else the submission is a program that reads and prints.
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 from intercode.datasets.files import read_rows
 from intercode.datasets.layout import locate
 from intercode.errors import TaskError
+from intercode.syntax import parse
 from intercode.task import Dataset, Task
 
 SPLITS = ("test", "train")
@@ -209,9 +208,7 @@ def _solutions(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_python(source: str) -> bool:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a solution: it is as it is
-            return bool(ast.parse(source).body) and "\0" not in source
+        return bool(parse(source).body) and "\0" not in source
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 

@@ -30,6 +30,11 @@ _SHOWN = 20
 
 _ADVICE = (
     ("dataset", "take the tasks as they were, from {source}"),
+    (
+        "env.images.host",
+        "put back what was installed, removed or upgraded on this machine since; "
+        "an image 'debian:…' does not follow it",
+    ),
     ("env.images", "build the image from what it was built from"),
     ("env.engine", "use the database engine that was used"),
     ("env.reward_digest", "take the reward's file as it was, or name another with --reward"),

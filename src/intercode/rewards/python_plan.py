@@ -11,13 +11,13 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from intercode.errors import TaskError
+from intercode.syntax import parse
 from intercode.task import Task
 
 
@@ -112,9 +112,7 @@ class _Source:
         self.called: set[str] = set()
         for piece in pieces:
             try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of the task's source: it is as it is
-                    tree = ast.parse(piece)
+                tree = parse(piece)
             except (SyntaxError, ValueError, RecursionError) as error:
                 raise TaskError(f"task {task.task_id!r}: no Python: {error}: {piece}") from None
             for node in ast.walk(tree):

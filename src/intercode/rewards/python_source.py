@@ -9,9 +9,9 @@ long.
 from __future__ import annotations
 
 import ast
-import warnings
 
 from intercode.episode import Episode
+from intercode.syntax import parse
 
 _DEFINITIONS = (
     ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
@@ -36,9 +36,7 @@ def session_source(episode: Episode) -> list[str]:
 def definitions(source: str) -> str:
     """The imports, functions and classes at the top level of a source; empty if it is no Python."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the agent's source, and not for our terminal
-            tree = ast.parse(source)
+        tree = parse(source)
         tree.body = [node for node in tree.body if isinstance(node, _DEFINITIONS)]
         return ast.unparse(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -41,6 +41,9 @@ _SETS_MORE = re.compile(
     r"\b(?:GLOBAL|PERSIST|PERSIST_ONLY|PASSWORD|ROLE|SQL_LOG_BIN)\b", re.IGNORECASE
 )
 
+_LARGE = 1 << 24
+"""Characters of a dump that is not kept in memory."""
+
 
 def read(path: Path) -> str:
     """The text of a dump; bytes that are not UTF-8 are kept, as ``surrogateescape`` keeps them.
@@ -102,14 +105,9 @@ def section(text: str, name: str) -> list[str]:
         TaskError: The dump is torn, or has no such database.
     """
     kept: list[str] = []
-    here: str | None = None
     found = False
-    for statement in statements(text):
-        meaning = plain(statement)
-        if named := _DATABASE.match(meaning):
-            here = named[1].replace("``", "`") if named[1] else named[2]
-            found = found or here == name
-            continue
+    for here, statement, meaning in _split(text) if len(text) < _LARGE else _statements_of(text):
+        found = found or here == name
         makes = here == name and _MAKES.match(meaning)
         sets = here in (name, None) and _SETS.match(meaning) and not _SETS_MORE.search(meaning)
         if makes or sets:
@@ -117,6 +115,21 @@ def section(text: str, name: str) -> list[str]:
     if not found:
         raise TaskError(f"the dump has no database {name!r}")
     return kept
+
+
+def _statements_of(text: str) -> Iterator[tuple[str | None, str, str]]:
+    """Each statement after the name of the database that it is in, and before its meaning."""
+    here: str | None = None
+    for statement in statements(text):
+        meaning = plain(statement)
+        if named := _DATABASE.match(meaning):
+            here = named[1].replace("``", "`") if named[1] else named[2]
+        yield here, statement, meaning
+
+
+@lru_cache(maxsize=1)  # whoever asks for one database of a dump asks for the others, too
+def _split(text: str) -> list[tuple[str | None, str, str]]:
+    return list(_statements_of(text))
 
 
 @lru_cache(maxsize=16)

@@ -62,6 +62,8 @@ _COPIED = (
     "protocols",
     "services",
 )
+_UNFINISHED = (".dpkg-new", ".dpkg-tmp")
+"""Endings of files that dpkg has not finished writing."""
 _SYSTEM_USERS = """\
 root 0 0 /root /bin/bash
 daemon 1 1 /usr/sbin
@@ -131,8 +133,13 @@ def make(argument: str, context: Context) -> Image:
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     _check_programs()
-    template = Image(name=SPEC, digest=_digest(), layers=(), host=True)
-    return context.cache.build(template, SPEC, _fill, context.progress)
+    files, alternatives = _files(), _alternatives()
+    template = Image(name=SPEC, digest=_digest(files, alternatives), layers=(), host=True)
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        return _fill(layer, files, alternatives)
+
+    return context.cache.build(template, SPEC, fill, context.progress)
 
 
 def _check_programs() -> None:
@@ -148,35 +155,57 @@ def _check_programs() -> None:
         )
 
 
-def _digest() -> str:
-    """Of all that is copied, and of the state of the machine's programs."""
+def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
+    """Of all that is copied, and of the machine's programs."""
     parts: list[str | bytes] = [SPEC, VERSION, *host_mounts()]
-    for name, text in _texts().items():
-        parts += [name, text]
-    for name in _COPIED:
-        path = _ETC / name
-        if path.is_file():
-            parts += [name, path.read_bytes()]
-        elif path.is_dir():
-            for file in sorted(path.iterdir()):
-                parts += [f"{name}/{file.name}", file.read_bytes() if file.is_file() else b""]
-    for name, target in sorted(_alternatives().items()):
+    for name, data in files.items():
+        parts += [name, data]
+    for name, target in sorted(alternatives.items()):
         parts += [name, target]
-    # A package manager that adds, removes or upgrades a program changes these folders' times.
-    for folder in SEARCH_PATH.split(":"):
-        if Path(folder).is_dir():
-            parts += [folder, str(Path(folder).stat().st_mtime_ns)]
+    for folder in dict.fromkeys(os.path.realpath(name) for name in SEARCH_PATH.split(":")):
+        parts += [folder, *_programs(folder)]
     return digest_of(*parts)
 
 
-def _alternatives() -> Mapping[str, str]:
-    folder = _ETC / "alternatives"
+def _programs(folder: str) -> list[str]:
+    """List a folder's programs, sorted, each with its mode, size and time, or its link's target.
+
+    The times are the packages' own, not those of the installation: after a package was installed
+    and removed again, the list is the same as before.
+    """
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(_UNFINISHED):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+                info = entry.stat(follow_symlinks=False)
+                facts = f"{info.st_size} {info.st_mtime_ns}"
+                if entry.is_symlink():  # some are made when a package is installed
+                    facts = os.readlink(entry.path)  # noqa: PTH115 - it is one of thousands
+                found.append(f"{entry.name}\0{info.st_mode:o} {facts}")
+    return sorted(found)
+
+
+def _alternatives() -> dict[str, str]:
+    found = {}
+    for path in _finished(_ETC / "alternatives"):
+        with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+            if path.is_symlink():
+                found[path.name] = str(path.readlink())
+    return found
+
+
+def _finished(folder: Path) -> list[Path]:
+    """The files of a folder, if there is one."""
     if not folder.is_dir():
-        return {}
-    return {path.name: str(path.readlink()) for path in folder.iterdir() if path.is_symlink()}
+        return []
+    return sorted(path for path in folder.iterdir() if not path.name.endswith(_UNFINISHED))
 
 
-def _fill(layer: Path, lock: int) -> Mapping[str, object]:
+def _fill(
+    layer: Path, files: Mapping[str, bytes], alternatives: Mapping[str, str]
+) -> Mapping[str, object]:
     for name in (*_FOLDERS, "etc/alternatives"):
         (layer / name).mkdir(parents=True, exist_ok=True)
     for name in _SYSTEM_FOLDERS:
@@ -187,24 +216,24 @@ def _fill(layer: Path, lock: int) -> Mapping[str, object]:
             (layer / name).mkdir()
     for name, target in _LINKS.items():
         (layer / name).symlink_to(target)
-    for name, target in _alternatives().items():
+    for name, target in alternatives.items():
         (layer / "etc/alternatives" / name).symlink_to(target)
-    for name in _COPIED:
-        _copy(_ETC / name, layer / "etc" / name)
-    for name, text in _texts().items():
-        (layer / "etc" / name).write_text(text, encoding="utf-8")
+    for name, data in files.items():
+        (layer / "etc" / name).parent.mkdir(exist_ok=True)
+        (layer / "etc" / name).write_bytes(data)
     _set_modes(layer)
     return {"version": VERSION}
 
 
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        target.mkdir()
-        for path in source.iterdir():
-            if path.is_file():
-                shutil.copyfile(path, target / path.name)
-    elif source.is_file():
-        shutil.copyfile(source, target)
+def _files() -> dict[str, bytes]:
+    """Read the image's ``/etc``, file by name: copies of this machine's, and our own texts."""
+    found = {}
+    for path in map(_ETC.joinpath, _COPIED):
+        for file in _finished(path) if path.is_dir() else [path]:
+            if file.is_file():
+                with contextlib.suppress(FileNotFoundError):  # it has just been replaced
+                    found[str(file.relative_to(_ETC))] = file.read_bytes()
+    return found | {name: text.encode() for name, text in _texts().items()}
 
 
 def _texts() -> dict[str, str]:

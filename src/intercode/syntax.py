@@ -1,0 +1,23 @@
+"""Parses Python source in any thread."""
+
+from __future__ import annotations
+
+import ast
+import threading
+import warnings
+
+_parsing = threading.Lock()
+
+
+def parse(source: str) -> ast.Module:
+    """Parse Python source; its warnings are not for our terminal.
+
+    One thread at a time: CPython counts the depth of a syntax tree, and keeps the filters of
+    warnings, once for all threads. Two that parse at once can end with a SystemError (in 3.11).
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: It is no Python, or too deep.
+    """
+    with _parsing, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
