@@ -1,0 +1,1 @@
+"""Records what refactorings must not change, and compares: names, options, codes, shapes."""
