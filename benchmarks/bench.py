@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import containers
-import floors
+import episodes
 import intercode
 import python
 import runner
@@ -30,43 +30,11 @@ from floors import median_ms
 from intercode.evaluate import evaluate
 from intercode.sandbox import get_provider
 from intercode.sandbox.native import cgroup
-from intercode.task import Dataset, Task
-from rows import Row, against, below
+from intercode.task import Dataset
+from processes import descendants, pss
+from rows import Row, below
 
 RESULTS = Path(__file__).parent / "results"
-HUNDRED = "for i in $(seq 100); do echo $i > /root/f$i; done"
-
-
-def make_env(tasks: list[Task]) -> Any:
-    """The Bash environment itself, without Gymnasium's wrappers."""
-    return intercode.make("bash", data=Dataset(tasks, name="bench"), max_turns=10**9).unwrapped
-
-
-def stepping(floor: dict[str, float]) -> list[Row]:
-    """Reset, steps and scoring of one environment."""
-    tasks = [Task("echo", "Print hello.", gold=("echo hello",)),
-             Task("files", "Write a hundred files.", gold=(HUNDRED,))]  # fmt: skip
-    env = make_env(tasks)
-    bash, true = floor["fork + exec of bash -c true"], floor["fork + exec of /bin/true"]
-    env.reset(seed=0, options={"task_id": "echo"})
-    reset = median_ms(lambda: env.reset(options={"task_id": "echo"}), 200)
-    builtin = median_ms(lambda: env.step("true"), 500)
-    external = median_ms(lambda: env.step("/bin/true"), 500)
-    env.step("echo hello")
-    env._score()
-    unchanged = median_ms(env._score, 200)
-    env.reset(options={"task_id": "files"})
-    env.step(HUNDRED)
-    env._score()
-    hundred = median_ms(env._score, 100)
-    env.close()
-    return [
-        against("reset to a pristine sandbox, shell ready", reset, "bash -c true", bash, 6, 3),
-        below("step of a shell builtin", builtin, 0.5, "ms"),
-        against("step of /bin/true", external, "its fork + exec", true, 2),
-        below("score, no file changes, gold cached", unchanged, 1, "ms"),
-        below("score, 100 changed files, gold cached", hundred, 10, "ms"),
-    ]
 
 
 def run_ms(*argv: str, repeats: int = 7) -> float:
@@ -86,23 +54,6 @@ def starting() -> list[Row]:
     ]  # fmt: skip
 
 
-def pss(pid: int) -> int:
-    """A process's share of memory, in bytes."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError("no Pss")
-
-
-def descendants(pid: int) -> list[int]:
-    """All processes below one."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except FileNotFoundError:  # it has just ended
-        return []
-    return [p for child in map(int, children) for p in (child, *descendants(child))]
-
-
 def leftovers() -> tuple[int, ...]:
     """Processes below this one, mounts, cgroups of ours."""
     mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
@@ -116,7 +67,8 @@ def many(count: int) -> list[Row]:
     from intercode.interpreters.bash import BashInterpreter
 
     provider = get_provider("native")
-    provider.start("host").close()
+    for _ in range(2):  # after which a next one is made ready, as after many
+        provider.start("host").close()
     time.sleep(0.5)
     before = leftovers()
     start = time.perf_counter()
@@ -170,14 +122,16 @@ def throughput(seconds: float, workers: int = 8) -> list[Row]:
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="of stepping; 1 takes 15 seconds")
+    parser.add_argument("--episodes", type=int, default=50, help="of each kind in a round")
     parser.add_argument("--sandboxes", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20, help="for the throughput")
     parser.add_argument("--upstream", help="a copy of the 2023 release, for its SQL replays")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     parser.add_argument("--only", help="only this part: stepping, sqlite, …")
     args = parser.parse_args()
-    floor = floors.measure_apart()
     parts: dict[str, Callable[[], list[Row]]] = {
-        "stepping": lambda: stepping(floor),
+        "stepping": lambda: episodes.stepping(args.rounds, args.episodes),
         "starting": starting,
         "many": lambda: many(args.sandboxes),
         "throughput": lambda: throughput(args.seconds),
@@ -194,14 +148,13 @@ def main() -> int:
         parts["replays"] = lambda: sql.replays(Path(args.upstream))
     if args.only not in (None, *parts):
         parser.error(f"--only: one of {', '.join(parts)}")
-    rows = [Row(name, ms, "ms", "the machine") for name, ms in floor.items()]
+    rows: list[Row] = []
     for name, part in parts.items():
         if args.only in (None, name):
             rows += part()
     for row in rows:
-        mark = {True: "ok", False: "MISSED", None: ""}[row.ok]
-        print(f"{row.name:52} {row.value:9.2f} {row.unit:4} {row.target:34} {mark:7} {row.note}")
-    RESULTS.mkdir(exist_ok=True)
+        print(row)
+    args.results.mkdir(exist_ok=True)
     facts = {
         "machine": platform.platform(),
         "cpus": os.cpu_count(),
@@ -210,7 +163,7 @@ def main() -> int:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     report = {"facts": facts, "rows": [asdict(row) for row in rows]}
-    (RESULTS / "bench.json").write_text(json.dumps(report, indent=2) + "\n")
+    (args.results / "bench.json").write_text(json.dumps(report, indent=2) + "\n")
     return int(any(row.ok is False for row in rows))
 
 

@@ -139,8 +139,3 @@ def _theirs(url: str) -> list[Row]:
         Row("the way of 2023: git reset", reset, "ms"),
         Row("the way of 2023: three exec_runs of a score", score, "ms"),
     ]
-
-
-if __name__ == "__main__":
-    for row in measure():
-        print(f"{row.name:70} {row.value:9.2f} {row.unit:3} {row.target:10} {row.ok} {row.note}")

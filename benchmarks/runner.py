@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import curves
 import intercode
 from floors import median_ms
 from idle import IdleEnv, tasks
@@ -28,6 +27,7 @@ from intercode.evaluate.log import EPISODES, read_episodes
 from intercode.models import get_model
 from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
+from processes import Roles
 from rows import Row, below
 
 EPISODES_AT_ALL, ONE_LINERS, WORKERS = 10_000, 200, 8
@@ -104,11 +104,11 @@ def sandbox_ms(env: Callable[[], Any], episodes: int = 40) -> float:
     one = env()
     for number in range(episodes + 5):
         if number == 5:
-            before = cpu_of_all()
+            roles = Roles()
         one.reset()
         one.step("echo hello")
         one.step("submit")
-    took = cpu_of_all() - before
+    took = sum(roles.taken().values())
     one.close()
     return 1e3 * took / episodes
 
@@ -119,10 +119,8 @@ def many(folder: Path) -> list[Row]:
     data = tasks(EPISODES_AT_ALL)
     agent = scripted("try-again", folder)
     run(data, agent, lambda: IdleEnv(data), out, progress=watch)
-    curves.write(watch.samples)
-    half = watch.samples[len(watch.samples) // 2]
-    growth = watch.samples[-1].memory - half.memory
-    rates = [sample.rate for sample in watch.samples]
+    growth = watch.memory[-1] - watch.memory[len(watch.memory) // 2]
+    rates = watch.rates
     first, last = (sum(part) / len(part) for part in (rates[:5], rates[-5:]))
     size = (out / EPISODES).stat().st_size
     reading = median_ms(lambda: sum(1 for _ in read_episodes(out / EPISODES)), 1) / 1e3
@@ -145,7 +143,8 @@ class Watch(Progress):
     EVERY = 500
 
     def __init__(self) -> None:
-        self.samples: list[curves.Sample] = []
+        self.memory: list[float] = []
+        self.rates: list[float] = []
         self._count, self._since = 0, time.monotonic()
 
     def episode(self, episode: Episode) -> None:
@@ -153,8 +152,8 @@ class Watch(Progress):
         self._count += 1
         if self._count % self.EVERY == 0:
             now = time.monotonic()
-            rate = self.EVERY / (now - self._since)
-            self.samples.append(curves.Sample(self._count, memory(), rate))
+            self.memory.append(memory())
+            self.rates.append(self.EVERY / (now - self._since))
             self._since = now
 
 
@@ -196,18 +195,6 @@ def server() -> Iterator[str]:
 def fast(name: str, rate: float, note: str) -> Row:
     """Episodes a second."""
     return Row(name, rate, "/s", ">= 100 /s, goal 400 /s", rate >= 100, note)
-
-
-def cpu_of_all(pid: int | str = "self") -> float:
-    """Seconds of CPU that a process and all below it have taken, those that ended too."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        threads = Path(f"/proc/{pid}/task").glob("*/children")
-        children = [path.read_text().split() for path in threads]
-    except FileNotFoundError:  # it has just ended
-        return 0.0
-    below = sum(cpu_of_all(child) for found in children for child in found)
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + below
 
 
 def memory() -> float:

@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from statistics import median
-from typing import Any
+from unittest.mock import patch
 
 import intercode
+from episodes import play
 from floors import median_ms
 from intercode.task import Dataset, Task
 from rows import Row, below
@@ -39,23 +39,17 @@ def repository(folder: Path, large: bool) -> None:
 
 
 def issues() -> list[Row]:
-    """Resets, the first look at the repository, and scoring by one test."""
-    rows = []
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["INTERCODE_CACHE"], before = place, os.environ.get("INTERCODE_CACHE")
-        try:
-            for name, limit in (("small", 10), ("100 MB", 20)):
-                folder = Path(place, name)
-                repository(folder, large=name != "small")
-                rows += episodes(folder, name, limit)
-        finally:
-            del os.environ["INTERCODE_CACHE"]
-            if before is not None:
-                os.environ["INTERCODE_CACHE"] = before
-    return rows
+    """Episodes of a look at the repository, and scoring by one test."""
+    with tempfile.TemporaryDirectory() as place, patch.dict(os.environ, INTERCODE_CACHE=place):
+        return [
+            row
+            for name, limit in (("small", 10), ("100 MB", 20))
+            for row in episodes(Path(place, name), name, limit)
+        ]
 
 
 def episodes(folder: Path, name: str, limit: float) -> list[Row]:
+    repository(folder, large=name != "small")
     metadata = {
         "repository": str(folder),
         "base_commit": "HEAD",
@@ -63,19 +57,10 @@ def episodes(folder: Path, name: str, limit: float) -> list[Row]:
         "FAIL_TO_PASS": ["test_calc.Case.test_add"],
     }
     tasks = Dataset([Task("calc", "?", timeout=60.0, metadata=metadata)])
-    env: Any = intercode.make("swe", data=tasks)
-    resets: list[float] = []
-    looks, scores = [], []
-    with closing(env):
+    with closing(intercode.make("swe", data=tasks)) as env:
         first = median_ms(env.reset, 1)
-        resets += [median_ms(env.reset, 1) for _ in range(40)]
-        for _ in range(10):
-            env.reset()
-            looks.append(median_ms(lambda: env.step("git status --short"), 1))
-            scores.append(median_ms(lambda: env.step("submit"), 1))
-    return [
-        Row(f"SWE, {name}: preparing the repository", first, "ms"),
-        below(f"SWE, {name}: reset", median(resets), limit, "ms"),
-        Row(f"SWE, {name}: the first git status", median(looks), "ms"),
-        Row(f"SWE, {name}: scoring one unittest", median(scores), "ms"),
+        found = play(f"swe, {name}", env, "git status --short", "submit", 0.0, 10)
+    return [Row(f"swe, {name}: preparing the repository", first, "ms")] + [
+        below(figure, ms, limit, "ms") if figure.endswith("reset") else Row(figure, ms, "ms")
+        for figure, ms in found.items()
     ]
