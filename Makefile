@@ -5,17 +5,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_FLAGS ?= --quiet --disable-pip-version-check --timeout 60 --retries 10
 PYTEST_FLAGS ?=
-# Where reports in JUnit's format go, if anywhere.
+# Where a report in JUnit's format goes, if anywhere.
 REPORTS ?=
-# These look at the whole machine (mounts, control groups, temporary files): one at a time. Not
-# more than four of the others: each process of theirs starts database servers of its own.
-ALONE := tests/sandbox tests/mutation tests/soak
+# The size of `make soak`.
+EPISODES ?= 10000
+KILLS ?= 50
+SESSIONS ?= 64
+# Not more than four: each process starts database servers, and an engine, of its own.
 JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n : 4 )))
 
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo set-up test soak chaos lint bench clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -36,7 +38,9 @@ $(VENV)/.test: $(BIN)/python pyproject.toml
 demo: $(VENV)/.demo  ## Watch an episode, then three scripted agents in all environments
 	@$(BIN)/intercode demo
 
-test: $(VENV)/.test  ## Install what the tests need, and run them all
+set-up: $(VENV)/.test
+	@# Where Python writes no bytecode, each of the processes that tests start would compile it all.
+	@$(BIN)/python -m compileall -q src
 	@scripts/need-system debootstrap docker-registry git perl skopeo
 	@scripts/need-system --packages debian-archive-keyring || true
 	@[ -e /usr/include/stdio.h ] && command -v gcc >/dev/null || scripts/need-system --packages gcc libc6-dev || true
@@ -45,15 +49,26 @@ test: $(VENV)/.test  ## Install what the tests need, and run them all
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
 	@[ -x /usr/sbin/dockerd ] || [ -x /usr/bin/dockerd ] || scripts/need-system --packages docker.io || true
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || scripts/need-system --packages postgresql || true
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ALONE:%=--ignore=%) \
-	    $(if $(REPORTS),--junitxml=$(REPORTS)/together.xml) $(PYTEST_FLAGS)
-	@$(BIN)/python -m pytest $(ALONE) $(if $(REPORTS),--junitxml=$(REPORTS)/alone.xml) $(PYTEST_FLAGS)
 
-lint: $(VENV)/.test  ## Format, lint, types, layers
+test: set-up  ## Install what the tests need, and run them all
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	    $(if $(REPORTS),--junitxml=$(REPORTS)/tests.xml) $(PYTEST_FLAGS)
+
+soak: set-up  ## Soak and fault tests at full size: hours
+	@INTERCODE_SOAK_EPISODES=$(EPISODES) INTERCODE_SOAK_KILLS=$(KILLS) \
+	    INTERCODE_SOAK_SESSIONS=$(SESSIONS) $(BIN)/python -m pytest -s $(PYTEST_FLAGS) \
+	    $(shell grep -rl --include="test_*.py" INTERCODE_SOAK tests)
+
+# Its settings (MINUTES, SEED, …) are read from the environment, where make puts what it is given.
+chaos: set-up  ## Run tests while their processes are frozen at random (root; MINUTES=20)
+	@$(BIN)/python tests/chaos
+
+lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python tests/rules.py
 
 bench: $(VENV)/.test  ## Measure against the machine's physical limits; writes benchmarks/results/
 	@$(BIN)/python benchmarks/bench.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,9 +15,12 @@ from hypothesis import HealthCheck, settings
 from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Completed, Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.docker.provider import DockerProvider
-from intercode.sandbox.images import list_images
+from intercode.sandbox.images import host, list_images
+from intercode.sandbox.images.cache import ImageCache
 from private_engine import PrivateEngine
+from same_machine import sitecustomize as same_machine
 from waiting import PATIENCE
+from warm import Warm
 
 PROVIDERS = ["native", "docker"] if os.geteuid() == 0 else ["native"]
 """An ordinary user can start no engine."""
@@ -28,12 +32,16 @@ MARKERS = (
     "ordinary: also run as an ordinary user, where the tests run as root",
 )
 
+LONG = 900
+"""Seconds: a test that may take more is begun first; and one that may take any time (0)."""
+
 Start = Callable[..., Sandbox]
 Run = Callable[..., Completed]
 Shell = Callable[..., BashInterpreter]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    temporary_files_of_our_own(config)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     # How long an example takes is the machine's affair: as Hypothesis has it where CI is set.
@@ -46,6 +54,59 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So a shell starts what is to run in the background; what the tests start inherits it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with a long test first: begun last, they would run when all else has ended."""
+    marks = [(item.path, item.get_closest_marker("timeout")) for item in items]
+    long = {path for path, mark in marks if mark is not None and not 0 < mark.args[0] < LONG}
+    items.sort(key=lambda item: item.path not in long)
+
+
+def temporary_files_of_our_own(config: pytest.Config) -> None:
+    """Have this process and all that it starts keep them in a folder that nobody else uses.
+
+    So a test can tell what is left of it. What pytest keeps to be looked at is where it always is.
+    In the folder is also how this machine is now.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    # A short name: the paths of sockets below it may have 107 bytes. Below that of who started
+    # this process, so that of one that is killed, too, nothing is left.
+    folder = tempfile.mkdtemp(prefix="ic-")
+    os.chmod(folder, 0o1777)  # as /tmp is: servers run as users of their own
+    os.environ["TMPDIR"], tempfile.tempdir = folder, None
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    same_machine.save(host, f"{folder}/host")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What the image ``host`` is made of, where no package manager is at work: ``bin`` and ``etc``.
+
+    For who compares two images that were made one after the other. Programs still run from /usr.
+    """
+    place = tmp_path / "machine"
+    (place / "bin").mkdir(parents=True)
+    for program in host._PROGRAMS:
+        (place / "bin" / program).touch(0o755)
+    (place / "etc").mkdir()
+    shutil.copy("/etc/ld.so.cache", place / "etc")
+    shutil.copytree("/etc/alternatives", place / "etc/alternatives", symlinks=True)
+    monkeypatch.setattr(host, "SEARCH_PATH", str(place / "bin"))
+    monkeypatch.setattr(host, "_ETC", place / "etc")
+    for name, function in host.unpinned.items():  # type: ignore[attr-defined]
+        monkeypatch.setattr(host, name, function)
+    ImageCache.default()._memory.clear()
+    yield place
+    ImageCache.default()._memory.clear()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Starts commands from a process that has imported InterCode."""
+    with Warm() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -75,11 +136,14 @@ def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
 
 @pytest.fixture
 def start(provider: Provider) -> Iterator[Start]:
-    """Starts sandboxes, with limits by keyword, that are closed when the test ends."""
+    """Starts sandboxes, with limits by keyword, that are closed when the test ends.
+
+    Without a limit of its own nothing in them takes too long, however slow the machine is.
+    """
     started: list[Sandbox] = []
 
     def start_one(image: object = "host", **limits: object) -> Sandbox:
-        started.append(provider.start(image, Limits(**limits)))  # type: ignore[arg-type]
+        started.append(provider.start(image, Limits(**{"timeout": PATIENCE, **limits})))  # type: ignore[arg-type]
         return started[-1]
 
     yield start_one

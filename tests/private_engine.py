@@ -13,10 +13,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
-_SECONDS = 120.0
+from waiting import PATIENCE, eventually
+
 _CONTAINED = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -72,11 +72,10 @@ class PrivateEngine:
                 start_new_session=True,
                 env={"PATH": "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"},
             )
-        deadline = time.monotonic() + _SECONDS
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("dockerd did not start:\n" + self.log()[-3000:])
-            time.sleep(0.05)
+        process = self._process
+        eventually(lambda: self._answers() or process.poll() is not None)
+        if process.poll() is not None or not self._answers():
+            raise RuntimeError("dockerd did not start:\n" + self.log()[-3000:])
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Ask it to end, or with SIGKILL end it; with it goes all that it runs."""
@@ -88,7 +87,7 @@ class PrivateEngine:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(daemon, number)
         try:
-            process.wait(_SECONDS)
+            process.wait(2 * PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -99,7 +98,7 @@ class PrivateEngine:
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(5)
+            client.settimeout(PATIENCE)
             client.connect(str(self.folder / "socket"))
             client.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
             return b" 200 " in client.recv(100)

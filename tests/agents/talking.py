@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -68,12 +67,9 @@ def fenced(code: str, language: str) -> str:
 def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") -> RemoteModel:
     """A client of a scripted server that does not wait long."""
 
-    def sleep(seconds: float) -> None:
-        time.sleep(min(seconds, 0.01))
-
     client = MODELS.get(provider)("test", base_url=url, timeout=60.0)
     around = Around(
-        RateLimit(sleep=sleep), Budget(), price=PRICE, retries=retries, first_wait=0.001
+        RateLimit(sleep=lambda _: None), Budget(), price=PRICE, retries=retries, first_wait=0.001
     )
     return RemoteModel(f"{provider}/test", client, around)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from warm import Warm
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -45,7 +46,7 @@ def command(*arguments: object, module: str = "intercode.cli") -> list[str]:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Run:
+def cli(tmp_path: Path, warm: Warm) -> Run:
     """Runs ``intercode ARGUMENTS`` in a folder of the test's own."""
 
     def run(
@@ -55,15 +56,13 @@ def cli(tmp_path: Path) -> Run:
         module: str = "intercode.cli",
         env: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            command(*arguments, module=module),
+        done = warm.run(
+            ["python", "-m", module, *map(str, arguments)],
             cwd=tmp_path,
             input=stdin,
             capture_output=True,
-            text=True,
             timeout=280,
-            env={**os.environ, **(env or {})},
-            check=False,
+            env=env,
         )
         assert code is None or done.returncode == code, done.stdout + done.stderr
         return done

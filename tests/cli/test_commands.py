@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
-import time
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from .conftest import Run, keys, parsed, write
+
+IN_A_NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
+KILLED_AND_CLEANED = """
+import json, subprocess, sys, time
+killed = (
+    "import os; from intercode.sandbox import get_provider; sandbox = get_provider().start(); "
+    "kept = sandbox.snapshot(); os.kill(os.getpid(), 9)"
+)
+subprocess.run([sys.executable, "-c", killed])
+
+def clean(*options):
+    command = [sys.executable, "-m", "intercode.cli", "clean", *options]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+told = [json.loads(clean("--json", *options)) for options in (["--dry-run"], [])]
+# What a process is still on its way out of cannot go yet: not the first time.
+while json.loads(clean("--json"))["removed"]:
+    time.sleep(0.05)
+assert clean() == "nothing was left\\n"
+print(json.dumps(told))
+"""
 
 
 def test_play(cli: Run, data: Path) -> None:
@@ -30,16 +54,20 @@ def test_play_shows_the_last_observation_of_a_full_episode(cli: Run, data: Path)
     assert "last\ntruncated: reward" in done.stdout.replace("$ ", "")
 
 
-def test_clean(cli: Run) -> None:
-    deadline = time.monotonic() + 60
-    while True:  # what others kill meanwhile, such as the tests of that, is left of them, too
-        cli("clean")
-        found = parsed(cli("clean", "--dry-run", "--json"))
-        if found == {"dry_run": True, "removed": []}:
-            if (told := cli("clean").stdout) == "nothing was left\n":
-                break
-            found = told
-        assert time.monotonic() < deadline, found
+def test_clean(tmp_path: Path) -> None:
+    """In a process namespace and with a cache of its own: what others have left is not ours."""
+    done = subprocess.run(
+        [*IN_A_NAMESPACE, sys.executable, "-c", KILLED_AND_CLEANED],
+        env={**os.environ, "INTERCODE_CACHE": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    would, did = json.loads(done.stdout)
+    assert would["dry_run"] and not did["dry_run"]
+    assert would["removed"] == did["removed"]
+    assert any("/snapshots/" in path for path in did["removed"])
+    assert not list((tmp_path / "cache/snapshots").iterdir())
 
 
 def recorded(*turns: tuple[str, str, float]) -> dict[str, object]:

@@ -9,12 +9,12 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from intercode.cli import _first_model, run
+from waiting import eventually
 
 from .conftest import Run, command, keys, parsed
 from .test_terminal import ESCAPES, on_terminal
@@ -172,7 +172,7 @@ def test_no_sandboxes_at_all(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_and_the_rest(tmp_path: Path) -> None:
-    options = ["--limit", 3, "--out", "demo", "--workers", 2]
+    options = ["--limit", 1, "--out", "demo", "--workers", 2]
     with subprocess.Popen(
         command("demo", *options),
         cwd=tmp_path,
@@ -181,10 +181,7 @@ def test_ctrl_c_and_the_rest(tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     ) as child:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "demo" / "bash-oracle" / "run.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert eventually((tmp_path / "demo" / "bash-oracle" / "run.json").exists)
         # As a terminal does it: to the whole foreground process group.
         os.killpg(child.pid, signal.SIGINT)
         _, noise = child.communicate(timeout=60)
@@ -192,6 +189,6 @@ def test_ctrl_c_and_the_rest(tmp_path: Path) -> None:
     assert "stopped; what was finished is in demo. The rest:" in noise
     assert not (tmp_path / "demo" / "report.html").exists()
     last = noise.strip().splitlines()[-1]
-    assert last.endswith(" demo --out demo --limit 3")
+    assert last.endswith(" demo --out demo --limit 1")
     done = subprocess.run(shlex.split(last), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and (tmp_path / "demo" / "report.html").exists(), done.stderr

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,23 +13,19 @@ import pytest
 from intercode import InterCodeEnv, UsageError, make
 from intercode.cli.new import kinds
 from intercode.project import read
+from warm import Warm
 
 from .conftest import Run, keys, parsed
 
-BIN = Path(sys.executable).parent
 
-
-def bash(command: str, folder: Path) -> str:
+def bash(warm: Warm, command: str, folder: Path) -> str:
     """What a command prints; as in a terminal of a person who types nothing."""
-    done = subprocess.run(
+    done = warm.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
         timeout=280,
-        check=False,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}{done.stderr}"
     return done.stdout
@@ -42,8 +36,8 @@ def test_there_is_a_beginning_for_every_environment() -> None:
 
 
 @pytest.mark.parametrize("env", ["bash", "ctf", "python", "sql", "swe"])
-def test_from_new_to_valid_by_the_readme(env: str, tmp_path: Path) -> None:
-    assert "intercode validate ." in bash(f"intercode new shop --env {env}", tmp_path)
+def test_from_new_to_valid_by_the_readme(env: str, tmp_path: Path, warm: Warm) -> None:
+    assert "intercode validate ." in bash(warm, f"intercode new shop --env {env}", tmp_path)
     folder = tmp_path / "shop"
     readme = (folder / "README.md").read_text()
     assert "{{" not in readme
@@ -51,7 +45,7 @@ def test_from_new_to_valid_by_the_readme(env: str, tmp_path: Path) -> None:
     assert {"README.md", *named} == {path.name for path in folder.iterdir()}
     commands = re.findall(r"^\$ (.+)$", readme, re.MULTILINE)
     assert len(commands) == 5
-    printed = {command: bash(command, folder) for command in commands}
+    printed = {command: bash(warm, command, folder) for command in commands}
     assert "3 of 3 tasks are as they should be" in printed["intercode validate ."]
     assert "6 passed" in printed["python -m pytest -q test_tasks.py"]
     assert re.search(r"all +3 +100\.0 %", printed["intercode run . --agent oracle"])
@@ -61,9 +55,9 @@ def test_from_new_to_valid_by_the_readme(env: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shop(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     folder = tmp_path_factory.mktemp("new")
-    bash("intercode new shop", folder)
+    bash(warm, "intercode new shop", folder)
     return folder / "shop"
 
 

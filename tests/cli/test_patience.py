@@ -25,7 +25,7 @@ def test_what_takes_long_is_told_from_its_beginning() -> None:
         told.append(line)
         heard.set()
 
-    patience = Patience(say, seconds=0.01)
+    patience = Patience(say, seconds=0.01)  # allow limit: the work is not done before it is told of
     patience("building a")
     assert heard.wait(PATIENCE)
     patience("built a")

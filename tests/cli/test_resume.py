@@ -13,6 +13,7 @@ from evaluate.fakes import Factory, dataset
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
 from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, read_episodes, read_manifest
+from intercode.sandbox.images.cache import ImageCache
 
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]
 AGENT = """
@@ -187,3 +188,17 @@ def test_what_has_changed_is_refused_unless_accepted(
     assert list(now["differs"]) == ["dataset.digest"]
     assert now["differs"]["dataset.digest"] != manifest["dataset"]["digest"]
     assert [e.query for e in read_episodes(begun / EPISODES)][-1] == "do say 1"
+
+
+def test_a_package_that_was_installed_meanwhile(machine: Path, begun: Path, capsys: Tell) -> None:
+    """The agent would find another machine; and when it is gone again, the same."""
+    (machine / "bin/jq").touch()
+    ImageCache.default()._memory.clear()
+    assert resume() == 2
+    told = capsys.readouterr().err
+    assert "1 thing would not be as in the recorded run:\n  env.images.host: " in told
+    assert "put back what was installed" in told
+    assert len(ran(begun)) == 3
+    (machine / "bin/jq").unlink()
+    ImageCache.default()._memory.clear()
+    assert resume() == 0

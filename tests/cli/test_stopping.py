@@ -7,35 +7,50 @@ import random
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from intercode.evaluate.log import EPISODES, read_episodes
-from waiting import eventually
+from waiting import PATIENCE, eventually, new_marker, sleepers
 
 from .conftest import Run, command, parsed, write
 
 SAYING = """
+import time
 from pathlib import Path
 
-class Saying:
+class Saying:  # in the first task; in the others when it may
     def __init__(self, task):
-        pass
+        self.first = task.task_id == "t0"
 
     def act(self, observation, history):
-        return "submit" if history else Path("action").read_text()
+        while not (self.first or Path("go").exists()):
+            Path("held").touch()
+            time.sleep(0.01)
+        return "submit" if history else "echo hi"
 """
 
 
-def start(tmp_path: Path, data: Path, *options: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command("run", "bash", "--data", data, "--out", tmp_path / "run", "--workers", 2, *options),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@contextmanager
+def start(tmp_path: Path, data: Path, *options: object) -> Iterator[subprocess.Popen[str]]:
+    """A run in a process group of its own; what it tells is in the file `noise`."""
+    arguments = ("--data", data, "--out", tmp_path / "run", "--workers", 2, *options)
+    with (
+        (tmp_path / "noise").open("w") as noise,
+        subprocess.Popen(
+            command("run", "bash", *arguments),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=noise,
+            text=True,
+            start_new_session=True,
+        ) as child,
+    ):
+        try:
+            yield child
+        finally:
+            child.kill()  # where a test has failed: it would act for an hour
 
 
 def many(tmp_path: Path, count: int, gold: str) -> Path:
@@ -47,51 +62,42 @@ def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def runs(argument: str) -> bool:
-    """Whether there is a process with this argument."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if argument.encode() in path.read_bytes().split(b"\0"):
-                return True
-    return False
+def interrupt(child: subprocess.Popen[str], tmp_path: Path) -> None:
+    """As a terminal does it, the whole foreground process group; until it is heard."""
+    os.killpg(child.pid, signal.SIGINT)
+    assert eventually(lambda: "interrupted: waiting for" in (tmp_path / "noise").read_text())
 
 
 def test_ctrl_c_once_and_going_on(cli: Run, tmp_path: Path) -> None:
     data = many(tmp_path, 30, "echo hi")
     (tmp_path / "agent.py").write_text(SAYING)
-    (tmp_path / "action").write_text("sleep 1; echo hi")
     with start(tmp_path, data, "--agent", "agent.py:Saying") as child:
-        while child.poll() is None and not size(tmp_path / "run" / EPISODES):
-            time.sleep(0.01)
-        # As a terminal does it: to the whole foreground process group.
-        os.killpg(child.pid, signal.SIGINT)
-        told, noise = child.communicate(timeout=60)
+        # One episode is done, and at least one is held: the run cannot end before it hears.
+        assert eventually(lambda: size(tmp_path / "run" / EPISODES))
+        assert eventually((tmp_path / "held").exists)
+        interrupt(child, tmp_path)
+        (tmp_path / "go").touch()
+        told, _ = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
-    assert "interrupted: waiting for" in noise and "episodes are missing" in told
+    assert "episodes are missing" in told
     again = f"go on with: intercode resume {tmp_path / 'run'}\n"
     assert told.endswith(again)
     recorded = list(read_episodes(tmp_path / "run" / EPISODES))
     assert 0 < len(recorded) < 30 and all(episode.success for episode in recorded)
-    (tmp_path / "action").write_text("echo hi")  # the rest need not take long
     rest = parsed(cli("resume", "run", "--json"))
     assert rest["ran"] == 30 - len(recorded) and rest["statistics"]["successes"] == 30
 
 
 def test_ctrl_c_twice(tmp_path: Path) -> None:
-    seconds = f"{50 + os.getpid() / 1e8:.8f}"  # nobody else's
-    task = {"query": "q", "gold": f"sleep {seconds}; echo hi", "timeout": 55}
+    marker = new_marker()
+    task = {"query": "q", "gold": f"sleep {marker}; echo hi", "timeout": 5000}
     data = write(tmp_path / "many.json", [{"task_id": f"t{n}", **task} for n in range(4)])
     with start(tmp_path, data) as child:
-        assert child.stderr is not None
-        while child.poll() is None and not runs(seconds):
-            time.sleep(0.05)
-        began = time.monotonic()
+        assert eventually(lambda: sleepers(marker))
+        interrupt(child, tmp_path)
         os.killpg(child.pid, signal.SIGINT)
-        while "interrupted: waiting for" not in (line := child.stderr.readline()) and line:
-            pass
-        os.killpg(child.pid, signal.SIGINT)
-        noise = child.stderr.read()
-    assert time.monotonic() - began < 30  # what is in flight takes 50
+        child.communicate(timeout=PATIENCE)  # what is in flight takes an hour
+    noise = (tmp_path / "noise").read_text()
     assert child.returncode == 130 and "Traceback" not in noise
     assert f"go on with: intercode resume {tmp_path / 'run'}" in noise
     assert (tmp_path / "run" / EPISODES).read_bytes() == b""
@@ -107,9 +113,8 @@ def test_killed_and_gone_on_with(cli: Run, tmp_path: Path) -> None:
         before = size(log)
         with start(tmp_path, data) as child:
             # Of a run that was faster than we are, nothing more is to come.
-            while child.poll() is None and size(log) <= before:
-                time.sleep(0.01)
-            time.sleep(chance.random() * 0.2)
+            assert eventually(lambda: size(log) > before or child.poll() is not None)  # noqa: B023
+            time.sleep(chance.random() * 0.2)  # allow sleep: it is killed at a random moment
             child.kill()
         killed.append(child.pid)
         now = [episode.task_id for episode in read_episodes(log)]

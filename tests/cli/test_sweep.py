@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from intercode.cli.main import main
 from intercode.evaluate.log import read_manifest
 from intercode.models.script import Line
 from intercode.models.scripted_server import ScriptedServer
+from waiting import eventually
 
 from .conftest import command
 
@@ -133,8 +133,7 @@ def test_an_interrupt_in_a_runs_last_episode_begins_no_other_run() -> None:
     sweep = command("sweep", "bash=one.json", *agents)
     with subprocess.Popen(sweep, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
-        while child.poll() is None and not Path("acting").exists():
-            time.sleep(0.01)
+        assert eventually(Path("acting").exists)
         child.send_signal(signal.SIGINT)
         while "interrupted: waiting for" not in (line := child.stderr.readline()) and line:
             pass

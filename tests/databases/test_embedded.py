@@ -106,13 +106,13 @@ def test_a_worker_that_only_read_is_used_again(embedded: EmbeddedEngine, source:
 
 
 def test_a_grader_never_gets_an_agents_worker(embedded: EmbeddedEngine, source: Source) -> None:
-    limits = Limits(timeout=7)
+    limits = Limits(timeout=70)
     agent = embedded.open(source, limits)
     used = sandbox(agent)
     agent.close()
     grader = embedded.open(source, limits, role="grader")
     assert sandbox(grader) is not used
-    other = embedded.open(source, Limits(timeout=8))
+    other = embedded.open(source, Limits(timeout=80))
     assert sandbox(other) is not used, "it has other limits"
     grader.close()
     other.close()
@@ -126,9 +126,7 @@ def test_a_statement_that_costs_the_process_its_life(
         session.execute(INSERT)
 
         def kill() -> None:
-            while not session._busy:
-                time.sleep(0.01)
-            time.sleep(0.3)  # it runs by then, or has been asked for at least
+            eventually(lambda: session._busy)  # it is asked for, and has no end
             sandbox(session).kill()
 
         killer = threading.Thread(target=kill, daemon=True)
@@ -167,7 +165,7 @@ def test_a_sandbox_that_is_lost(embedded: EmbeddedEngine, source: Source) -> Non
 def test_what_looks_at_no_clock_is_killed(sqlite: EmbeddedEngine, source: Source) -> None:
     with closing(sqlite.open(source, Limits(memory=4 << 30))) as session:
         session.execute(INSERT)
-        outcome = session.execute(HARD, timeout=0.05)
+        outcome = session.execute(HARD, timeout=0.05)  # allow limit: it takes longer anywhere
         assert outcome.timed_out
         assert outcome.failure is not None
         if outcome.restarted:  # else this machine was quick
@@ -186,7 +184,9 @@ def test_very_many_statements(sqlite: EmbeddedEngine, source: Source) -> None:
     with closing(sqlite.open(source)) as session:
         outcome = session.execute("SELECT 1;" * 5000)
         assert len(outcome.results) == 5000
-        outcome = session.execute("SELECT 1;" * 500_000, timeout=0.2)
+        outcome = session.execute(
+            "SELECT 1;" * 500_000, timeout=0.2
+        )  # allow limit: it takes longer anywhere
         assert outcome.timed_out
 
 

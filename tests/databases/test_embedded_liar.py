@@ -47,7 +47,7 @@ def test_an_answer_that_is_none(session: EmbeddedSession, answer: str) -> None:
 
 
 def test_an_answer_that_does_not_end(session: EmbeddedSession) -> None:
-    outcome = session.execute("drip", timeout=0.2)
+    outcome = session.execute("drip", timeout=0.2)  # allow limit: it drips for ever
     assert outcome.timed_out
     assert outcome.restarted
 

@@ -31,7 +31,9 @@ scalars = (
     | st.timedeltas()
 )
 values = st.recursive(
-    scalars, lambda inner: st.lists(inner) | st.dictionaries(texts | st.integers(), inner)
+    scalars,
+    lambda inner: st.lists(inner) | st.dictionaries(texts | st.integers(), inner),
+    max_leaves=20,
 )
 
 

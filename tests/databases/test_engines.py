@@ -174,7 +174,7 @@ def test_the_time_limit_interrupts(
     for kind in ("embedded", "servers"):  # a busy machine must not be what makes it impatient
         monkeypatch.setattr(f"intercode.databases.{kind}.session._GRACE_SECONDS", 60.0)
     session.execute("CREATE TEMPORARY TABLE mine (a INTEGER)")
-    outcome = session.execute(endless(engine), timeout=0.5)
+    outcome = session.execute(endless(engine), timeout=0.3)  # allow limit: it has no end
     assert outcome.timed_out
     assert outcome.results == ()
     assert outcome.failure is not None
@@ -183,7 +183,7 @@ def test_the_time_limit_interrupts(
 
 
 def test_the_limits_of_the_session_hold(engine: Engine, start: Open) -> None:
-    session = start(timeout=0.5)
+    session = start(timeout=0.5)  # allow limit: what is executed has no end
     assert session.limits.timeout == 0.5
     assert session.execute(endless(engine)).timed_out
 
@@ -280,7 +280,7 @@ def test_another_thread_ends_what_runs(engine: Engine, start: Open, how: str) ->
     begun.wait()
     while thread.is_alive():  # it may not have come to its statement yet
         getattr(session, how)()
-        thread.join(0.3)
+        thread.join(0.3)  # allow limit: then it is ended again
     if how == "close":
         assert raised
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,8 @@ from intercode.databases import Engine, Session, Source
 from .conftest import TABLES, Open
 from .test_engines import MANY, endless, value
 
-SESSIONS = 64
+SESSIONS = int(os.environ.get("INTERCODE_SOAK_SESSIONS", "16"))
+"""How many are open at once."""
 
 WRITES = {
     "insert": "INSERT INTO artist VALUES (5, 'New', NULL, NULL)",
@@ -91,7 +93,7 @@ def test_nothing_is_left_of_what_was_interrupted(
 ) -> None:
     session = start()
     session.execute("DELETE FROM artist_song")
-    assert session.execute(endless(engine), timeout=0.3).timed_out
+    assert session.execute(endless(engine), timeout=0.3).timed_out  # allow limit: it has no end
     session.close()
     assert described(start()) == pristine
 

@@ -29,6 +29,8 @@ from intercode.databases.convert.schema_ddl import identifier
 from intercode.databases.convert.schema_types import Type, fit
 from intercode.databases.source import names
 from intercode.errors import TaskError
+from intercode.sandbox.base import Limits
+from waiting import PATIENCE
 
 from .upstream import SPIDER, WIKISQL, needs_upstream
 
@@ -170,6 +172,7 @@ def test_no_database(tmp_path: Path) -> None:
 def test_dates_are_dates(tmp_path_factory: pytest.TempPathFactory, days: list[date | None]) -> None:
     path = tmp_path_factory.mktemp("dates") / "d.sqlite"
     with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA synchronous = OFF")
         connection.execute("CREATE TABLE t (d DATE)")
         texts = [(day and day.isoformat(),) for day in days]
         connection.executemany("INSERT INTO t VALUES (?)", texts)
@@ -217,7 +220,7 @@ def test_the_release_in_every_engine(engine: Engine, dump: Path) -> None:
 
 def check(engine: Engine, source: Source, schema: Schema) -> None:
     """The engine has all tables, and in them the rows."""
-    session = engine.open(source, role="grader")
+    session = engine.open(source, Limits(timeout=PATIENCE), role="grader")
     try:
         state = {name.lower(): table for name, table in session.state().items()}
     finally:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,34 +51,38 @@ def processes(folder: Path) -> list[int]:
     return found
 
 
+def nobody_is_in(folder: Path) -> bool:
+    return not processes(folder)
+
+
 def nothing_is_left(folder: Path) -> bool:
-    return not folder.exists() and not processes(folder)
+    return not folder.exists() and nobody_is_in(folder)
 
 
-def test_a_server_and_its_end(product: str) -> None:
-    running = START[product]()
-    folder = running.folder
-    assert running.alive
-    assert processes(folder)
-    assert folder.stat().st_mode & 0o777 == 0o700, "nobody else may enter"
-    running.close()
-    running.close()
-    assert not running.alive
-    assert nothing_is_left(folder)
-
-
-def test_the_second_start_takes_the_data_folder_from_the_cache(product: str) -> None:
-    START[product]().close()
+def test_two_servers_and_their_end(product: str) -> None:
+    """The second takes its data folder from the cache, and leaves the first alone."""
+    first = START[product]()
     # Without those that another process is about to keep.
     kept = [p for p in (cache_root() / "servers").glob("*-*") if ".tmp-" not in p.name]
     times = {path: path.stat().st_mtime_ns for path in kept}
     assert any((path / DATA[product]).is_dir() for path in kept)
-    START[product]().close()
+    second = START[product]()
     assert {path: path.stat().st_mtime_ns for path in kept} == times
+    for server in (first, second):
+        assert server.alive
+        assert processes(server.folder)
+        assert server.folder.stat().st_mode & 0o777 == 0o700, "nobody else may enter"
+    second.close()
+    second.close()
+    assert not second.alive
+    assert nothing_is_left(second.folder)
+    assert first.alive
+    first.close()
+    assert nothing_is_left(first.folder)
 
 
-@pytest.mark.parametrize("whom", ["owner", "supervisor", "both"])
-def test_nothing_is_left_after_a_kill(product: str, whom: str) -> None:
+def test_nothing_is_left_after_a_kill(product: str) -> None:
+    """Of the owner, of its supervisor, and of both."""
     script = (
         "import sys, time\n"
         f"from intercode.databases.servers.private import {START[product].__name__} as start\n"
@@ -85,26 +90,29 @@ def test_nothing_is_left_after_a_kill(product: str, whom: str) -> None:
         "print(server._process.pid, server.folder, flush=True)\n"
         "time.sleep(60)\n"
     )
-    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    supervisor, _, path = owner.stdout.readline().strip().partition(" ")
-    folder = Path(path)
-    assert len(processes(folder)) > 1
-    if whom in ("supervisor", "both"):
-        os.kill(int(supervisor), signal.SIGKILL)
-    if whom in ("owner", "both"):
+    left: list[Path] = []
+    for whom in ("owner", "supervisor", "both"):
+        owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert owner.stdout is not None
+        supervisor, _, path = owner.stdout.readline().strip().partition(" ")
+        folder = Path(path)
+        assert len(processes(folder)) > 1
+        if whom in ("supervisor", "both"):
+            os.kill(int(supervisor), signal.SIGKILL)
+        if whom in ("owner", "both"):
+            owner.kill()
+            owner.wait()
+        if whom == "owner":
+            assert eventually(partial(nothing_is_left, folder))
+        # With the supervisor the server dies; the folder is removed by the next start, when its
+        # owner has ended, too.
+        assert eventually(partial(nobody_is_in, folder))
         owner.kill()
         owner.wait()
-    if whom == "owner":
-        assert eventually(lambda: nothing_is_left(folder))
-    # With the supervisor the server dies; the folder is removed by the next start, when its
-    # owner has ended, too.
-    assert eventually(lambda: not processes(folder))
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
+        owner.stdout.close()
+        left.append(folder)
     START[product]().close()
-    assert nothing_is_left(folder)
+    assert all(map(nothing_is_left, left))
 
 
 def test_what_a_server_has_started_ends_before_its_folder_goes(tmp_path: Path) -> None:
@@ -122,15 +130,6 @@ def test_what_a_server_has_started_ends_before_its_folder_goes(tmp_path: Path) -
         assert eventually(lambda: pid.exists() and pid.read_text().endswith("\n"))
     assert not folder.exists()
     assert not Path("/proc", pid.read_text().strip()).exists() and not seen.exists()
-
-
-def test_the_folder_of_a_living_owner_is_not_swept(product: str) -> None:
-    first = START[product]()
-    second = START[product]()
-    assert first.folder.exists()
-    assert first.alive
-    first.close()
-    second.close()
 
 
 class Ended(subprocess.Popen[bytes]):
@@ -183,7 +182,7 @@ def test_as_an_ordinary_user() -> None:
                     f"--basetemp={home}/pytest",
                     __file__,
                     "-k",
-                    "its_end or cache or log and not Ended",
+                    "their_end or log and not Ended",
                 ),
             ],
             env={

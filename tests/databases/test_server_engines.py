@@ -18,6 +18,7 @@ from intercode.databases.base import Outcome
 from intercode.databases.servers import naming
 from intercode.databases.servers.private import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
+from waiting import eventually
 
 from .conftest import TABLES, there_is
 from .test_engines import value
@@ -27,7 +28,7 @@ KILLS_ITSELF = {
     "mysql": "KILL CONNECTION_ID()",
     "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
 }
-SLEEPS = {"mysql": "SELECT SLEEP(60)", "postgresql": "SELECT pg_sleep(60)"}
+SLEEPS = {"mysql": "SELECT SLEEP(3600)", "postgresql": "SELECT pg_sleep(3600)"}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -103,8 +104,9 @@ def test_the_time_limit_cannot_be_set_away(server: Any, source: Source) -> None:
     session = server.open(source)
     setting = "max_statement_time" if server.name == "mysql" else "statement_timeout"
     assert session.execute(f"SET {setting} = 0").failure is None
-    session._seconds = 0.3  # else the server would be told of another limit, and so of one again
-    outcome = session.execute(SLEEPS[server.name], timeout=0.3)
+    # Else the server would be told of another limit, and so of one again.
+    session._seconds = 0.3  # allow limit: it sleeps for an hour
+    outcome = session.execute(SLEEPS[server.name], timeout=0.3)  # allow limit: the same
     assert outcome.timed_out
     assert outcome.failure is not None
     assert "0.3 s" in outcome.failure.message
@@ -146,8 +148,7 @@ def test_a_server_that_dies_is_an_error_and_comes_back(server: Any, source: Sour
 
     thread = threading.Thread(target=run)
     thread.start()
-    while not running._using.locked():
-        thread.join(0.01)
+    assert eventually(running._using.locked)
     for pid in children(server._server._process.pid):
         os.kill(pid, signal.SIGKILL)
     thread.join(60)

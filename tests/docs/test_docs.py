@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import shutil
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
+from warm import Warm
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -100,21 +99,19 @@ def recipe(target: str) -> str:
     return re.sub(r"^\t@?", "", match[1], flags=re.MULTILINE).replace("$(BIN)/", "")
 
 
-def run(command: str, folder: Path, code: int, where: str) -> str:
+def run(warm: Warm, command: str, folder: Path, code: int, where: str) -> str:
     """What a command prints; it must exit with this code."""
-    done = subprocess.run(
+    done = warm.run(
         ["bash", "-c", command],
         cwd=folder,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=SECONDS,
-        check=False,
+        errors="backslashreplace",
     )
-    output = done.stdout.decode(errors="backslashreplace")
-    assert done.returncode == code, f"{where}: {command}: exit {done.returncode}:\n{output}"
-    return output
+    assert done.returncode == code, f"{where}: {command}: exit {done.returncode}:\n{done.stdout}"
+    return done.stdout
 
 
 def check_output(shown: list[str], output: str, where: str) -> None:
@@ -127,17 +124,17 @@ def check_output(shown: list[str], output: str, where: str) -> None:
             raise AssertionError(f"{where}: nothing printed is like {line!r}:\n{output}")
 
 
-def run_console(block: Block, folder: Path) -> None:
+def run_console(warm: Warm, block: Block, folder: Path) -> None:
     code = int(block.marks.get("exit", "0"))
     for command, shown in commands(block):
         made = re.fullmatch(r"make (\w+)", command)
-        output = run(recipe(made[1]) if made else command, folder, code, block.where)
+        output = run(warm, recipe(made[1]) if made else command, folder, code, block.where)
         check_output(shown, output, block.where)
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_what_a_page_says_to_do_works(page: Path, tmp_path: Path) -> None:
+def test_what_a_page_says_to_do_works(page: Path, tmp_path: Path, warm: Warm) -> None:
     if page.is_relative_to(ROOT / "examples"):
         made = shutil.ignore_patterns("__pycache__")  # maybe just now, by another test
         shutil.copytree(page.parent, tmp_path, dirs_exist_ok=True, ignore=made)
@@ -150,11 +147,11 @@ def test_what_a_page_says_to_do_works(page: Path, tmp_path: Path) -> None:
             for target in re.findall(r"^(?:\$ |> )?make ([a-z]+)", block.text, re.MULTILINE):
                 recipe(target)
         elif block.language == "console":
-            run_console(block, tmp_path)
+            run_console(warm, block, tmp_path)
         elif block.language == "python":
             script = tmp_path / f"block_{block.line}.py"
             script.write_text(block.text, encoding="utf-8")
-            run(f"python {script.name}", tmp_path, 0, block.where)
+            run(warm, f"python {script.name}", tmp_path, 0, block.where)
 
 
 def headings(page: Path) -> set[str]:
@@ -236,15 +233,16 @@ def test_the_picture_is_well_formed() -> None:
 
 
 @pytest.mark.parametrize("example", ["gym_loop.py", "vector_training.py"])
-def test_an_example_runs(example: str, tmp_path: Path) -> None:
-    output = run(f"python {ROOT / 'examples' / example}", tmp_path, 0, example)
+def test_an_example_runs(example: str, tmp_path: Path, warm: Warm) -> None:
+    output = run(warm, f"python {ROOT / 'examples' / example}", tmp_path, 0, example)
     assert "reward" in output
 
 
-def test_the_example_of_an_agent_runs(tmp_path: Path) -> None:
+def test_the_example_of_an_agent_runs(tmp_path: Path, warm: Warm) -> None:
     agent = ROOT / "examples" / "custom_agent.py"
     tasks = ROOT / "examples" / "own_tasks" / "tasks.json"
     output = run(
+        warm,
         f"intercode run bash --agent {agent}:make --data {tasks} --json --quiet",
         tmp_path,
         0,

@@ -22,7 +22,7 @@ CTF_TASKS = Dataset(
     ],
     "puzzles",
 )
-SHELL_ACTIONS = ("ls -la --time-style=+ /etc/passwd; false", "exit 3", "sleep 9")
+SHELL_ACTIONS = ("ls -la --time-style=+ /etc/passwd; false", "exit 3", "sleep 999")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,10 @@ from private_engine import PrivateEngine
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for ordinary users: they start no engine"
 )
-EVERY = {"bash": 11, "python": 13, "ctf": 5}
+EVERY = {"bash": 14, "python": 13, "ctf": 5, "sql": 4}
+"""Of so many tasks one is played; all of them are on the native sandbox (test_builtin*.py)."""
+if "INTERCODE_SOAK_EPISODES" in os.environ:
+    EVERY = dict.fromkeys(EVERY, 1)
 # What follows from the order in which two programs happen to write, or from when one is killed.
 NOT_SAME_TWICE = {"archive-06", "checker"}
 
@@ -50,7 +53,7 @@ def episodes(env: str, tasks: list[Task], provider: str | Provider) -> list[Any]
     return found
 
 
-@pytest.mark.parametrize("env", EVERY)
+@pytest.mark.parametrize("env", ["bash", "python", "ctf"])
 def test_episodes_are_the_same(env: str, provider: DockerProvider) -> None:
     tasks = [task for task in datasets.load(env) if task.task_id not in NOT_SAME_TWICE]
     tasks = tasks[:: EVERY[env]]
@@ -68,12 +71,13 @@ def test_databases_are_the_same(engine: PrivateEngine) -> None:
             closing(SqlEnv(engine=library)) as env,
         ):
             rows = []
-            for task in env.dataset:
+            for task in env.dataset[:: EVERY["sql"]]:
                 env.reset(options={"task_id": task.task_id})
                 rows.append([env.step(task.gold[0])[0], env.step("submit")[1]])
             seen.append(rows)
     assert seen[0] == seen[1]
-    assert [score for _, score in seen[0]] == [1.0] * len(datasets.load("sql"))
+    assert len(seen[0]) >= 10
+    assert [score for _, score in seen[0]] == [1.0] * len(seen[1])
 
 
 def test_what_an_agent_finds_around_it(provider: DockerProvider) -> None:
@@ -93,12 +97,12 @@ def test_on_the_command_line(
     engine: PrivateEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "run")
-    argv = ["run", "bash", "--sandbox", "docker", "--agent", "oracle", "--limit", "3", "--out", out]
+    argv = ["run", "bash", "--sandbox", "docker", "--agent", "oracle", "--limit", "1", "--out", out]
     assert main(argv) == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert "docker" in json.dumps(record)
     out = str(tmp_path / "sql")
-    assert main(["run", "sql", "--sandbox", "docker", "--limit", "2", "--out", out]) == 0
+    assert main(["run", "sql", "--sandbox", "docker", "--limit", "1", "--out", out]) == 0
     assert json.loads((tmp_path / "sql" / "run.json").read_text())["env"]["sandbox"] == "docker"
     for name in ("duckdb", "mysql"):
         assert main(["run", "sql", "--sandbox", "docker", "--engine", name]) == 2

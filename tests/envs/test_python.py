@@ -132,8 +132,9 @@ import os
 from envs.python_tasks import ADD, TASKS, attempt
 from intercode.envs.python import PythonEnv
 env = PythonEnv(TASKS)
+episodes = int(os.environ.get("INTERCODE_SOAK_EPISODES", "10"))
 for _ in range(2):
-    for _ in range(20):
+    for _ in range(episodes // 2):
         assert attempt(env, "add", "import os; os._exit(1)", ADD) == 1.0
     print(len(os.listdir("/proc/self/fd")))
 env.close()

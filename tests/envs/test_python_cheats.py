@@ -80,15 +80,14 @@ CHEATS = {
     "recursion": "def add(a, b): return add(a, b)",
     "a thread": "import threading, os\ndef add(a, b):\n"
     "    threading.Timer(0, os._exit, [0]).start()\n"
-    "    import time\n    time.sleep(5)",
+    "    import time\n    time.sleep(999)",
     "at exit": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): exit(0)",
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[PythonEnv]:
-    # For what takes for ever: all else may take as long as a busy machine does.
-    hasty = replace(TASKS["add"], task_id="hasty", timeout=0.5)
+    hasty = replace(TASKS["add"], task_id="hasty", timeout=0.3)  # allow limit: for what has no end
     made = PythonEnv(Dataset([*TASKS, hasty]))
     yield made
     made.close()

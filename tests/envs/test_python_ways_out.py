@@ -88,10 +88,9 @@ def test_files_of_terabytes_that_hold_nothing() -> None:
 def test_who_takes_long_to_load_and_then_ends_is_not_waited_for_at_each_test(
     env: PythonEnv,
 ) -> None:
-    slow = "import os, time\ntime.sleep(0.4)\ndef add(a, b): os._exit(0)"
+    slow = "import os, time\ntime.sleep(0.4)\ndef add(a, b): os._exit(0)"  # allow sleep: too long
     env.reset(options={"task_id": "many"})
-    for action in (slow, "time.sleep(0.4)"):
-        assert env.step(action)[4]["ok"]
+    assert env.step(slow)[4]["ok"]
     with haste(env):
         assert env.step("submit")[1] == 0.0
     assert "not run: 3 tests" in failures(env)["5"]

@@ -30,7 +30,7 @@ def test_what_identifies_a_prepared_sandbox(change: Any, same: bool) -> None:
 def test_limits_and_network_belong_to_it() -> None:
     stages = [
         SandboxStage(get_provider()),
-        SandboxStage(get_provider(), limits=Limits(timeout=1)),
+        SandboxStage(get_provider(), limits=Limits(timeout=77)),
         SandboxStage(get_provider(), network=True),
     ]
     assert len({stage.identify(TASK) for stage in stages}) == 3

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from intercode.cli.main import main
 from intercode.envs.swe import SweEnv, apply_patch
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
@@ -211,7 +210,13 @@ def test_gymnasium(tasks: Dataset) -> None:
     env.close()
 
 
-def test_the_command_line(repository: Path, tmp_path: Path) -> None:
+def test_the_command_line(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     (mirror / "ann__calc").symlink_to(repository)
@@ -220,24 +225,14 @@ def test_the_command_line(repository: Path, tmp_path: Path) -> None:
     data[1]["gold"] = GOLD.replace("a + b", "a * b")
     (tmp_path / "tasks.json").write_text(json.dumps(data))
     where = ["--data", str(tmp_path / "tasks.json"), "--repositories", str(mirror), "--json"]
-    done = intercode(
-        tmp_path, "run", "swe", *where, "--agent", "oracle", "--task", "good", "--quiet"
-    )
-    assert '"success_rate": 1.0' in done
-    done = intercode(
-        tmp_path, "datasets", "validate", *where[1:], "--env", "swe", "--quiet", code=1
-    )
-    problems = json.loads(done)["problems"]
+    run = ["run", "swe", *where, "--agent", "oracle", "--task", "good", "--quiet"]
+    assert main(run) == 0
+    assert '"success_rate": 1.0' in capsys.readouterr().out
+    assert main(["datasets", "validate", *where[1:], "--env", "swe", "--quiet"]) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
     assert [(row["task_id"], row["problem"][:16]) for row in problems] == [
         ("bad", "gold scores 0.00")
     ]
-
-
-def intercode(folder: Path, *arguments: str, code: int = 0) -> str:
-    command = [sys.executable, "-m", "intercode.cli", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_a_patch_that_holds_the_here_document_s_end() -> None:

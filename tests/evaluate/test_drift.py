@@ -95,6 +95,12 @@ def test_what_makes_no_difference(path: str, value: Any) -> None:
     assert differences(MANIFEST, changed(path, value)) == []
 
 
+def test_a_machine_that_has_changed_is_no_image_to_build() -> None:
+    before, now = (changed("env/images", {"host": digest}) for digest in "12")
+    [found] = differences(before, now)
+    assert found.what == "env.images.host" and "installed" in found.advice
+
+
 def test_another_back_end_is_one_difference() -> None:
     manifest = changed("sessions/0/sandbox", {"engine": "20.10"})
     manifest["env"]["sandbox"] = "docker"

@@ -127,9 +127,10 @@ def test_killed_at_random_and_resumed(tmp_path: Path) -> None:
         before = size(out / EPISODES)
         with start(out, count, 0.01) as child:
             # Of a run that was faster than we are, nothing more is to come.
-            while child.poll() is None and size(out / EPISODES) <= before:
-                time.sleep(0.01)
-            time.sleep(chance.random() * 0.1)
+            assert eventually(
+                lambda: size(out / EPISODES) > before or child.poll() is not None  # noqa: B023
+            )
+            time.sleep(chance.random() * 0.1)  # allow sleep: it is killed at a random moment
             child.kill()
         now = {episode.task_id for episode in read_episodes(out / EPISODES)}
         assert seen <= now

@@ -19,6 +19,7 @@ from intercode.evaluate.leak_places import leaks
 from intercode.evaluate.leaks import Text, telling, traces
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
+from waiting import PATIENCE
 
 from .fakes import Factory, FakeEnv, dataset
 
@@ -148,7 +149,7 @@ def test_validating_tells_of_leaks_and_of_what_gold_uses() -> None:
         [
             Task("told", "Run touch /root/found, please.", gold=("touch /root/found",)),
             Task("big", "Write much.", gold=(write,), verification="test -e /root/x"),
-            Task("fine", "Make a file.", gold=("sleep 0.3; touch /root/it",), timeout=9.0),
+            Task("fine", "Make a file.", gold=("sleep 0.3; touch /root/it",), timeout=PATIENCE),
         ]
     )
     found = validate(tasks, lambda: intercode.make("bash", data=tasks), timeout=10.0, workers=2)
@@ -156,7 +157,7 @@ def test_validating_tells_of_leaks_and_of_what_gold_uses() -> None:
     assert set(found.reasons()) == {"big"}, "a leak is a warning"
     told, big, fine = found.usage
     assert told.task_id == "told" and told.suggested_timeout >= 1.0
-    assert 0.3 <= fine.seconds < 9.0 and fine.suggested_timeout >= 2.0
+    assert 0.3 <= fine.seconds < PATIENCE and fine.suggested_timeout >= 2.0
     if big.memory is None:
         pytest.skip("needs cgroup v1 or v2, writable")
     assert 60 << 20 <= big.memory < 200 << 20

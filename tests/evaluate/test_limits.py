@@ -24,6 +24,7 @@ from intercode.models import Message, Reply, Settings, get_model
 from intercode.models.script import Line
 from intercode.models.scripted_server import ScriptedServer
 from intercode.task import Task
+from waiting import eventually
 
 from .fakes import FakeEnv, dataset
 from .test_interrupts import CHILD, start, wait_for
@@ -48,7 +49,7 @@ class Meter:
             self.most = max(self.most, self._inside)
             self._changed.notify_all()
             self._changed.wait_for(lambda: self.most >= self._expected, TOGETHER)
-        time.sleep(0.002)  # for one too many to come
+        time.sleep(0.002)  # allow sleep: one too many may come, and need not
         yield
         with self._changed:
             self._inside -= 1
@@ -178,8 +179,7 @@ def test_first_come_first_served() -> None:
         for number, event in enumerate(arrived):
             visits.append(threads.submit(visit, number))
             assert event.wait(TOGETHER)
-            while len(permits._waiting) <= number:
-                time.sleep(0.001)
+            assert eventually(lambda: len(permits._waiting) > number)  # noqa: B023
     for visited in visits:
         visited.result()
     assert order == list(range(6))
@@ -191,8 +191,7 @@ def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -
         raise ZeroDivisionError
     with ThreadPoolExecutor(1) as threads, permits:
         waiting = threads.submit(permits.__enter__)
-        while not permits._waiting:
-            time.sleep(0.001)
+        assert eventually(lambda: permits._waiting)
         permits.close()
         with pytest.raises(Stopped):
             waiting.result(TOGETHER)
@@ -216,8 +215,8 @@ class AnHour(Permits):
 def test_waiting_is_in_no_limit(permits: dict[str, Permits], ended_by: str | None) -> None:
     agents = registry.get(
         "try-again",
-        model=Counted(lambda: time.sleep(0.02)),
-        limits=EpisodeLimits(seconds=0.01),
+        model=Counted(lambda: time.sleep(0.02)),  # allow sleep: it takes longer than the limit
+        limits=EpisodeLimits(seconds=0.01),  # allow limit: a call takes longer
     )
     episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], **permits)
     assert episode.metadata.get("ended_by") == ended_by

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from intercode.episode import Episode, Score, Turn, decode
 from intercode.errors import RecordError, RunLockedError
 from intercode.evaluate import Outcome
 from intercode.evaluate.log import EPISODES, RunLog, latest, read_episodes, read_manifest
+from waiting import eventually
 
 
 def episode(n: int, text: str = "") -> Episode:
@@ -135,8 +135,7 @@ def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert first.wait(60)
         for thread in threads[1:]:
             thread.start()
-        while log._queued < 8:
-            time.sleep(0.001)
+        assert eventually(lambda: log._queued == 8)
         rest.set()
         for thread in threads:
             thread.join()

@@ -38,7 +38,7 @@ BASH = Dataset(
         Task("long", "?", gold=("echo 3",)),
         Task("date", "?", verification="true"),
         Task("random", "?", verification="true"),
-        Task("slow", "?", verification="true", timeout=0.2),
+        Task("slow", "?", verification="true", timeout=0.2),  # allow limit: its action sleeps
         Task("state", "?", verification="test -e /root/made"),
     ],
     name="ways",
@@ -51,7 +51,7 @@ ACTIONS: dict[str, list[str]] = {
     "long": ["echo 1", "echo 2", "echo 3", "echo 4"],
     "date": ["true", "date +%s.%N"],
     "random": ["echo $RANDOM $RANDOM"],
-    "slow": ["sleep 5"],
+    "slow": ["sleep 999"],
     "state": ["touch made"],
 }
 

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,13 +19,14 @@ from intercode.databases import Engine, find, get_engine
 from intercode.databases.servers import private_mysql, private_postgresql
 from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.databases.servers.private import Server, _user
+from intercode.databases.servers.session import Unreachable
 from intercode.errors import DatabaseError
 from intercode.evaluate import evaluate
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.runner import RunResult
 from intercode.sandbox.images.files import remove_tree
 from intercode.task import Dataset, Task
-from waiting import eventually
+from waiting import PATIENCE, eventually
 
 EPISODES = 60
 KILL_AFTER = 20
@@ -65,7 +65,7 @@ def end(pid: int) -> None:
             dying.append(os.pidfd_open(int(child)))
     os.kill(pid, signal.SIGKILL)
     for fd in dying:
-        ended, _, _ = select.select([fd], [], [], 60)
+        ended, _, _ = select.select([fd], [], [], PATIENCE)
         os.close(fd)
         assert ended
 
@@ -167,15 +167,28 @@ def url_of(server: Server) -> str:
 
 
 def test_a_server_at_a_url_is_waited_for(
-    standing: Standing, tasks: Dataset, tmp_path: Path
+    standing: Standing, tasks: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    back = threading.Thread(target=lambda: (time.sleep(2), standing._start()))
+    """It is started again when a client has found nobody there."""
+    refused = threading.Event()
+    back = threading.Thread(target=lambda: (refused.wait(), standing._start()))
 
     def kill() -> None:
         standing.kill()
         back.start()
 
     with closing(get_engine(url_of(standing))) as engine:
+        connect = engine._connect  # type: ignore[attr-defined]
+
+        def telling(arguments: Any) -> Any:
+            try:
+                return connect(arguments)
+            except Unreachable:
+                refused.set()
+                raise
+
+        monkeypatch.setattr(engine, "_connect", telling)
+        monkeypatch.setattr("intercode.databases.servers.engine._PATIENCE_SECONDS", PATIENCE)
         check(run(engine, tasks, kill, tmp_path / "run"))
         back.join()
 
@@ -191,7 +204,10 @@ def test_a_server_that_was_restarted_is_noticed(standing: Standing, tasks: Datas
         assert session.execute("SELECT COUNT(*) FROM item").failure is None
         assert writer.execute("UPDATE item SET price = 0").failure is None
         if standing.product != "postgresql":
-            time.sleep(4)  # MySQL tells for how many whole seconds it has been there
+            # MySQL tells for how many whole seconds it has been there.
+            with closing(MySQLConnection(standing.connect_args)) as admin:
+                uptime = "SHOW GLOBAL STATUS LIKE 'Uptime'"
+                assert eventually(lambda: int(str(admin.query(uptime)[0][1])) >= 4)
         standing.kill()
         standing._start()
         for _ in range(20):
@@ -222,8 +238,6 @@ def test_who_has_a_lost_connections_number_now_is_left_alone(
             heir.close()
             heir = MySQLConnection(standing.connect_args)
         session.close()
-        deadline = time.monotonic() + 60
-        while heir.query("SHOW DATABASES LIKE %s", session.name):  # type: ignore[attr-defined]
-            assert time.monotonic() < deadline, "it was not dropped"
-            time.sleep(0.02)
+        name = session.name  # type: ignore[attr-defined]
+        assert eventually(lambda: not heir.query("SHOW DATABASES LIKE %s", name)), "it is dropped"
         heir.close()

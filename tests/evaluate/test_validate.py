@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 import intercode
 from intercode.datasets.kind import environment_of
 from intercode.errors import RewardError, SandboxError, UsageError
-from intercode.evaluate import evaluate
+from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, NOTHING, WRONG, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
 from intercode.evaluate.log import read_manifest
 from intercode.evaluate.validate import Validation, validate
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
+from waiting import PATIENCE
 
 from .fakes import Factory, dataset
 
@@ -30,13 +31,14 @@ BASH = Dataset(
         Task("sound", "?", gold=("echo 1",)),
         Task("loose", "?", gold=("echo 42",)),
         Task("clock", "?", gold=("date +%N > /root/now; cat /root/now",), verification="true"),
-        Task("late", "?", gold=("sleep 9",), verification="test -e /root/x", timeout=0.5),
-        Task("slow", "?", gold=("sleep 1.2; touch x",), verification="test -e x", timeout=4.5),
+        Task("late", "?", gold=("sleep 999",), verification="test -e /root/x",
+             timeout=0.5),  # allow limit: its gold sleeps on, and scores nothing
+        Task("slow", "?", gold=("sleep 0.7; touch x",), verification="test -e x", timeout=PATIENCE),
         Task("unsolved", "?", verification="test -e x"),
         Task("mistake", "?", gold=("nothing-of-that-name",), verification="test -e x"),
     ],
     "bash-tasks",
-)
+)  # fmt: skip
 
 
 def texts(found: Validation) -> dict[str, list[str]]:
@@ -56,10 +58,16 @@ def test_sound_tasks() -> None:
 
 @pytest.fixture(scope="module")
 def of_bash() -> Validation:
-    limits = Limits(timeout=60.0)  # else a machine that stands still for a second makes all slow
-    return validate(
-        BASH, lambda: intercode.make("bash", data=BASH, limits=limits), timeout=60.0, workers=2
-    )
+    """A hundredth of its limit makes a task slow: for one 0.6 seconds, a minute for the others."""
+    limits = Limits(timeout=6000.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "SLOW", 0.01)
+        return validate(
+            BASH,
+            lambda: intercode.make("bash", data=BASH, limits=limits),
+            timeout=limits.timeout,
+            workers=2,
+        )
 
 
 def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
@@ -79,8 +87,8 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
 def test_what_is_slow(of_bash: Validation) -> None:
     slow = {found.task_id: found for found in of_bash.slow}
     assert set(slow) == {"late", "slow"}
-    assert slow["slow"].limit == 4.5
-    assert slow["slow"].suggested_timeout >= 5.0
+    assert slow["slow"].limit == PATIENCE
+    assert slow["slow"].suggested_timeout >= 70.0
 
 
 def test_episodes_without_a_score() -> None:
@@ -117,12 +125,23 @@ def test_rewards_that_vary() -> None:
 
 
 def test_tests_that_are_slow() -> None:
-    slow = "import time\nassert one() == 1\ntime.sleep(5)"
+    """How long tests take is what doing nothing, which they fail, does not take."""
+    trials = {
+        number: Trial(reward, None, None, "", (), slowest=2.0, rest=rest, timed_out=False)
+        for number, reward, rest in ((GOLD, 1.0, 40.0), (AGAIN, 1.0, 37.0), (NOTHING, 0.0, 3.0))
+    }
+    used = checks.usage(TASKS[0], trials, None)
+    assert (used.seconds, used.suggested_timeout) == (34.0, 136.0)
+    assert [found.limit for found in checks.slow(TASKS[0], used, 100.0)] == [100.0]
+    assert list(checks.slow(TASKS[0], used, 136.0)) == []
+
+
+def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
+    tests = "import time\nassert one() == 1\ntime.sleep(0.7)"  # allow sleep: this is slow
     gold = "def one():\n    return 1"
-    tasks = Dataset([Task("one", "?", gold=(gold,), tests=(slow,), timeout=8.0)])
-    found = validate(tasks, lambda: intercode.make("python", data=tasks), timeout=10.0, workers=2)
-    assert found.valid, "it is no failure"
-    assert [(slow.task_id, slow.limit) for slow in found.slow] == [("one", 8.0)]
+    tasks = Dataset([Task("one", "?", gold=(gold,), tests=(tests,), timeout=PATIENCE)])
+    result = evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
+    assert Trial.of(result.episodes()[0]).rest >= 0.7
 
 
 @pytest.mark.parametrize(

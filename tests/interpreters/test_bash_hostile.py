@@ -27,7 +27,7 @@ def bash(
     start: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[BashInterpreter]:
     # Those that hang here hang for good: nothing is lost by not waiting for them.
-    monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", 0.5)  # allow limit: the same
     sandbox = start("host", timeout=60.0)
     opened = BashInterpreter(sandbox)
     assert opened.execute("mkdir /tmp/w; cd /tmp/w; kept=1").ok

@@ -84,10 +84,12 @@ def test_an_exit_that_takes_long(bash: BashInterpreter, monkeypatch: pytest.Monk
 
 @pytest.mark.case(15)
 def test_logout_and_suspend(bash: BashInterpreter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", 0.5)  # it will not answer
+    monkeypatch.setattr(
+        "intercode.interpreters.bash._GRACE_SECONDS", 0.5
+    )  # allow limit: it will not answer
     bash.execute("X=1")
     assert bash.execute("logout").exit_code == 1
-    bash.execute("suspend", timeout=0.3)
+    bash.execute("suspend", timeout=0.3)  # allow limit: it stands still
     assert output_of(bash, "echo $X") == "1\n"
 
 

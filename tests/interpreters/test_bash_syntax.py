@@ -26,9 +26,8 @@ def test_the_exit_code_is_there_in_the_next_action(bash: BashInterpreter) -> Non
 
 
 @pytest.mark.case(5)
-@pytest.mark.parametrize(
-    ("action", "expected"),
-    [
+def test_lines_and_comments(bash: BashInterpreter) -> None:
+    for action, expected in (
         ("echo a\necho b", "a\nb\n"),
         ("for i in 1 2\ndo\n  echo $i\ndone", "1\n2\n"),
         ("# only a comment", ""),
@@ -36,18 +35,16 @@ def test_the_exit_code_is_there_in_the_next_action(bash: BashInterpreter) -> Non
         ("echo a\r\necho b\r", "a\r\nb\r\n"),
         ("  echo   spaced  ", "spaced\n"),
         ("echo a; echo b &&\necho c", "a\nb\nc\n"),
-    ],
-)
-def test_lines_and_comments(bash: BashInterpreter, action: str, expected: str) -> None:
-    done = bash.execute(action)
-    assert (done.output.decode(), done.exit_code) == (expected, 0)
+    ):
+        done = bash.execute(action)
+        assert (done.output.decode(), done.exit_code) == (expected, 0), action
 
 
 @pytest.mark.case(6)
-@pytest.mark.parametrize("action", ["", " ", "\n\n", "\t"])
-def test_an_empty_action(bash: BashInterpreter, action: str) -> None:
-    done = bash.execute(action)
-    assert (done.output, done.ok, done.notes) == (b"", True, ())
+def test_an_empty_action(bash: BashInterpreter) -> None:
+    for action in ("", " ", "\n\n", "\t"):
+        done = bash.execute(action)
+        assert (done.output, done.ok, done.notes) == (b"", True, ()), action
 
 
 @pytest.mark.case(7)

@@ -10,12 +10,9 @@ import pytest
 from intercode.interpreters.base import Execution
 from intercode.interpreters.bash import BashInterpreter
 from intercode.interpreters.shell import Run, Shell
-from waiting import PATIENCE, eventually
+from waiting import PATIENCE, eventually, running
 
 LIMIT = 0.4
-GRACE, SOON = 20.0, 45.0
-"""Seconds in which a shell tells its state, and which no action here may take, however busy the
-machine is."""
 ASLEEP = "/tmp/asleep"
 AtTheLimit = Callable[[str], Execution]
 
@@ -23,7 +20,7 @@ AtTheLimit = Callable[[str], Execution]
 @pytest.fixture
 def bash(shell: object, monkeypatch: pytest.MonkeyPatch) -> BashInterpreter:
     # Hardly a shell here is out of reach: it says at its time limit what its state is.
-    monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", GRACE)
+    monkeypatch.setattr("intercode.interpreters.bash._GRACE_SECONDS", PATIENCE)
     opened: BashInterpreter = shell(timeout=PATIENCE)  # type: ignore[operator]
     opened.execute("kept=1")
     return opened
@@ -33,25 +30,14 @@ def output_of(bash: BashInterpreter, action: str) -> str:
     return bash.execute(action, PATIENCE).output.decode()
 
 
-def running(bash: BashInterpreter) -> list[str]:
-    """What runs beside the shell, as it was started; the shell's copies, too. No image has to help.
-
-    Of what ended while we looked nobody knows what it has left behind: "?".
-    """
-    found = []
-    for pid in bash.sandbox.processes():
-        if bash._shell is None or pid != bash._shell.pid:
-            try:
-                line = bash.sandbox.read_file(f"/proc/{pid}/cmdline")
-            except OSError:
-                line = b""
-            found.append(line.replace(b"\0", b" ").decode().strip() or "?")
-    return sorted(found)
+def beside(bash: BashInterpreter) -> list[str]:
+    """What runs beside the shell; its copies, too."""
+    return running(bash.sandbox, *(() if bash._shell is None else (bash._shell.pid,)))
 
 
 def assert_runs(bash: BashInterpreter, *programs: str) -> None:
     """These and no others; a job may be a copy of the shell for a moment."""
-    assert eventually(lambda: running(bash) == sorted(programs)), running(bash)
+    assert eventually(lambda: beside(bash) == sorted(programs)), beside(bash)
 
 
 @pytest.fixture(params=["", "sleep 0.45; "], ids=["soon", "late"])
@@ -84,7 +70,6 @@ def assert_timed_out(bash: BashInterpreter, action: str) -> None:
     assert (done.exit_code, done.ok) == (124, False)
     assert done.output == b""
     assert f"timed out after {LIMIT:g} s" in done.observation
-    assert done.seconds < SOON
     assert output_of(bash, "echo $? $kept; pwd") == "124 1\n/tmp/w\n"
     assert_runs(bash)
 
@@ -165,7 +150,7 @@ def test_a_command_that_begins_as_the_time_ends(
 @pytest.mark.defends("self DoS")
 def test_a_background_job_that_holds_the_output(bash: BashInterpreter) -> None:
     done = bash.execute("sleep 300 & echo hi", PATIENCE)
-    assert (done.output, done.seconds < SOON) == (b"hi\n", True)
+    assert (done.output, done.info.get("timed_out")) == (b"hi\n", None)
     assert_runs(bash, "sleep 300")
 
 
@@ -205,8 +190,8 @@ def test_a_background_writer_never_stalls(bash: BashInterpreter) -> None:
 @pytest.mark.case(47)
 @pytest.mark.defends("host DoS")
 def test_an_endless_background_writer(bash: BashInterpreter) -> None:
-    bash.execute("yes &")
-    time.sleep(0.3)
+    bash.execute("{ head -c 20000000 /dev/zero; touch /tmp/much; exec yes; } &")
+    assert eventually(lambda: bash.sandbox.exec(["test", "-e", "/tmp/much"]).ok)
     done = bash.execute("kill $!; wait; echo next")
     assert len(done.output) < 2 * bash.sandbox.limits.output
     assert output_of(bash, "echo after")[-6:] == "after\n"
@@ -269,14 +254,13 @@ def test_binary_output(bash: BashInterpreter) -> None:
     "bomb", [":(){ :|:& };:", "f() { f | f & }; f", "while :; do sleep 9 & done"]
 )
 def test_a_fork_bomb(shell: object, bomb: str) -> None:
-    bash: BashInterpreter = shell(processes=40, timeout=1.0)  # type: ignore[operator]
+    bash: BashInterpreter = shell(processes=40, timeout=PATIENCE)  # type: ignore[operator]
     bash.execute("kept=1", PATIENCE)
-    bash.execute(bomb)
+    bash.execute(bomb, LIMIT)
 
     def can_fork() -> bool:
-        return bash.execute("/bin/true").output == b"" and (
-            bash.execute("/bin/echo a").output == b"a\n"
-        )
+        two = [bash.execute("/bin/echo a", 1.0) for _ in "ab"]  # allow limit: it is tried again
+        return [done.output for done in two] == [b"a\n"] * 2
 
     assert eventually(can_fork), "the shell cannot fork any more"
     # What is left of the bomb may still complain, or be told of as a job that has ended.

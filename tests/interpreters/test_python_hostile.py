@@ -128,7 +128,7 @@ def test_a_time_limit_interrupts(
     monkeypatch.setattr("intercode.interpreters.python._GRACE_SECONDS", PATIENCE)  # it heeds it
     python = open_python(timeout=PATIENCE)
     assert python.execute("kept = 5").ok
-    done = python.execute(INTERRUPTED[case], 0.4)
+    done = python.execute(INTERRUPTED[case], 0.4)  # allow limit: it has no end
     assert "[timed out after 0.4 s]\n[interrupted: " in done.observation
     assert (done.ok, done.info["timed_out"], done.info["interrupted"]) == (False, True, True)
     assert python.execute("kept").observation == "5\n"
@@ -147,7 +147,9 @@ def test_a_time_limit_interrupts(
 def test_what_heeds_no_interrupt_is_killed(
     open_python: OpenPython, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    monkeypatch.setattr("intercode.interpreters.python._GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(
+        "intercode.interpreters.python._GRACE_SECONDS", 0.5
+    )  # allow limit: it is deaf
     python = open_python(timeout=PATIENCE)
     for limit in (0.3, 4.0, 20.0, PATIENCE):  # on a slow machine it does not come so far at once
         python.execute("import os, signal")

@@ -15,6 +15,7 @@ from intercode.models.client import Request
 from intercode.models.script import Line, count
 from intercode.models.scripted_server import ScriptedServer
 from models.providers import CHAT, HELLO, connect
+from waiting import eventually
 
 
 @pytest.mark.parametrize("limit", [{"max_cost": 0.02}, {"max_tokens": 3000}])
@@ -56,7 +57,8 @@ def test_who_does_not_fit_waits_for_those_under_way() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert not got.wait(0.05)
+    assert eventually(lambda: budget._changed._waiters)  # type: ignore[attr-defined]
+    assert not got.is_set()
     under_way.settle(Usage(5, 5), None)
     assert got.wait(60)
     thread.join()

@@ -40,11 +40,14 @@ def test_a_fault_is_tried_again(name: str, fault: Fault) -> None:
 
 
 def test_a_server_that_is_silent() -> None:
-    budget = Budget(max_tokens=100_000)
-    plan = first(Fault("slow", delay=30.0), Fault("slow", delay=0.05))
+    budget = Budget()
+    plan = first(Fault("slow", delay=3600.0), Fault("slow", delay=0.05))
     with ScriptedServer(SAY, plan=plan) as server:
-        reply = connect(CHAT, server, timeout=0.5, budget=budget).complete(HELLO)
-    assert reply.retries >= 1  # two where the machine was late with the second one
+        model = connect(
+            CHAT, server, timeout=0.5, budget=budget, retries=60
+        )  # allow limit: one of them is in time
+        reply = model.complete(HELLO)
+    assert reply.retries >= 1  # more where the machine was late with others, too
     # All were asked the same; who was given up before he was heard may come last.
     assert {exchange.usage for exchange in server.exchanges} == {reply.usage}
     assert budget.presumed.tokens > 0
@@ -52,13 +55,13 @@ def test_a_server_that_is_silent() -> None:
 
 @pytest.mark.parametrize("as_date", [False, True])
 def test_retry_after_is_waited_for(as_date: bool) -> None:
-    fault = too_many(2.0 if as_date else 0.4, as_date=as_date)  # a date has whole seconds
+    fault = too_many(2.0 if as_date else 0.1, as_date=as_date)  # a date has whole seconds
     asked = fault.headers["Retry-After"]
     with ScriptedServer(SAY, plan=first(fault)) as server:
         started = time.time()
         assert connect(CHAT, server).complete(HELLO).retries == 1
         until = parsedate_to_datetime(asked).timestamp() if as_date else started + float(asked)
-        assert time.time() >= until - 0.01
+        assert time.time() >= until - 0.01  # allow clock: a slow machine waits longer
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,15 @@ def occurrences(defence: Defence) -> list[int]:
 
 def mutate(defence: Defence, folder: Path) -> Path:
     """A copy of the source without this defence."""
-    # Without compiled files, which Python might take for the changed source's.
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    # With compiled files, but those that another process is just writing.
+    ignored = shutil.ignore_patterns("*.egg-info", "*.pyc.*")
     copy = shutil.copytree(SRC, folder / "src", ignore=ignored)
     for edit in defence.edits:
         path = copy / edit.file
         path.write_text(path.read_text().replace(edit.old, edit.new))
+        # Python might take the compiled file for the changed source's.
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()
     return copy
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from intercode.sandbox import Completed, Limits, Sandbox, get_provider
+from waiting import eventually
 
 
 class SkippedError(Exception):
@@ -61,12 +62,9 @@ def host_pid(marker: str) -> int | None:
 
 
 def wait_for(marker: str) -> int:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if (pid := host_pid(marker)) is not None:
-            return pid
-        time.sleep(0.01)
-    raise ProbeError("the program did not start")
+    if not eventually(lambda: host_pid(marker)) or (pid := host_pid(marker)) is None:
+        raise ProbeError("the program did not start")
+    return pid
 
 
 def ends(pid: int, looks: int = 250) -> bool:
@@ -78,7 +76,7 @@ def ends(pid: int, looks: int = 250) -> bool:
             return True
         if stat.rpartition(b")")[2][1:2] in b"ZX":
             return True
-        time.sleep(0.02)
+        time.sleep(0.02)  # allow sleep: where the defence is gone, it never ends
     return False
 
 

@@ -192,6 +192,6 @@ def test_tasks_that_2023_could_not_have_are_refused(changes):
 
 def test_limits_are_the_protocols_own():
     data = Dataset([TASK], "one")
-    limits = intercode.Limits(timeout=3)
+    limits = intercode.Limits(timeout=30)
     with pytest.raises(UsageError, match="limits"):
         intercode.make("python", protocol="paper", data=data, limits=limits)

@@ -13,13 +13,14 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.task import Task
+from waiting import PATIENCE
 
 SOLVED = "echo done > answer"
 TASK = Task("t", "Write 'done' to answer.", verification='test "$(cat answer)" = done')
 
 
 def start(task: Task) -> Sandbox:
-    sandbox = get_provider().start("host", Limits(timeout=5))
+    sandbox = get_provider().start("host", Limits(timeout=PATIENCE))
     if task.setup:
         assert sandbox.exec(["/bin/bash", "-c", task.setup]).ok
     return sandbox
@@ -73,8 +74,8 @@ CHEATS = {
 
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_cheats_are_worth_nothing(sandbox: Sandbox, cheat: str) -> None:
-    # A pipe that nobody writes to is read from until the time is up: no other is to be late.
-    task = replace(TASK, timeout=0.5) if cheat == "answer is a pipe" else TASK
+    hasty = replace(TASK, timeout=0.3)  # allow limit: a pipe that nobody writes to is read from
+    task = hasty if cheat == "answer is a pipe" else TASK
     assert act(sandbox, CHEATS[cheat], task=task) == 0.0
 
 
@@ -148,7 +149,7 @@ def test_a_running_episode_goes_on(sandbox: Sandbox) -> None:
 
 
 def test_the_time_limit_is_a_zero_that_says_so(sandbox: Sandbox) -> None:
-    task = Task("t", "q", verification="sleep 9", timeout=0.2)
+    task = Task("t", "q", verification="sleep 999", timeout=0.2)  # allow limit: it sleeps on
     score = REWARD(task, Episode("t", "q", "bash", status="submitted"), sandbox)
     assert (score.value, score.detail["timed_out"]) == (0.0, True)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from intercode.databases import Session, Source
 from intercode.databases.base import Role
-from intercode.episode import Episode, Turn
+from intercode.episode import Episode, Score, Turn
 from intercode.errors import RewardError, TaskError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql import SqlReward
@@ -132,8 +134,12 @@ def test_an_answer_that_does_not_end_on_the_copy_is_not_right(store: Store) -> N
         "WHERE EXISTS (SELECT 1 FROM customer)) SELECT COUNT(*) FROM n"
     )
     assert store.value(NAMES, NAMES) == 1.0  # gold's result is kept: it needs no time any more
-    task = store.task(NAMES, timeout=1.0)
-    score = store.score(task, "DELETE FROM purchase; DELETE FROM customer", endless)
+
+    def hasty(task: Task, *given: Any) -> Score:
+        return store.reward(replace(task, timeout=0.5), *given)  # allow limit: it has no end
+
+    empty = "DELETE FROM purchase; DELETE FROM customer"
+    score = store.score(NAMES, empty, endless, reward=hasty)
     assert score.value == 0.0
     assert score.detail["reason"].startswith("on a fresh copy of the database: ")
 

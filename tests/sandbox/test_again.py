@@ -22,6 +22,6 @@ def test_each_has_what_was_asked_for(pause: float) -> None:
                 assert int(shown.split()[-1]) == mebibytes
                 assert sandbox.changes() == []
                 sandbox.write_file("/left", b"behind")
-                time.sleep(pause)  # the next is made ready while this one still runs
+                time.sleep(pause)  # allow sleep: the next may be made ready now, and need not
             finally:
                 sandbox.close()

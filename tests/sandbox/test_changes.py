@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
 
 from intercode.sandbox import Change, Sandbox
+from waiting import eventually
 
 from . import Run, Start
 
@@ -226,8 +226,7 @@ def test_a_write_that_has_begun_is_told_of_when_it_is_done(sandbox: Sandbox) -> 
     writer = sandbox.popen(["perl", "-e", script], channels={})
     assert os.read(writer.fds[1], 1) == b"y"
     found = sandbox.changes()
-    while writer.poll() is None:
-        time.sleep(0.01)
+    assert eventually(lambda: writer.poll() is not None)
     writer.close()
     (done,) = sandbox.changes()
     assert done.size == 32 << 20

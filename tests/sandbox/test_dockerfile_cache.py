@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from intercode.sandbox.images import list_images, resolve
 from intercode.sandbox.native.provider import NativeProvider
 from sandbox.dockerfiles import Folder, read
+from waiting import eventually
 
 pytestmark = pytest.mark.ordinary
 
@@ -95,9 +95,7 @@ def test_builds_at_once_and_killed(folder: Folder, provider: NativeProvider) -> 
     (folder.path / "Dockerfile").write_text(text)
     builder = start(folder.path / "Dockerfile")
     images = Path(os.environ["INTERCODE_CACHE"], "images")
-    while not list(images.glob("*.tmp-*")):
-        assert builder.poll() is None
-        time.sleep(0.01)
+    assert eventually(lambda: list(images.glob("*.tmp-*")))
     builder.kill()
     builder.communicate()
     (folder.path / "Dockerfile").write_text("FROM host\nRUN sleep 0.3; date +%N > /x")

@@ -32,7 +32,11 @@ def assert_usable(sandbox: Sandbox) -> None:
 )  # fmt: skip
 def test_a_fork_bomb_is_capped(start: Start, bomb: str) -> None:
     sandbox, peer = start(processes=32), start(processes=32)
-    assert sandbox.exec(["bash", "-c", f"{bomb} 2>/dev/null"], timeout=0.5).exit_code is not None
+    done = sandbox.exec(
+        ["bash", "-c", f"{bomb} 2>/dev/null"],
+        timeout=0.5,  # allow limit: it may end, and need not
+    )
+    assert done.exit_code is not None
     assert len(sandbox.processes()) <= 32
     assert peer.exec(["bash", "-c", "for i in {1..20}; do sleep 0.1 & done; wait"]).ok
     assert_usable(sandbox)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from intercode.sandbox.images import Image, list_images, resolve
 from intercode.sandbox.images.tree import Tree
 from sandbox import rootfs
 from sandbox.layouts import layer, layout
+from waiting import eventually
 
 pytestmark = pytest.mark.ordinary
 
@@ -62,21 +62,31 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def _address(process: subprocess.Popen[bytes]) -> str:
     """Where it listens: at a port that the kernel chose."""
+    ports: list[int] = []
+
+    def listens() -> bool:
+        ports[:] = _ports(process.pid)
+        return bool(ports) or process.poll() is not None
+
+    if not eventually(listens) or not ports:
+        raise RuntimeError("the registry did not start")
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        sockets = set()
-        for path in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(OSError):  # it has just been closed
-                sockets.add(os.readlink(path))
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            _, local, _, state, *rest = line.split()
-            if state == "0A" and f"socket:[{rest[5]}]" in sockets:
-                address = f"127.0.0.1:{int(local.partition(':')[2], 16)}"
-                with direct.open(f"http://{address}/v2/"):
-                    return address
-        time.sleep(0.02)
-    raise RuntimeError("the registry did not start")
+    with direct.open(f"http://127.0.0.1:{ports[0]}/v2/"):
+        return f"127.0.0.1:{ports[0]}"
+
+
+def _ports(pid: int) -> list[int]:
+    """Where a process listens."""
+    sockets = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it has just been closed
+            sockets.add(os.readlink(path))
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [
+        int(local.partition(":")[2], 16)
+        for _, local, _, state, *rest in lines
+        if state == "0A" and f"socket:[{rest[5]}]" in sockets
+    ]
 
 
 def push(source: Path, name: str) -> None:

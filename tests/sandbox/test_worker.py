@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import socket
-import time
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from intercode.errors import SandboxClosedError, SandboxError
 from intercode.sandbox import Limits, Provider, Sandbox, Worker
 from intercode.sandbox.native.provider import NativeProvider
+from waiting import eventually
 
 pytestmark = pytest.mark.ordinary
 
@@ -172,8 +172,7 @@ def test_how_it_ends(inside: Sandbox, ask: Ask) -> None:
     assert "KeyboardInterrupt" in probe.worker.errors()
     probe = ask(inside)
     # The one that was closed is killed, and may still be dying.
-    while len(inside.processes()) > 1:
-        time.sleep(0.01)
+    assert eventually(lambda: len(inside.processes()) == 1)
     assert inside.kill() == 1
     assert wait(probe.worker) == 128 + signal.SIGKILL
     assert ask(inside)("1") == 1, "process 1 goes on"

@@ -6,25 +6,28 @@ import ctypes
 import gc
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from intercode.sandbox.images import cache_root
 from intercode.sandbox.native import cgroup
+from intercode.sandbox.native.launch import STAGE
+from waiting import eventually
 
 AHEAD = 2
 """A child that is forked ahead, and perhaps a sandbox that is made ready ahead."""
 
 
-def held_once(
-    fits: Callable[[dict[str, int]], bool], provider: Any = None, seconds: float = 60
-) -> dict[str, int]:
+def held_once(fits: Callable[[dict[str, int]], bool], provider: Any = None) -> dict[str, int]:
     """What is held as soon as it fits, or at last: what leaks stays, the rest is on its way out."""
-    deadline = time.monotonic() + seconds
-    while not fits(found := held(provider)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    found: dict[str, int] = {}
+
+    def look() -> bool:
+        found.update(held(provider))
+        return fits(found)
+
+    eventually(look)
     return found
 
 
@@ -33,16 +36,14 @@ def held(provider: Any = None) -> dict[str, int]:
     found = {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "mounts": sum(map(is_ours, Path("/proc/self/mountinfo").read_text().splitlines())),
         "temporary files": len(os.listdir(tempfile.gettempdir())),
     }
     if provider is None:
         return found
     spawner = provider._spawner.process.pid
-    deadline = time.monotonic() + 60
     # The last sandboxes are on their way out; what is made ahead stays.
-    while len(list(children(spawner))) > AHEAD and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: len(list(children(spawner))) <= AHEAD)
     # What lives is measured, not what the allocator keeps for the next time.
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -58,6 +59,13 @@ def held(provider: Any = None) -> dict[str, int]:
         "memory": kilobytes(os.getpid()),
         "spawner memory": kilobytes(spawner),
     }
+
+
+def is_ours(mount: str) -> bool:
+    """Whether a mount of the machine's has to do with what we mount, and where from."""
+    point = mount.split()[4]
+    on_stage = point == STAGE or point.startswith(f"{STAGE}/")
+    return on_stage or str(cache_root()) in mount or tempfile.gettempdir() in mount
 
 
 def kilobytes(pid: int) -> int:

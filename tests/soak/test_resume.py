@@ -1,13 +1,12 @@
 """kill -9 and `intercode resume`, again and again: the run ends as if nothing had happened.
 
-With other moments::
+With other moments, and at the size of `make soak`::
 
-    INTERCODE_SOAK_SEED=8 pytest tests/soak/test_resume.py -s
+    INTERCODE_SOAK_SEED=8 INTERCODE_SOAK_KILLS=50 pytest tests/soak/test_resume.py -s
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
@@ -19,13 +18,14 @@ from typing import Any
 import pytest
 
 from intercode.evaluate.log import EPISODES, MANIFEST, read_manifest
+from waiting import PATIENCE, eventually
 
 from .held import held, held_once
 from .killed import cgroups_of, intercode, kill
 
-KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "20"))
+KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "8"))
 SEED = int(os.environ.get("INTERCODE_SOAK_SEED", "7"))
-TASKS, EPOCHS = 50, 10
+TASKS, EPOCHS = 50, KILLS // 2
 TOTAL = TASKS * EPOCHS
 STARTING = 0.6
 """Seconds that a session takes until its first episode has ended, about."""
@@ -63,7 +63,6 @@ make = Agents()
 
 @pytest.mark.timeout(1200)  # a minute or two where the machine is not busy
 def test_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    gc.collect()  # what other tests have left goes now, and not between our two looks
     (tmp_path / "agent.py").write_text(AGENT)
     tasks = [{"task_id": f"t{n}", "query": "Say it.", "gold": f"echo {n}"} for n in range(TASKS)]
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
@@ -115,12 +114,16 @@ def wait_for_the_moment(
     began = time.monotonic()
     seconds, episodes = chance.uniform(0, STARTING), 1
     if chance.random() < 0.6:
-        seconds, episodes = 60.0, chance.randint(1, max(1, 2 * (TOTAL - known) // (left + 1)))
+        seconds, episodes = PATIENCE, chance.randint(1, max(1, 2 * (TOTAL - known) // (left + 1)))
     episodes = min(known + episodes, TOTAL - 30)
-    while time.monotonic() < began + seconds and lines(log) < episodes:
-        assert process.poll() is None, "it ended by itself"
-        time.sleep(0.002)
-    time.sleep(chance.uniform(0, 0.01))
+    eventually(
+        lambda: (
+            time.monotonic() > began + seconds
+            or lines(log) >= episodes
+            or process.poll() is not None
+        )
+    )
+    time.sleep(chance.uniform(0, 0.01))  # allow sleep: it is killed at a random moment
     assert process.poll() is None, "it ended by itself"
 
 

@@ -47,9 +47,10 @@ def header(name: str, kind: bytes, link: str = "", mode: int = 0o644) -> tarfile
 
 
 def run_python(code: str, *args: object) -> subprocess.Popen[str]:
+    path = (SOURCE, os.environ["PYTHONPATH"], *sys.path)
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (SOURCE, *sys.path)))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from intercode.sandbox.images import (
 )
 from intercode.sandbox.images.files import locked
 from intercode.sandbox.images.recipes import RECIPES
+from waiting import new_marker, sleepers
 
 from . import ROOT, as_root, run_python
 
@@ -74,15 +74,15 @@ def test_interrupted_builder_leaves_no_process(tmp_path: Path) -> None:
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
-    mark = f"31{os.getpid()}"
+    mark = new_marker()
     with (tmp_path / "lock").open("w") as lock, pytest.raises(KeyboardInterrupt):
         chroot.run(["sh", "-c", f"setsid sleep {mark} & echo x; wait"], lock.fileno(), interrupt)
-    assert subprocess.run(["pgrep", "-f", f"sleep {mark}$"], capture_output=True).stdout == b""
+    assert sleepers(mark) == []
 
 
 @as_root
 def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
-    mark = f"32{os.getpid()}"
+    mark = new_marker()
     code = """
         import sys
         from pathlib import Path
@@ -96,7 +96,7 @@ def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
     assert worker.stdout is not None and worker.stdout.readline() == "started\n"
     worker.send_signal(signal.SIGKILL)
     with locked(tmp_path / "lock"):  # the build's lock lasts as long as its programs
-        assert subprocess.run(["pgrep", "-f", f"sleep {mark}$"], capture_output=True).stdout == b""
+        assert sleepers(mark) == []
     worker.communicate()
 
 

@@ -16,12 +16,10 @@ import pytest
 
 import intercode
 from intercode.errors import ImageError
-from intercode.sandbox.images import (
-    host,
-    resolve,
-)
+from intercode.sandbox.images import host, resolve
+from intercode.sandbox.images.cache import ImageCache
 
-from . import as_root
+from . import as_root, run_python
 
 
 def test_host() -> None:
@@ -95,7 +93,65 @@ def test_host_hides_intercode_itself(tmp_path: Path, layout: str) -> None:
         assert json.loads(done.stdout) == [str(package / "__init__.py"), others]
 
 
-def test_host_is_the_same_under_any_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def digest() -> str:
+    """As another process finds it."""
+    ImageCache.default()._memory.clear()
+    return resolve("host").digest
+
+
+@pytest.mark.parametrize("place", ["bin", "etc/alternatives"])
+def test_host_is_what_is_installed_whenever_that_was(machine: Path, place: str) -> None:
+    before = digest()
+    (machine / place / "jq").symlink_to("/usr/share/jq")
+    assert (installed := digest()) != before
+    (machine / place / "jq").unlink()
+    (machine / place / "jq.dpkg-new").symlink_to("/usr/share/jq")
+    assert digest() == before, "as it was; and what is only half there does not count"
+    (machine / place / "jq.dpkg-new").rename(machine / place / "jq")
+    assert digest() == installed
+    (machine / place / "jq").unlink()
+    (machine / place / "jq").symlink_to("/usr/share/jq-2")
+    assert digest() not in (before, installed)
+
+
+def test_host_tells_an_upgrade_by_its_programs(machine: Path) -> None:
+    program, found = machine / "bin/awk", {digest()}
+    for change in (
+        lambda: program.write_text("x"),
+        lambda: os.utime(program, (1, 1)),
+        lambda: program.chmod(0o700),
+    ):
+        change()
+        found.add(digest())
+    assert len(found) == 4
+
+
+def test_host_while_packages_are_installed(machine: Path) -> None:
+    """Whatever has just gone, nothing fails."""
+    (machine / "etc/ld.so.conf.d").mkdir()
+    folders = [machine / name for name in ("bin", "etc/alternatives", "etc/ld.so.conf.d")]
+    program = """
+        import os, sys
+        print("at work", flush=True)
+        while True:
+            for place in sys.argv[1:]:
+                os.symlink("/etc/hostname", f"{place}/package")
+                os.unlink(f"{place}/package")
+    """
+    installer = run_python(program, *folders)
+    try:
+        assert installer.stdout is not None and installer.stdout.readline() == "at work\n"
+        for _ in range(100):
+            host._digest(host._files(), host._alternatives())
+    finally:
+        installer.kill()
+        installer.communicate()
+    assert digest()
+
+
+def test_host_is_the_same_under_any_umask(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def modes(folder: Path) -> dict[str, int]:
         return {str(p.relative_to(folder)): p.lstat().st_mode for p in folder.rglob("*")}
 
