@@ -17,7 +17,7 @@ from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, NOTHING, WRONG, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
-from intercode.evaluate.log import read_manifest
+from intercode.evaluate.log import latest, read_manifest
 from intercode.evaluate.validate import Validation, validate
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
@@ -140,8 +140,9 @@ def test_what_tests_take_is_no_actions_time(tmp_path: Path) -> None:
     tests = "import time\nassert one() == 1\ntime.sleep(0.7)"  # allow sleep: this is slow
     gold = "def one():\n    return 1"
     tasks = Dataset([Task("one", "?", gold=(gold,), tests=(tests,), timeout=PATIENCE)])
-    result = evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
-    assert Trial.of(result.episodes()[0]).rest >= 0.7
+    evaluate(tasks, "oracle", lambda: intercode.make("python", data=tasks), out=tmp_path)
+    (trial,) = latest(tmp_path, Trial.of).values()
+    assert trial.rest >= 0.7
 
 
 @pytest.mark.parametrize(
