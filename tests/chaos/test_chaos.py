@@ -21,17 +21,19 @@ from .freezing import PREFIX, Freezer, FreezingError
 from .hearing import Ear, HearingError
 
 RACE = """
-import subprocess
+import select
 from pathlib import Path
+from subprocess import PIPE, Popen
 
-def test_first_come_first_served():
-    first = subprocess.Popen(["touch", "first"])
-    for _ in range(20):
-        subprocess.run(["true"], check=True)
-    assert Path("first").exists()
-    first.wait()
+def test_an_answer_in_time():
+    cat = Popen(["cat"], stdin=PIPE, stdout=PIPE, bufsize=0)  # it ends with this process
+    log = next(Path("logs").glob("*/freezes.jsonl"))
+    while {frozen} and not log.read_text():
+        pass
+    cat.stdin.write(b"miaow\\n")
+    assert select.select([cat.stdout], [], [], {limit})[0]
 """
-"""Right by luck: twenty processes, one after the other, take longer than the one before them."""
+"""Right by luck: an answer comes before its limit, if nobody holds up the one that gives it."""
 
 CATS = """
 from subprocess import PIPE, Popen
@@ -108,33 +110,32 @@ def group_of(pid: int) -> Path:
     return Path(freezer.folder).with_name(f"{PREFIX}{pid}")
 
 
-def seed_that_freezes_the_first(settings: Settings) -> int:
-    """A seed that holds up `touch` for long, and nothing else of the race."""
-    place = "test_it.py::test_first_come_first_served"
+def seed_that_freezes_cat(settings: Settings) -> int:
+    """A seed that holds up `cat` for long, once it runs, and not the fork that becomes it."""
+    place = "test_it.py::test_an_answer_in_time"
     for seed in itertools.count():
         these = settings._replace(seed=seed)
-        if decide(
-            these, place, "exec", "touch first", 0
-        ).seconds > settings.longest / 2 and not any(
-            decide(these, place, kind, shape, n).seconds
-            for kind, shape in (("fork", PYTEST), ("exec", "true"))
-            for n in range(25)
-        ):
+        late = decide(these, place, "exec", "cat", 0).seconds > settings.longest / 2
+        if late and not decide(these, place, "fork", PYTEST, 0).seconds:
             return seed
     raise AssertionError
 
 
 def test_a_race_is_lost_under_a_seed_and_won_without(tmp_path: Path) -> None:
-    seed = seed_that_freezes_the_first(Settings(0, 0.03, 30, 0))
-    options = {"seed": seed, "longest": 30, "repeat": 1}
-    status, output = run(tmp_path, RACE, chance=0, **options)
+    seed = seed_that_freezes_cat(Settings(0, 0.03, 60, 0))
+    options = {"seed": seed, "longest": 60, "repeat": 1}
+    race = RACE.format(frozen=False, limit=PATIENCE)
+    status, output = run(tmp_path, race, chance=0, **options)
     assert status == 0 and "1 tests run in 1 rounds, 0 freezes, 0 failures" in output, output
-    (tmp_path / "first").unlink()
-    status, output = run(tmp_path, RACE, chance=0.03, **options)
+    for log in (tmp_path / "logs").iterdir():
+        log.rename(tmp_path / log.name)
+    # Whatever its limit, it is short of half a minute: no need to wait for long.
+    race = RACE.format(frozen=True, limit=0.1)
+    status, output = run(tmp_path, race, chance=0.03, **options)
     assert status == 1 and "1 freezes, 1 failures" in output, output
-    assert " s at exec: touch first" in output
-    command = f"make chaos SEED={seed} CHANCE=0.03 LONGEST=30.0 LOOKS=0.0"
-    assert f"{command} TESTS=test_it.py::test_first_come_first_served REPEAT=20" in output
+    assert " s at exec: cat" in output
+    command = f"make chaos SEED={seed} CHANCE=0.03 LONGEST=60.0 LOOKS=0.0"
+    assert f"{command} TESTS=test_it.py::test_an_answer_in_time REPEAT=20" in output
 
 
 def test_a_seed_decides_the_same_whatever_ran_before(tmp_path: Path) -> None:
