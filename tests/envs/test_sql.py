@@ -66,12 +66,12 @@ def test_long_results_are_cut_and_say_so(make_sql: MakeSql) -> None:
     assert env.step("submit")[1] == 1.0
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.task_id)
-def test_gold_solves_and_doing_nothing_does_not(make_sql: MakeSql, task: Task) -> None:
+def test_gold_solves_and_doing_nothing_does_not(make_sql: MakeSql) -> None:
     env = make_sql()
-    assert attempt(env, task.task_id, task.gold[0]) == 1.0
-    assert attempt(env, task.task_id) == 0.0
-    assert attempt(env, task.task_id, task.gold[0]) == 1.0
+    for task in TASKS:
+        assert attempt(env, task.task_id, task.gold[0]) == 1.0, task.task_id
+        assert attempt(env, task.task_id) == 0.0, task.task_id
+        assert attempt(env, task.task_id, task.gold[0]) == 1.0, task.task_id
 
 
 CHANGES = (
@@ -85,13 +85,15 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_the_next_episode_knows_nothing_of_a_change(make_sql: MakeSql, change: str) -> None:
+def test_the_next_episode_knows_nothing_of_a_change(make_sql: MakeSql) -> None:
     env = make_sql()
-    env.reset(options={"task_id": "names"})
-    assert env.step(change)[4]["ok"]
-    for task_id in ("names", "rich", "add", "table"):
-        assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0
+    # All of them before gold has run for the first time, whose results are kept; then each.
+    for number, change in enumerate((*CHANGES, *CHANGES)):
+        env.reset(options={"task_id": "names"})
+        assert env.step(change)[4]["ok"], change
+        if number >= len(CHANGES):
+            for task_id in ("names", "rich", "add", "table"):
+                assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0, change
 
 
 def test_parallel_episodes_never_see_each_other(make_sql: MakeSql) -> None:

@@ -62,12 +62,14 @@ def test_a_cheat_is_no_success(any_env: SqlEnv, cheat: str, task_id: str) -> Non
     assert attempt(any_env, task_id, *POISON[cheat]) < 1.0
 
 
-@pytest.mark.parametrize("cheat", sorted(POISON))
-def test_a_cheat_harms_no_later_episode(make_sql: MakeSql, cheat: str) -> None:
+def test_a_cheat_harms_no_later_episode(make_sql: MakeSql) -> None:
     env = make_sql()
-    attempt(env, "rich", *POISON[cheat])
-    for task_id in QUERIES:
-        assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0
+    # All of them before gold has run for the first time, whose results are kept; then each.
+    for number, (cheat, actions) in enumerate([*POISON.items(), *POISON.items()]):
+        attempt(env, "rich", *actions)
+        if number >= len(POISON):
+            for task_id in QUERIES:
+                assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0, cheat
 
 
 def test_to_tell_a_copy_from_the_original_is_no_answer(make_sql: MakeSql) -> None:

@@ -90,7 +90,7 @@ WAYS_OUT = {
 @contextmanager
 def haste(env: SqlEnv) -> Iterator[None]:
     """What is opened while the block runs has little time: what breaks things often takes all."""
-    env._stage._limits = Limits(timeout=2)  # type: ignore  # allow limit: late or broken, it is lost
+    env._stage._limits = Limits(timeout=1)  # type: ignore  # allow limit: late or broken, it is lost
     try:
         yield
     finally:

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy  # its parts are loaded when they are used: collecting tests is quick
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from intercode.evaluate.comparison import (
     bootstrap,
@@ -41,14 +41,16 @@ def generator() -> np.random.Generator:
 @pytest.mark.parametrize("freedom", [1, 2, 3, 10, 19, 999.5, 10**6])
 def test_student_t(freedom: float) -> None:
     for p in (1e-4, 0.025, 0.3, 0.5, 0.6, 0.975, 0.9999):
-        assert t_quantile(p, freedom) == pytest.approx(stats.t.ppf(p, freedom), rel=1e-7, abs=1e-12)
+        assert t_quantile(p, freedom) == pytest.approx(
+            scipy.stats.t.ppf(p, freedom), rel=1e-7, abs=1e-12
+        )
     for x in (-30.0, -1.0, 0.0, 0.1, 2.5):
-        assert t_cdf(x, freedom) == pytest.approx(stats.t.cdf(x, freedom), rel=1e-8)
+        assert t_cdf(x, freedom) == pytest.approx(scipy.stats.t.cdf(x, freedom), rel=1e-8)
 
 
 @given(st.integers(0, 400), st.integers(0, 400))
 def test_binomial_tail(k: int, more: int) -> None:
-    assert binomial_tail(k, k + more) == pytest.approx(stats.binom.cdf(k, k + more, 0.5))
+    assert binomial_tail(k, k + more) == pytest.approx(scipy.stats.binom.cdf(k, k + more, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -75,14 +77,14 @@ def test_wilson_holds_the_rate(successes: int, failures: int) -> None:
     low, high = wilson(successes, total)
     assert 0.0 <= low <= (successes / total if total else 0.5) <= high <= 1.0
     if total:
-        expected = stats.binomtest(successes, total).proportion_ci(method="wilson")
+        expected = scipy.stats.binomtest(successes, total).proportion_ci(method="wilson")
         assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=50))
 def test_a_mean_is_the_textbooks(values: list[float]) -> None:
-    found, spread = mean(values), float(stats.sem(values))
-    half = stats.t.ppf(0.975, len(values) - 1) * spread
+    found, spread = mean(values), float(scipy.stats.sem(values))
+    half = scipy.stats.t.ppf(0.975, len(values) - 1) * spread
     assert found.value == pytest.approx(np.mean(values), abs=1e-9)
     assert found.high - found.low == pytest.approx(2 * half, abs=1e-9)
 
@@ -91,11 +93,11 @@ def test_equal_clusters_count_as_their_means(generator: np.random.Generator) -> 
     """Known: with G clusters of the same size the robust error is that of the G means."""
     values = generator.normal(size=(12, 7))
     clusters = list(np.repeat(np.arange(12), 7))
-    expected = stats.sem(values.mean(axis=1))
+    expected = scipy.stats.sem(values.mean(axis=1))
     assert clustered_error(list(values.ravel()), clusters) == pytest.approx(expected)
     found = mean(list(values.ravel()), clusters)
     assert found.clusters == 12 and found.few
-    assert found.high - found.value == pytest.approx(stats.t.ppf(0.975, 11) * expected)
+    assert found.high - found.value == pytest.approx(scipy.stats.t.ppf(0.975, 11) * expected)
 
 
 def test_clusters_of_different_sizes() -> None:
@@ -113,7 +115,7 @@ def test_a_clustered_rate_is_less_sure() -> None:
     assert whole.low < plain.low < plain.high < whole.high
     assert (mixed.low, mixed.high) == pytest.approx((plain.low, plain.high), abs=0.02)
     # Ten clusters of one kind are worth ten results, corrected for the nine degrees of freedom.
-    n = 9 * (stats.t.ppf(0.975, 99) / stats.t.ppf(0.975, 9)) ** 2
+    n = 9 * (scipy.stats.t.ppf(0.975, 99) / scipy.stats.t.ppf(0.975, 9)) ** 2
     assert (whole.low, whole.high) == pytest.approx(wilson(n / 2, n))
     assert whole.few and not rate(results, list(range(100))).few
     # All alike: not sure of it, as the clusters might be.
@@ -173,14 +175,14 @@ def test_mcnemar() -> None:
 
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_mcnemar_is_the_binomial_test(b: int, c: int) -> None:
-    expected = stats.binomtest(b, b + c).pvalue if b + c else 1.0
+    expected = scipy.stats.binomtest(b, b + c).pvalue if b + c else 1.0
     assert mcnemar(*pairs(3, b, c, 4)).p == pytest.approx(expected)
 
 
 def test_a_paired_difference_is_the_paired_t_test(generator: np.random.Generator) -> None:
     first, second = generator.random(40), generator.random(40) + 0.1
     found = difference(list(first), list(second))
-    expected = stats.ttest_rel(second, first).confidence_interval()
+    expected = scipy.stats.ttest_rel(second, first).confidence_interval()
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
@@ -224,9 +226,9 @@ def test_paired_power_is_near_the_test_without_approximation(
     power = 0.0
     for differing in range(1, n + 1):
         wins = np.arange(differing + 1)
-        found = np.abs(2 * wins - differing) / math.sqrt(differing) > stats.norm.ppf(0.975)
-        chance = stats.binom.pmf(wins, differing, (share + delta) / (2 * share))
-        power += stats.binom.pmf(differing, n, share) * chance[found].sum()
+        found = np.abs(2 * wins - differing) / math.sqrt(differing) > scipy.stats.norm.ppf(0.975)
+        chance = scipy.stats.binom.pmf(wins, differing, (share + delta) / (2 * share))
+        power += scipy.stats.binom.pmf(differing, n, share) * chance[found].sum()
     assert paired_power(n, delta, share) == pytest.approx(power, abs=0.02)
 
 

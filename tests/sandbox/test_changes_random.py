@@ -6,6 +6,7 @@ Two generations: a sandbox, and one from its snapshot, so that layers lie over l
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from collections import defaultdict
 
@@ -18,6 +19,7 @@ from intercode.sandbox.docker.provider import DockerProvider
 
 from . import Start
 
+EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "60"))
 TREE: list[tuple[str, bytes, str, int]] = [
     # path, type, content or target, mode
     ("data", tarfile.DIRTYPE, "", 0o755),
@@ -135,10 +137,10 @@ OPERATIONS = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1200 + EXAMPLES)
 def test_two_generations_agree_with_walks(provider: Provider, image: str) -> None:
     # To compare with a snapshot, a provider of containers starts one more.
-    most = 8 if isinstance(provider, DockerProvider) else 100
+    most = 8 if isinstance(provider, DockerProvider) else EXAMPLES
 
     @settings(max_examples=most, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
