@@ -11,8 +11,9 @@ REPORTS ?=
 EPISODES ?= 10000
 KILLS ?= 50
 SESSIONS ?= 64
-# Not more than four: each process starts database servers, and an engine, of its own.
-JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n : 4 )))
+# One more than cores, since some tests wait; not more than four: each process starts database
+# servers, and an engine, of its own.
+JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:

@@ -28,7 +28,7 @@ from intercode.task import Dataset, Task
 
 from .held import AHEAD, held, held_once
 
-EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "50"))
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "30"))
 WARM = max(40, EPISODES // 10)
 
 Soaked = tuple[Task, tuple[str, ...], Callable[[], Provider]]

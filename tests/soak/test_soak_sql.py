@@ -15,7 +15,7 @@ from waiting import PATIENCE
 
 from .held import held, held_once
 
-EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "60"))
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "40"))
 ENDLESS = "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
 
 
@@ -27,7 +27,7 @@ def episode(env: SqlEnv, number: int) -> None:
     if number % 3 == 0:
         env.step(f"CREATE TABLE extra_{number} (a INTEGER)")
         env.step("BEGIN")
-    if number % 60 == 0:
+    if number % 40 == 0:
         with haste(env):
             env.step(ENDLESS)
     env.step("submit")
