@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from intercode.databases import Engine, find, get_engine
-from intercode.databases.servers import private_mysql, private_postgresql
+from intercode.databases.servers import private_mysql, private_postgresql, supervisor
 from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.databases.servers.private import Server, _user
 from intercode.databases.servers.session import Unreachable
@@ -125,7 +125,10 @@ def test_a_private_server_is_started_again(name: str, tasks: Dataset, tmp_path: 
 
 
 class Standing(Server):
-    """A server as an administrator has it: nobody watches over it, and its data outlives it."""
+    """A server as an administrator has it: nobody watches over it, and its data outlives it.
+
+    It ends with the thread that has started it: so none is left of tests that are killed.
+    """
 
     def _start(self) -> None:
         uid, gid = _user(self._recipe)
@@ -134,6 +137,7 @@ class Standing(Server):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            preexec_fn=lambda: supervisor._prepare(0),
             **({"user": uid, "group": gid, "extra_groups": []} if os.geteuid() == 0 else {}),
         )
         with (self.folder / "log").open("a+b") as log:
@@ -171,7 +175,13 @@ def test_a_server_at_a_url_is_waited_for(
 ) -> None:
     """It is started again when a client has found nobody there."""
     refused = threading.Event()
-    back = threading.Thread(target=lambda: (refused.wait(), standing._start()))
+
+    def come_back() -> None:
+        refused.wait()
+        standing._start()
+        threading.Event().wait()  # the server ends with this thread
+
+    back = threading.Thread(target=come_back, daemon=True)
 
     def kill() -> None:
         standing.kill()
@@ -190,7 +200,6 @@ def test_a_server_at_a_url_is_waited_for(
         monkeypatch.setattr(engine, "_connect", telling)
         monkeypatch.setattr("intercode.databases.servers.engine._PATIENCE_SECONDS", PATIENCE)
         check(run(engine, tasks, kill, tmp_path / "run"))
-        back.join()
 
 
 def test_a_server_that_was_restarted_is_noticed(standing: Standing, tasks: Dataset) -> None:
