@@ -106,8 +106,6 @@ def test_what_programs_need_is_allowed(sandbox: Sandbox, sh: Run) -> None:
             > 0
         )
     assert syscall(sandbox, f"{135 if X86 else 92}, 0xffffffff")[0] >= 0
-    trace = "my $n = `uname -m` =~ /x86/ ? 101 : 117; print syscall($n, 0, 0, 0, 0)"
-    assert sandbox.exec(["perl", "-e", trace]).stdout == b"0", "ptrace: debuggers, in CTF tasks"
     assert sh("(sleep 0.01 | cat) & wait; timeout 60 true").ok
 
 

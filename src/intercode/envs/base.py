@@ -24,7 +24,7 @@ from intercode.envs.place import PlaceT, Stage
 from intercode.envs.record import info_of, rendered, turn_of
 from intercode.envs.spaces import Unicode
 from intercode.episode import Episode, Score, Status
-from intercode.errors import ActionError, EnvironmentStateError, TaskError, UsageError
+from intercode.errors import ActionError, EnvironmentStateError, SandboxError, TaskError, UsageError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function
@@ -118,6 +118,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._order = TaskOrder(tasks)
         self._task: Task | None = None
         self._place: PlaceT | None = None
+        self._made_from = ""
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
@@ -200,6 +201,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._episode.metadata["image"] = self._stage.image(task)
         with self._failures_recorded():
+            self._made_from = self._stage.digest(task)
             self._place = self._stage.start(task)
             self._interpreter = self._open(self._place)
         return task.query, info_of(self.episode)
@@ -267,7 +269,14 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
-        return self._reward(self._task, self.episode, self.place)
+        score = self._reward(self._task, self.episode, self.place)
+        if self._stage.digest(self._task) != self._made_from:
+            # A package was installed, with the image `host`: gold may have met other programs.
+            raise SandboxError(
+                f"the content of {self.image(self._task)!r} changed while the episode ran: the "
+                "episode and its gold did not run on the same thing"
+            )
+        return score
 
     def _finish(self, status: Status) -> Score:
         """End the episode, with everything that the agent started, and score it."""

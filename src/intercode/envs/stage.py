@@ -37,7 +37,6 @@ class SandboxStage:
         self.network = network
         self._image = image
         self._limits = limits
-        self._digests: dict[str, str] = {}
 
     def image(self, task: Task) -> str:
         """The image that the task runs in."""
@@ -57,10 +56,7 @@ class SandboxStage:
 
     def digest(self, task: Task) -> str:
         """What identifies that image's content."""
-        image = self.image(task)
-        if image not in self._digests:
-            self._digests[image] = self.provider.digest(image)
-        return self._digests[image]
+        return self.provider.digest(self.image(task))
 
     def identify(self, task: Task) -> str:
         """What the state of a fresh sandbox for the task depends on, as a digest."""

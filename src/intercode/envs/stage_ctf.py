@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from intercode.envs.stage import SandboxStage
@@ -52,6 +53,7 @@ class CtfStage(SandboxStage):
         limits: Limits | None = None,
         network: bool = False,
     ) -> None:
+        limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
         super().__init__(provider, image, limits, network)
         self._packed: dict[tuple[Path, str], Path] = {}
 

@@ -64,13 +64,10 @@ class SweStage(SandboxStage):
 
     def digest(self, task: Task) -> str:
         """What identifies that image's content: the same on every machine."""
-        image = self.image(task)
-        if image not in self._digests:
-            self.provider.digest(image)  # which builds it
-            below = self.provider.digest(super().image(task))
-            text = f"{below} {self._prepare_repository(task)[0]}"
-            self._digests[image] = hashlib.sha256(text.encode()).hexdigest()
-        return self._digests[image]
+        self.provider.digest(self.image(task))  # which builds it
+        below = self.provider.digest(super().image(task))
+        text = f"{below} {self._prepare_repository(task)[0]}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _prepare_repository(self, task: Task) -> tuple[str, Path]:
         commit = task.metadata.get("base_commit")

@@ -42,6 +42,9 @@ class Limits:
     """Capabilities kept, all of them limited to the sandbox's own files and users: any of
     ``chown``, ``dac_override``, ``fowner``, ``fsetid``, ``setgid``, ``setuid``. The default is
     none."""
+    debugger: bool = False
+    """Whether a program may trace another one and change its memory, as gdb and strace do. Code
+    that is under test could then control what tests it."""
 
 
 @dataclass(frozen=True, slots=True)

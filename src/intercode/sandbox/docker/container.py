@@ -27,6 +27,7 @@ from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.docker.runtime import LOADER, PYTHON
 from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
+from intercode.sandbox.native.identity import OWN_THREADS
 
 INSIDE = "/dev/.intercode"
 """Where our things are in a container: in memory, so that its own files are as the image's."""
@@ -51,11 +52,12 @@ class Key:
     files: int
     open_files: int
     capabilities: tuple[str, ...]
+    debugger: bool
 
     @classmethod
     def of(cls, image: EngineImage, network: bool, limits: Limits) -> Key:
         """The key of a sandbox with these limits."""
-        names = ("memory", "processes", "disk", "files", "open_files", "capabilities")
+        names = ("memory", "processes", "disk", "files", "open_files", "capabilities", "debugger")
         return cls(image, network, *(getattr(limits, name) for name in names))
 
 
@@ -177,7 +179,6 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
         (place, INSIDE),
         (home.python, python),
         (home.code, f"{INSIDE}/code"),
-        *((Path(path), path) for path in image.binds),
     ]
     memory = key.memory + _OVERHEAD
     return {
@@ -205,7 +206,7 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
             "IpcMode": "private",
             "Memory": memory,
             "MemorySwap": memory,
-            "PidsLimit": key.processes + 1,
+            "PidsLimit": key.processes + OWN_THREADS,
             "OomScoreAdj": 100,
             "LogConfig": {"Type": "none"},
             "Ulimits": [{"Name": "nofile", "Soft": 4096, "Hard": max(4096, key.open_files)}],
@@ -213,9 +214,29 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
             "Mounts": [
                 {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
                 for source, target in mounts
-            ],
+            ]
+            + [_programs(path, home.empty) for path in image.binds],
             **({"StorageOpt": {"size": str(key.disk)}} if home.quota else {}),
         },
+    }
+
+
+def _programs(path: str, empty: Path) -> dict[str, Any]:
+    """This machine's programs, in a volume of the container's own that goes with it.
+
+    It has inodes of its own: a lock or a watch on the machine's would be felt by the machine, and
+    by other containers.
+    """
+    lower = str(empty).replace("\\", "\\\\").replace(":", "\\:")
+    options = {
+        "type": "overlay",
+        "device": "overlay",
+        "o": f"ro,nosuid,nodev,lowerdir={path}:{lower}",
+    }
+    return {
+        "Type": "volume",
+        "Target": path,
+        "VolumeOptions": {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": options}},
     }
 
 
@@ -255,7 +276,8 @@ def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.so
 
 def _greet(container: Container) -> None:
     key = container.key
-    limits = {name: getattr(key, name) for name in ("memory", "disk", "open_files")}
+    names = ("memory", "disk", "open_files", "debugger")
+    limits = {name: getattr(key, name) for name in names}
     files = dict.fromkeys(("/etc/hosts", "/etc/hostname", "/etc/resolv.conf"))
     if not key.network:
         files |= key.image.files

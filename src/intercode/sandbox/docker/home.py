@@ -17,6 +17,7 @@ from intercode.sandbox.native import lease
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("sandbox/native", "sandbox/docker/inside")
+_MODULES = ("rights.py",)
 _START = """
 import json, os, socket, sys, traceback, types
 root = os.path.dirname(__file__)
@@ -54,6 +55,8 @@ class Home:
         self.folder = cache_root() / PARENT / f"{RUNS}{self.lease}"
         self.folder.mkdir(parents=True, mode=0o700)
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self.empty = self.folder / "empty"
+        self.empty.mkdir()
         self.code = self.folder / "code"
         self._copy_code(preload)
         self._copy_others(preload, path)
@@ -86,6 +89,8 @@ class Home:
             for path in (_ROOT / folder).glob("*.py"):
                 copy = shutil.copyfile(path, target / path.name)
                 py_compile.compile(str(copy), doraise=True, quiet=2)
+        for name in _MODULES:
+            shutil.copyfile(_ROOT / name, self.code / name)
         (self.code / "start.py").write_text(_START % (list(packages),), encoding="utf-8")
 
     def _copy_others(self, preload: Sequence[str], path: Sequence[str]) -> None:

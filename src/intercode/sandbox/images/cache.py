@@ -27,6 +27,7 @@ from typing import Any
 
 from intercode.errors import ImageError
 from intercode.folders import cache_root
+from intercode.rights import hand_over
 from intercode.sandbox.images.base import Image, Progress
 from intercode.sandbox.images.files import locked, remove_tree, tree_size
 
@@ -142,6 +143,7 @@ class ImageCache:
             layer.mkdir(parents=True)
             layer.chmod(0o755)
             details = fill(layer, lock)
+            hand_over(layer)
             image = replace(template, layers=(*template.layers, self.images / digest / LAYER))
             self._write(temporary, image, spec, {**details, "seconds": time.monotonic() - started})
             temporary.rename(self.images / digest)

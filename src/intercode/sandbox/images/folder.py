@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from intercode.errors import ImageError
+from intercode.rights import sandboxes_user
 from intercode.sandbox.images.base import Context, Image, digest_of
 
 _DOCKERFILE = "intercode.sandbox.images.dockerfile"
@@ -25,7 +26,8 @@ def make(argument: str, context: Context) -> Image:
             f"the folder {argument} is no root file system: it has no /usr and no /bin; nor is "
             "there a Dockerfile in it"
         )
-    if os.geteuid() and folder.stat().st_uid != os.geteuid():
+    owner = sandboxes_user() or os.geteuid()
+    if owner and folder.stat().st_uid != owner:
         raise ImageError(
             f"the folder {argument} belongs to another user, and a sandbox of yours could not "
             f"write over its files; copy it: cp -r {argument} COPY"

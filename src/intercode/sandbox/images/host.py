@@ -17,7 +17,7 @@ from intercode.errors import ImageError
 from intercode.folders import cache_root
 from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image, digest_of
 
-VERSION = "1"
+VERSION = "2"
 SPEC = "host"
 
 _ETC = Path("/etc")
@@ -62,6 +62,8 @@ _COPIED = (
     "protocols",
     "services",
 )
+_PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
+"""Where a distribution's manager keeps what is installed."""
 _UNFINISHED = (".dpkg-new", ".dpkg-tmp")
 """Endings of files that dpkg has not finished writing."""
 _SYSTEM_USERS = """\
@@ -133,6 +135,7 @@ def make(argument: str, context: Context) -> Image:
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     _check_programs()
+    context.inputs.update(_looked_at())
     files, alternatives = _files(), _alternatives()
     template = Image(name=SPEC, digest=_digest(files, alternatives), layers=(), host=True)
 
@@ -162,9 +165,37 @@ def _digest(files: Mapping[str, bytes], alternatives: Mapping[str, str]) -> str:
         parts += [name, data]
     for name, target in sorted(alternatives.items()):
         parts += [name, target]
-    for folder in dict.fromkeys(os.path.realpath(name) for name in SEARCH_PATH.split(":")):
+    for folder in _program_folders():
         parts += [folder, *_programs(folder)]
-    return digest_of(*parts)
+    return digest_of(*parts, *_packages())
+
+
+def _program_folders() -> list[str]:
+    return list(dict.fromkeys(os.path.realpath(name) for name in SEARCH_PATH.split(":")))
+
+
+def _looked_at() -> list[Path]:
+    """What changes its time whenever a package is installed or a program is replaced."""
+    return [
+        *map(Path, _program_folders()),
+        Path("/usr/local/lib"),
+        _ETC / "alternatives",
+        *_PACKAGES,
+    ]
+
+
+def _packages() -> list[str]:
+    """The installed packages with their versions, as far as this machine's manager tells.
+
+    Programs are more than their own files: a library's new version may make them say other things.
+    """
+    found = []
+    if _PACKAGES[0].is_file():
+        for block in _PACKAGES[0].read_text(encoding="utf-8", errors="replace").split("\n\n"):
+            facts = dict(line.partition(": ")[::2] for line in block.split("\n"))
+            if facts.get("Status", "").endswith(" installed"):
+                found.append(f"{facts.get('Package')} {facts.get('Version')}")
+    return sorted(found)
 
 
 def _programs(folder: str) -> list[str]:

@@ -6,7 +6,6 @@ called, and a layer's members are looked at as those of any archive are.
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError
+from intercode.rights import one_user
 from intercode.sandbox.images import accounts
 from intercode.sandbox.images.archive import DAMAGE
 from intercode.sandbox.images.base import Context, Image, clean_environment, digest_of
@@ -89,7 +89,7 @@ def configured(image: Image, settings: Mapping[str, Any]) -> Image:
     given = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     who = settings.get("User") or ""
     account = accounts.user(image.layers, who)
-    if os.geteuid() and account.uid:
+    if one_user() and account.uid:
         raise ImageError(
             f"{image.name} is for the user {who!r}, and in an ordinary user's sandboxes there is "
             "no user but root: run as root, or build it without USER"

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from intercode.sandbox.native import cgroup, launch, wire
+from intercode.sandbox.native.identity import Identity
 
 
 class Child:
@@ -44,11 +45,13 @@ def become_sandbox(
                 peak = cgroup.open_peak(folder)
         except OSError as error:
             failure = error
-        spec, fds = wire.receive(link)
+        message, fds = wire.receive(link)
+        identity = Identity.received(message["identity"], fds)
         control = socket.socket(fileno=fds[0]) if fds else None
         try:
             if failure is None:
-                inside = launch.enter(spec, link, machine)
+                inside = launch.enter(message["spec"], identity, link, machine)
+                os.close(identity.namespace)
                 if control is None:  # it is ready ahead of the request
                     control = socket.socket(fileno=wire.receive(link)[1][0])
                 link.close()

@@ -141,6 +141,10 @@ def unavailable(reply: dict[str, Any]) -> SandboxError:
         why, fix = _why_no_namespaces()
     elif call.startswith("write") and permission:
         why, fix = _why_no_id_map()
+    elif call == "setuid":
+        why, fix = "sandboxes never run as the machine's root, and there is no other user", _A_USER
+    elif call == "open_tree" and permission:
+        why, fix = "the sandboxes' user cannot enter a folder on the way to an image", _OTHER_CACHE
     elif call == "mount proc" and permission:
         why, fix = "this container's /proc is masked", _UNMASK
     elif call == "mount overlay":
@@ -160,6 +164,8 @@ def unavailable(reply: dict[str, Any]) -> SandboxError:
 
 _MORE_NAMESPACES = "sysctl -w user.max_user_namespaces=65536"
 _UNMASK = "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined …"
+_A_USER = "docker run --user 1000 … (or --cap-add SYS_ADMIN), or run as an ordinary user"
+_OTHER_CACHE = "export INTERCODE_CACHE=/var/cache/intercode"
 _NO_APPARMOR = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 
 

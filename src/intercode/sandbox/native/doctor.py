@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intercode.errors import InterCodeError
+from intercode.rights import is_root
 from intercode.sandbox.images import cache_root
-from intercode.sandbox.native.layers import is_root
 from intercode.sandbox.native.provider import NativeProvider
 
 _FILES_FOR_MANY = 4096

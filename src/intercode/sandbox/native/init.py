@@ -22,31 +22,23 @@ from contextlib import suppress
 from typing import Any
 
 from intercode.sandbox.native import archive, diff, inside, wire, worker
+from intercode.sandbox.native.inside import Inside, User
 
 _KILL_SECONDS = 5.0
+
+
+class ExecError(OSError):
+    """The kernel does not execute what was asked for: for a shell, exit code 127 or 126."""
 
 
 class Init:
     """The event loop of process 1."""
 
-    def __init__(
-        self,
-        control: socket.socket,
-        upper: int,
-        lower: int,
-        capabilities: int,
-        kept: int,
-        user: tuple[int, ...] = (0, 0),
-        peak: int | None = None,
-    ) -> None:
+    def __init__(self, control: socket.socket, inside: Inside, peak: int | None = None) -> None:
         self.control = control
-        self.upper = upper
-        self.lower = lower
+        self.inside = inside
         self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self.capabilities = capabilities
-        self.kept = kept
-        self.own = user
         self.peak = peak
         self.exit_pipes: dict[int, int] = {}
         self.alive_before: dict[int, set[int]] = {}
@@ -86,6 +78,7 @@ class Init:
                 "errno": error.errno or errno.EIO,
                 "error": error.strerror or str(error),
                 "path": os.fsdecode(error.filename) if error.filename else "",
+                "kind": type(error).__name__,
             }
         except (LookupError, RecursionError, ValueError) as error:
             reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
@@ -118,38 +111,61 @@ class Init:
         """Start a program. `fds` are its channels, numbered by `numbers`, then its exit pipe."""
         exit_pipe = fds.pop()
         given = dict(zip(numbers, fds, strict=True))
-        high = [number for number in given if number > 2]
         try:
             if track:
                 before = inside.alive()
-            for number in high:
-                os.dup2(given[number], number, inheritable=False)
-            identity = self.identity(user)
-            with self.user_rights():
-                os.chdir(cwd)
-            process = subprocess.Popen(
-                [os.fsencode(a) for a in argv],
-                stdin=given.get(0, self.null),
-                stdout=given.get(1, self.null),
-                stderr=given.get(2, subprocess.STDOUT),
-                env=env,
-                pass_fds=high,
-                start_new_session=True,
-                **identity,
-            )
-            process.returncode = 0  # `reap` collects it: Popen must not look for it again
-            inside.first_to_go(process.pid)
+            pid = self.execute(argv, cwd, env, self.user(user), given)
+            inside.first_to_go(self.inside.proc, pid)
             # Out of the way of the numbers that a caller asks for.
-            self.exit_pipes[process.pid] = inside.move_up(exit_pipe)
+            self.exit_pipes[pid] = inside.move_up(exit_pipe)
             if track:
-                self.alive_before[process.pid] = before
+                self.alive_before[pid] = before
         finally:
             os.chdir("/")
-            for number in high:
-                with suppress(OSError):
-                    os.close(number)
             os.close(exit_pipe)
-        return {"pid": process.pid}
+        return {"pid": pid}
+
+    def execute(
+        self, argv: list[str], cwd: str, env: dict[str, str], user: User, given: dict[int, int]
+    ) -> int:
+        """Start a program in a session of its own: its pid.
+
+        Raises:
+            ExecError: It cannot be executed.
+            OSError: It cannot have that folder.
+        """
+        high = [number for number in given if number > 2]
+        for number in high:
+            os.dup2(given[number], number, inheritable=False)
+
+        def start() -> int:
+            if user == self.inside.user:
+                os.chdir(cwd)
+            try:
+                process = subprocess.Popen(
+                    [os.fsencode(a) for a in argv],
+                    stdin=given.get(0, self.null),
+                    stdout=given.get(1, self.null),
+                    stderr=given.get(2, subprocess.STDOUT),
+                    env=env,
+                    pass_fds=high,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                if error.filename is None and error.errno != errno.EAGAIN:
+                    raise  # it is for want of something of ours
+                raise ExecError(error.errno, error.strerror) from error
+            process.returncode = 0  # `reap` collects it: Popen must not look for it again
+            return process.pid
+
+        try:
+            if user != self.inside.user:
+                # The folder is the image's user's to enter, whoever the program runs as.
+                inside.as_user(self.inside, self.inside.user, lambda: os.chdir(cwd))
+            return inside.as_user(self.inside, user, start)
+        finally:
+            for number in high:
+                os.close(number)
 
     def do_worker(self, module: str, fds: list[int]) -> dict[str, Any]:
         """Fork a preloaded module; `fds` are its socket, its error output and its exit pipe."""
@@ -157,21 +173,20 @@ class Init:
         worker.preloaded(module)
         pid = os.fork()
         if pid == 0:
-            worker.become(module, channel, errors, self.null, self.kept, self.identity(None))
+            worker.become(module, channel, errors, self.null, self.inside)
         self.exit_pipes[pid] = inside.move_up(exit_pipe)
         return {"pid": pid}
 
-    def identity(self, user: str | None) -> dict[str, Any]:
-        """What `Popen` needs to run as a user: a name of the sandbox's own, or ``uid[:gid]``.
+    def user(self, user: str | None) -> User:
+        """Whom a program runs as: a name of the sandbox's own, or ``uid[:gid]``.
 
         None is the image's own user.
         """
-        uid, gid, *groups = self.own if user is None else (0, 0)
-        if user not in (None, "root", "0"):
-            uid, gid = inside.look_up_user(str(user))
-        if uid == gid == 0:
-            return {}
-        return {"user": uid, "group": gid, "extra_groups": groups}
+        if user is None:
+            return self.inside.user
+        if user in ("root", "0"):
+            return User()
+        return inside.look_up_user(user, self.inside.ids)
 
     def do_signal(self, pid: int, number: int, fds: list[int]) -> None:
         """Send a signal to one process; nothing happens if it has ended."""
@@ -238,8 +253,8 @@ class Init:
 
     def do_open(self, path: str, fds: list[int]) -> dict[str, Any]:
         """A descriptor of a regular file, opened with the rights of the sandbox's user."""
-        with self.user_rights():
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        fd = inside.as_user(self.inside, self.inside.user, lambda: os.open(path, flags))
         if not os.path.isfile(f"/proc/self/fd/{fd}"):
             is_dir = os.path.isdir(f"/proc/self/fd/{fd}")
             os.close(fd)
@@ -249,29 +264,29 @@ class Init:
 
     def do_create(self, path: str, mode: int, fds: list[int]) -> dict[str, Any]:
         """A descriptor of a regular file, new or emptied; its folders are made."""
-        with self.user_rights():
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+        def create() -> int:
             os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-            fd = os.open(path, flags, mode)
+            return os.open(path, flags, mode)
+
+        fd = inside.as_user(self.inside, self.inside.user, create)
         if not os.path.isfile(f"/proc/self/fd/{fd}"):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)
         os.ftruncate(fd, 0)
         return {"fds": [fd]}
 
-    def user_rights(self) -> inside.UserRights:
-        """For its duration, only the rights that programs here have."""
-        return inside.UserRights(self.capabilities, self.kept, *self.own)
-
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
         """All changes; everything else stands still meanwhile."""
         with self.frozen():
-            return {"changes": diff.changes(self.upper, self.lower, self.root, timeout)}
+            changed = diff.changes(self.inside.upper, self.inside.lower, self.root, timeout)
+            return {"changes": changed}
 
     def do_archive(self, timeout: float, fds: list[int]) -> None:
         """Write the upper layer as a tar stream into the given descriptor."""
         with self.frozen():
-            archive.write(self.upper, self.lower, self.root, fds[0], timeout)
+            archive.write(self.inside.upper, self.inside.lower, self.root, fds[0], timeout)
 
     def frozen(self) -> inside.Frozen:
         """For its duration, all other processes are stopped."""

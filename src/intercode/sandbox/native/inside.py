@@ -2,58 +2,96 @@
 
 from __future__ import annotations
 
+import _thread
+import errno
 import fcntl
 import os
 import resource
 import signal
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
-from intercode.sandbox.native import syscalls
+from intercode.sandbox.native import syscalls as sc
 
-_OOM_SCORE = "500"
+Result = TypeVar("Result")
+
+_OOM_SCORE = b"500"
 _HIGH_FD = 300  # above the numbers that a caller asks for inside
 _USERS_BYTES = 1 << 20
 _STILL_SECONDS = 5.0
 
 
-class UserRights:
-    """For its duration, this process has only the rights that programs have.
+@dataclass(frozen=True)
+class User:
+    """Whom a program runs as."""
 
-    Args:
-        all_rights: The capabilities that it has else.
-        kept: Those that programs of user 0 have.
-        uid: The user that programs are.
-        gid: Their group.
-        groups: Their other groups.
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What process 1 has of its sandbox."""
+
+    upper: int
+    """A descriptor of the layer with all that is changed."""
+    lower: int
+    """One of the image."""
+    proc: int
+    """One of /proc, to write to."""
+    rights: int
+    """The capabilities of process 1."""
+    kept: int
+    """Those that programs of user 0 have."""
+    user: User
+    """Whom programs run as, unless another user is asked for."""
+    ids: int
+    """Programs' users are below this. 1: there is one, which process 1 is as well."""
+
+
+def as_user(inside: Inside, user: User, work: Callable[[], Result]) -> Result:
+    """Do something with no more rights than the sandbox's programs have.
+
+    A thread has credentials of its own: it gives up what process 1 has, and ends.
+
+    Raises:
+        OSError: Also, with EAGAIN, where there is no thread to be had.
     """
+    kept = 0 if user.uid else inside.kept
+    if inside.ids == 1:
+        sc.capset(kept, inside.rights, kept)
+        try:
+            return work()
+        finally:
+            sc.capset(inside.rights, inside.rights, kept)
+    done = _thread.allocate_lock()
+    outcome: list[Result] = []
+    failure: list[BaseException] = []
 
-    def __init__(
-        self, all_rights: int, kept: int, uid: int = 0, gid: int = 0, *groups: int
-    ) -> None:
-        self.all_rights, self.kept = all_rights, kept
-        self.uid, self.gid, self.groups = uid, gid, groups
+    def act() -> None:
+        try:
+            sc.become(user.uid, user.gid, user.groups)
+            sc.capset(kept, kept, kept)
+            outcome.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it was waited for
+            failure.append(error)
+        finally:
+            done.release()
 
-    def __enter__(self) -> None:
-        if self.uid == self.gid == 0:
-            syscalls.capset(self.kept, self.all_rights, self.kept)
-            return
-        os.setgroups(self.groups)
-        os.setegid(self.gid)
-        os.seteuid(self.uid)  # of another than 0, which has no capability
-        if self.uid == 0:
-            syscalls.capset(self.kept, self.all_rights, self.kept)
-
-    def __exit__(self, *_: object) -> None:
-        if self.uid:
-            os.seteuid(0)
-        syscalls.capset(self.all_rights, self.all_rights, self.kept)
-        if self.uid or self.gid:
-            os.setegid(0)
-            os.setgroups([])
-            # A change of credentials clears it.
-            syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+    done.acquire()
+    try:
+        _thread.start_new_thread(act, ())
+    except RuntimeError as error:
+        raise BlockingIOError(errno.EAGAIN, str(error)) from error
+    done.acquire()
+    if failure:
+        raise failure[0]
+    return outcome[0]
 
 
 class Frozen:
@@ -109,14 +147,22 @@ def _moves(pid: int) -> bool:
     return any(_state(f"{folder}/{thread}") in b"RD" for thread in threads)
 
 
-def first_to_go(pid: int | str) -> None:
+def first_to_go(proc: int, pid: int | str) -> None:
     """When memory runs out, have the kernel end a program before process 1 and before the host's.
 
     Against a program that fills memory files, which count for no process, process 1 would be the
     largest.
+
+    Args:
+        proc: See `Inside.proc`.
+        pid: The program's, or ``self``.
     """
-    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
-        file.write(_OOM_SCORE)
+    with suppress(OSError):
+        score = os.open(f"{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+        try:
+            os.write(score, _OOM_SCORE)
+        finally:
+            os.close(score)
 
 
 def move_up(fd: int) -> int:
@@ -124,8 +170,8 @@ def move_up(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
 
 
-def look_up_user(user: str) -> tuple[int, int]:
-    """User and group id of a name of the sandbox's own, or of ``uid[:gid]``.
+def look_up_user(user: str, ids: int) -> User:
+    """The user of that name of the sandbox's own, or ``uid[:gid]``, all below `ids`.
 
     Raises:
         LookupError: There is no such user.
@@ -134,12 +180,12 @@ def look_up_user(user: str) -> tuple[int, int]:
     uid, gid = (first, second) if first.isdigit() else _by_name(first)
     if not uid.isdigit():
         raise LookupError(f"the sandbox has no user {user!r}")
-    with open("/proc/self/uid_map") as file:
-        known = sum(int(line.split()[2]) for line in file)
-    if int(uid) >= known:
-        only = f"ids 0 to {known - 1} are all that it has"
+    if not gid.isdigit():
+        gid = uid
+    if int(uid) >= ids or int(gid) >= ids:
+        only = f"ids 0 to {ids - 1} are all that it has"
         raise LookupError(f"the sandbox cannot have user {user!r}: {only}")
-    return int(uid), int(gid) if gid.isdigit() else int(uid)
+    return User(int(uid), int(gid))
 
 
 def _by_name(name: str) -> tuple[str, str]:

@@ -1,11 +1,12 @@
 """From a fresh fork of the spawner to process 1 of a sandbox: the order of steps is the security.
 
 The mounts are made while this process still has rights over its mount namespace; then it enters a
-new user namespace, which owns none of what was set up before, and can never undo any of it.
+user namespace that owns none of what was set up before, and can never undo any of it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
@@ -17,18 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.sandbox.native import seccomp
 from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native.identity import ID_COUNT, Identity, limit_processes
 from intercode.sandbox.native.init import Init
+from intercode.sandbox.native.inside import Inside, User
 
 STAGE = "/dev/pts"
 """Where the spawner keeps its mounts, in its own mount namespace. Every machine has this folder,
 and neither the spawner nor an image needs what is in it."""
-
-ID_BASE = 1_878_982_656
-ID_COUNT = 65_536
-"""As root, user 0 in a sandbox is user `ID_BASE` outside: the last range that systemd reserves for
-containers, which no account has."""
 
 HOSTNAME = "intercode"
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
@@ -52,6 +49,13 @@ _DEVICE_LINKS = {
     "ptmx": "pts/ptmx",
 }
 _DEV_SIZE = "64m"
+_RESOLVER_BYTES = 65_536
+_QUIET = sc.MS_NOSUID | sc.MS_NODEV
+_MASKED = (
+    *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
+    *("modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
+)
+"""What Docker masks in /proc, and how the machine was started and is loaded."""
 _PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=64"
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -62,21 +66,8 @@ class Machine:
 
     root: bool
     """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
-    seccomp_program: bytes
-
-
-@dataclass(frozen=True)
-class Inside:
-    """What process 1 has of its sandbox."""
-
-    upper: int
-    """A descriptor of the layer with all that is changed."""
-    lower: int
-    """One of the image."""
-    kept: int
-    """The capabilities that programs have."""
-    user: tuple[int, ...]
-    """User and group ids of programs, unless another user is asked for."""
+    filters: dict[bool, bytes]
+    """The seccomp filters: one with, one without what debuggers need."""
 
 
 def clone(network: bool) -> int:
@@ -109,23 +100,36 @@ def prepare(network: bool, root: bool) -> None:
             file.write("0 2147483647" if root else "0 0")
 
 
-def enter(spec: dict[str, Any], link: socket.socket, machine: Machine) -> Inside:
+def enter(
+    spec: dict[str, Any], identity: Identity, link: socket.socket, machine: Machine
+) -> Inside:
     """Become process 1 of a sandbox, for good.
 
     Args:
         spec: A caller's request, with its layers as names on the stage.
-        link: The spawner's socket.
+        identity: Who it is to be.
+        link: The spawner's socket; it hears when the file system is ready.
         machine: This machine.
     """
-    upper, lower = _file_system(spec, machine)
-    _enter_user_namespace(link)
-    _limit(spec["limits"])
-    kept = sum(1 << CAPABILITY_BITS[name] for name in spec["limits"]["capabilities"])
+    upper, lower, proc = _file_system(spec, identity, machine)
+    link.send(b"m")
+    _become(identity)
+    limits = spec["limits"]
+    _limit(limits, identity.own)
+    kept = sum(1 << CAPABILITY_BITS[name] for name in limits["capabilities"])
     _drop_rights(kept)
-    sc.set_seccomp(machine.seccomp_program)
+    sc.set_seccomp(machine.filters[limits["debugger"]])
     os.umask(0o022)
-    user = spec["user"].replace(":", ",") or "0,0"
-    return Inside(upper, lower, kept, tuple(map(int, user.split(","))))
+    ids = [int(part) for part in (spec["user"].replace(":", ",") or "0,0").split(",")]
+    return Inside(
+        upper=upper,
+        lower=lower,
+        proc=proc,
+        rights=ALL_CAPABILITIES,
+        kept=kept,
+        user=User(ids[0], ids[1], tuple(ids[2:])),
+        ids=ID_COUNT if machine.root else 1,
+    )
 
 
 def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
@@ -136,10 +140,7 @@ def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
         inside: What this process has of its sandbox.
         peak: See `cgroup.open_peak`.
     """
-    init = Init(
-        control, inside.upper, inside.lower, ALL_CAPABILITIES, inside.kept, inside.user, peak
-    )
-    init.run()
+    Init(control, inside, peak).run()
 
 
 def _loopback_up() -> None:
@@ -149,36 +150,111 @@ def _loopback_up() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _file_system(spec: dict[str, Any], machine: Machine) -> tuple[int, int]:
-    """Mount everything and change the root; descriptors of the upper layer and the image."""
+def _file_system(
+    spec: dict[str, Any], identity: Identity, machine: Machine
+) -> tuple[int, int, int]:
+    """Mount everything and change the root; descriptors of the upper layer, the image and /proc."""
     limits = spec["limits"]
-    owner = ID_BASE if machine.root else 0
+    idmap = identity.namespace if machine.root else None
     os.chdir(STAGE)
     options = f"size={limits['disk']},nr_inodes={limits['files']},mode=755"
     sc.mount("tmpfs", "x", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
-    for name in ("x/u", "x/w", "x/m"):
+    for name in ("x/u", "x/w", "x/m", "x/e"):
         os.mkdir(name)
-    image = os.stat(spec["merged"])
-    os.chown("x/u", image.st_uid, image.st_gid)
-    os.chmod("x/u", stat.S_IMODE(image.st_mode))
-    # Relative names: they show in the sandbox's mountinfo.
-    layers = ":".join(spec["layers"])
-    options = f"lowerdir={layers},upperdir=x/u,workdir=x/w"
-    options += ",index=off,metacopy=off,redirect_dir=off" if machine.root else ",userxattr"
-    sc.mount("overlay", "x/m", "overlay", sc.MS_NOSUID | sc.MS_NODEV, options)
+    _mount_empty(spec["network"])
+    layers = [_own_copy(name, idmap) for name in spec["layers"]]
+    image = layers[0]
+    if len(layers) > 1:
+        image = "x/i"
+        os.mkdir(image)
+        _overlay(image, layers, machine)
+    lower = os.open(image, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    status = os.fstat(lower)
+    os.chown("x/u", status.st_uid, status.st_gid)
+    os.chmod("x/u", stat.S_IMODE(status.st_mode))
     upper = os.open("x/u", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    lower = os.open(spec["merged"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for name in spec["binds"]:
-        sc.mount(f"h/{name}", f"x/m/{name}", None, sc.MS_BIND | sc.MS_REC)
-    _mount_proc()
-    _mount_dev(machine, owner)
+    _overlay("x/m", layers, machine, writable=True)
+    for path, name in spec["programs"]:
+        _mount_programs(f"x/m/{path}", name, idmap, machine)
+    for path in spec["hide"]:
+        if path[1:].startswith(tuple(f"{top}/" for top, _ in spec["programs"])):
+            with suppress(FileNotFoundError):
+                sc.mount("x/e/folder", f"x/m{path}", None, sc.MS_BIND)
+    proc = _mount_proc()
+    _mount_dev(machine, identity.first)
     if spec["network"]:
         _bind_resolver()
     os.chdir("x/m")
     sc.pivot_root(".", ".")
     sc.umount(".")
     os.chdir("/")
-    return upper, lower
+    return upper, lower, proc
+
+
+def _mount_empty(network: bool) -> None:
+    """Make ``x/e``, which nobody can write: what stands for things that are not to be seen.
+
+    It is the sandbox's own, as file locks are of a file and not of its name.
+    """
+    sc.mount("tmpfs", "x/e", "tmpfs", _QUIET, "size=128k,mode=755")
+    os.mkdir("x/e/folder")
+    os.close(os.open("x/e/file", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
+    if network:
+        with suppress(FileNotFoundError), open("/etc/resolv.conf", "rb") as file:
+            servers = file.read(_RESOLVER_BYTES)
+            with open("x/e/resolv.conf", "wb") as copy:
+                copy.write(servers)
+    sc.mount("", "x/e", None, sc.MS_REMOUNT | sc.MS_RDONLY | _QUIET)
+
+
+def _own_copy(name: str, idmap: int | None) -> str:
+    """Mount a layer once more; as root with its files' ids mapped to the sandbox's own.
+
+    Returns:
+        Its relative name, which shows in the sandbox's list of mounts.
+    """
+    if idmap is None:
+        return name
+    tree = sc.open_tree(name)
+    try:
+        sc.mount_setattr(tree, sc.MOUNT_ATTR_IDMAP, idmap)
+        os.mkdir(f"x/{name}")
+        sc.move_mount(tree, f"x/{name}")
+    finally:
+        os.close(tree)
+    return f"x/{name}"
+
+
+def _overlay(target: str, layers: list[str], machine: Machine, writable: bool = False) -> None:
+    options = f"lowerdir={':'.join(layers)}"
+    flags = sc.MS_NOSUID | sc.MS_NODEV
+    if writable:
+        options += ",upperdir=x/u,workdir=x/w"
+        options += ",index=off,metacopy=off,redirect_dir=off" if machine.root else ""
+    else:
+        flags |= sc.MS_RDONLY
+    sc.mount("overlay", target, "overlay", flags, options + ("" if machine.root else ",userxattr"))
+
+
+def _mount_programs(target: str, name: str, idmap: int | None, machine: Machine) -> None:
+    """Mount a folder of the machine's own, with inodes of the sandbox's own.
+
+    A watch, a lock or a lease on the machine's inodes would be felt by the machine, and by other
+    sandboxes.
+    """
+    try:
+        copy = _own_copy(name, idmap)
+    except OSError:
+        # Not every file system can be id-mapped, as a container's root. Root's files then look
+        # like nobody's, which is all that it changes in a read-only tree.
+        copy = name
+    try:
+        _overlay(target, [copy, "x/e/folder"], machine)
+    except OSError as error:
+        if machine.root or error.errno != errno.EINVAL:
+            raise
+        # The kernel does not let an ordinary user take apart what is mounted below.
+        sc.mount(name, target, None, sc.MS_BIND | sc.MS_REC)
 
 
 def _bind_resolver() -> None:
@@ -186,14 +262,24 @@ def _bind_resolver() -> None:
     target = "x/m/etc/resolv.conf"
     with suppress(FileNotFoundError):  # the machine has none, or the image has no /etc
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        sc.mount("/etc/resolv.conf", target, None, sc.MS_BIND)
+        sc.mount("x/e/resolv.conf", target, None, sc.MS_BIND)
 
 
-def _mount_proc() -> None:
-    flags = sc.MS_NOSUID | sc.MS_NODEV | sc.MS_NOEXEC
+def _mount_proc() -> int:
+    """Mount /proc, for reading only, without what tells of the machine: a descriptor to write to.
+
+    Only process 1 has the descriptor: it says there whom the kernel should end first.
+    """
+    flags = _QUIET | sc.MS_NOEXEC
     sc.mount("proc", "x/m/proc", "proc", flags)
-    sc.mount("x/m/proc/sys", "x/m/proc/sys", None, sc.MS_BIND)
-    sc.mount("", "x/m/proc/sys", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)
+    os.mkdir("x/p")
+    sc.mount("x/m/proc", "x/p", None, sc.MS_BIND)
+    sc.mount("", "x/m/proc", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)
+    for name in _MASKED:
+        with suppress(FileNotFoundError):
+            kind = "folder" if os.path.isdir(f"x/m/proc/{name}") else "file"
+            sc.mount(f"x/e/{kind}", f"x/m/proc/{name}", None, sc.MS_BIND)
+    return os.open("x/p", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _mount_dev(machine: Machine, owner: int) -> None:
@@ -202,9 +288,10 @@ def _mount_dev(machine: Machine, owner: int) -> None:
     As root its nodes are made anew: a bind of the machine's would share file locks between
     sandboxes. An ordinary user cannot make nodes and gets the binds.
     """
-    options = f"size={_DEV_SIZE},nr_inodes=4096,mode=755,uid={owner},gid={owner}"
     flags = sc.MS_NOSUID | sc.MS_NOEXEC
+    options = f"size={_DEV_SIZE},nr_inodes=4096,mode=755"
     sc.mount("tmpfs", "x/m/dev", "tmpfs", flags, options)
+    os.chown("x/m/dev", owner, owner)  # as an option, the id would show in the list of mounts
     for name, number in _DEVICES.items():
         path = f"x/m/dev/{name}"
         if machine.root:
@@ -222,30 +309,28 @@ def _mount_dev(machine: Machine, owner: int) -> None:
     sc.mount("devpts", "x/m/dev/pts", "devpts", flags, _PTS_OPTIONS)
 
 
-def _enter_user_namespace(link: socket.socket) -> None:
-    """Leave the user namespace that owns the mounts; the spawner writes the id maps."""
-    sc.unshare(sc.CLONE_NEWUSER)
-    link.send(b"u")
-    if link.recv(1) != b"k":
-        raise OSError("the spawner did not write the id maps")
+def _become(identity: Identity) -> None:
+    """Leave the user namespace that owns the mounts, and be process 1's own user."""
     # After this process has entered its cgroup, which becomes the namespace's root.
     sc.unshare(sc.CLONE_NEWCGROUP)
-    os.setresgid(0, 0, 0)
-    with suppress(PermissionError):  # an ordinary user's map forbids it, and has no groups
+    if identity.own:
         os.setgroups([])
-    os.setresuid(0, 0, 0)
+        os.setresgid(identity.own, identity.own, identity.own)
+        os.setresuid(identity.own, identity.own, identity.own)
+    sc.setns(identity.namespace, sc.CLONE_NEWUSER)
     # A change of credentials clears it.
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _limit(limits: dict[str, Any]) -> None:
+def _limit(limits: dict[str, Any], own: int) -> None:
     def both(which: int, value: int) -> None:
         value = _at_most_hard(which, value)
         resource.setrlimit(which, (value, value))
 
     both(resource.RLIMIT_CORE, 0)
     both(resource.RLIMIT_DATA, limits["memory"])
-    both(resource.RLIMIT_NPROC, limits["processes"] + 1)  # and this process
+    # An ordinary user's process 1 has the same id as its programs.
+    limit_processes(max(limits["processes"], 2) + (0 if own else 1))
     both(resource.RLIMIT_MEMLOCK, 1 << 20)
     both(resource.RLIMIT_MSGQUEUE, 1 << 20)
     both(resource.RLIMIT_SIGPENDING, 4096)
@@ -264,14 +349,9 @@ def _drop_rights(kept: int) -> None:
     """See to it that no program started from here has a capability, but those in `kept`."""
     sc.drop_bounding_set(kept)
     sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)
-    for bit in CAPABILITY_BITS.values():
+    sc.capset(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)
+    for bit in range(kept.bit_length()):
         if kept >> bit & 1:
-            sc.capset(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)
             sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
     sc.prctl(sc.PR_SET_DUMPABLE, 0)  # an ordinary user's programs have the same user id
-
-
-def filter_program() -> bytes:
-    """The seccomp filter, built once for all sandboxes."""
-    return seccomp.build()

@@ -140,10 +140,8 @@ class NativeSandbox:
                 },
                 [*theirs.values(), exit_write],
             )
-        except OSError as error:
+        except _ExecError as error:
             ch.close(*ours.values(), exit_read)
-            if error.filename == folder or isinstance(error, SandboxError):
-                raise
             raise _NoSuchProgramError(arguments[0], error) from error
         except BaseException:
             ch.close(*ours.values(), exit_read)
@@ -273,6 +271,10 @@ class NativeSandbox:
         self.held = ()
 
 
+class _ExecError(OSError):
+    """The sandbox's kernel did not execute a program."""
+
+
 class _NoSuchProgramError(FileNotFoundError):
     """A program that cannot be executed at all: for a shell, exit code 127 or 126."""
 
@@ -290,6 +292,8 @@ def _error(reply: dict[str, Any]) -> Exception:
         return kind(reply["error"])
     if reply["errno"] == errno.ETIMEDOUT:
         return SandboxTimeoutError(reply["error"])
+    if reply.get("kind") == "ExecError":
+        return _ExecError(reply["errno"], reply["error"])
     return OSError(reply["errno"], reply["error"], reply["path"] or None)
 
 

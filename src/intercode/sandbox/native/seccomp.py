@@ -52,10 +52,23 @@ _ENOSYS = {
     "fspick": 433, "mount_setattr": 442, "statmount": 457, "listmount": 458,
     "open_tree_attr": 467,
 }  # fmt: skip
+_DEBUGGER_X86_64 = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
+_DEBUGGER_AARCH64 = {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
+# Limited for the machine as a whole: one sandbox could take all that there is.
+_ENOSYS_X86_64 = {"io_setup": 206}
+_ENOSYS_AARCH64 = {"io_setup": 0}
 _BY_ARGUMENT = {
-    "x86_64": {"clone": 56, "ioctl": 16, "personality": 135, "socket": 41},
-    "aarch64": {"clone": 220, "ioctl": 29, "personality": 92, "socket": 198},
-}
+    "x86_64": {
+        "clone": 56, "ioctl": 16, "personality": 135, "socket": 41, "socketpair": 53,
+        "setsockopt": 54, "fcntl": 72, "prlimit64": 302, "seccomp": 317,
+        "prctl": 157,
+    },
+    "aarch64": {
+        "clone": 220, "ioctl": 29, "personality": 92, "socket": 198, "socketpair": 199,
+        "setsockopt": 208, "fcntl": 25, "prlimit64": 261, "seccomp": 277,
+        "prctl": 167,
+    },
+}  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
@@ -63,13 +76,22 @@ _CLONE_NEW_FLAGS = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 # The default, uname26, 32-bit, a query, and no address randomisation (debuggers).
 _PERSONALITIES = (0x0, 0x20000, 0x8, 0x20008, 0xFFFFFFFF, 0x40000)
-_SOCKET_FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+# The default, ICMP, TCP, UDP and ICMPv6: others make the kernel load a module.
+_PROTOCOLS = (0, 1, 6, 17, 58)
+# ROUTE and SOCK_DIAG, by which `ip` and `ss` ask. Another tells what happens on the machine.
+_NETLINKS = (0, 4)
+_SOL_SOCKET = 1
+# ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets: compiled code counts for the machine.
+_SOCKET_FILTERS = (26, 50, 51, 52)
+_F_SETLEASE = 1024
+_PR_SET_SECCOMP = 22
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 _LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 # Offsets in struct seccomp_data; an argument's low word comes first on both architectures.
-_NR, _ARCH, _ARG0, _ARG1 = 0, 4, 16, 24
+_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 
 
 def _op(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
@@ -80,33 +102,58 @@ def _deny(number: int) -> bytes:
     return _op(_RET, _ERRNO | number)
 
 
-def _allow_only(offset: int, values: tuple[int, ...], denied: int) -> list[bytes]:
-    tests = [_op(_JEQ, v, true=len(values) - i) for i, v in enumerate(values)]
-    return [_op(_LOAD, offset), *tests, _deny(denied), _op(_RET, _ALLOW)]
+def _test(*values: int, then: list[bytes], otherwise: list[bytes]) -> list[bytes]:
+    """Go on with `then` if what was loaded is one of the values. Both end in a return."""
+    tests = [_op(_JEQ, v, true=len(values) - 1 - i) for i, v in enumerate(values[:-1])]
+    return [*tests, _op(_JEQ, values[-1], false=len(then)), *then, *otherwise]
 
 
 def _argument_rules() -> dict[str, list[bytes]]:
+    """What depends on a call's arguments. Each rule ends in a return."""
+    yes, no = [_op(_RET, _ALLOW)], [_deny(errno.EPERM)]
+    none = [_deny(errno.EAFNOSUPPORT)]
+    unknown = [_deny(errno.EINVAL)]
+    protocol = [_deny(errno.EPROTONOSUPPORT)]
     return {
-        "clone": [
+        "clone": [_op(_LOAD, _ARG0), _op(_JSET, _CLONE_NEW_FLAGS, false=1), *no, *yes],
+        "ioctl": [_op(_LOAD, _ARG1), *_test(_TIOCSTI, _TIOCLINUX, then=no, otherwise=yes)],
+        "personality": [_op(_LOAD, _ARG0), *_test(*_PERSONALITIES, then=yes, otherwise=no)],
+        "socket": [
             _op(_LOAD, _ARG0),
-            _op(_JSET, _CLONE_NEW_FLAGS, false=1),
-            _deny(errno.EPERM),
-            _op(_RET, _ALLOW),
+            *_test(_UNIX, then=yes, otherwise=_test(
+                _INET, _INET6,
+                then=[_op(_LOAD, _ARG2), *_test(*_PROTOCOLS, then=yes, otherwise=protocol)],
+                otherwise=_test(
+                    _NETLINK,
+                    then=[_op(_LOAD, _ARG2), *_test(*_NETLINKS, then=yes, otherwise=protocol)],
+                    otherwise=none,
+                ),
+            )),
         ],
-        "ioctl": [
+        "socketpair": [_op(_LOAD, _ARG0), *_test(_UNIX, then=yes, otherwise=none)],
+        "setsockopt": [
             _op(_LOAD, _ARG1),
-            _op(_JEQ, _TIOCSTI, true=1),
-            _op(_JEQ, _TIOCLINUX, false=1),
-            _deny(errno.EPERM),
-            _op(_RET, _ALLOW),
+            *_test(
+                _SOL_SOCKET,
+                then=[_op(_LOAD, _ARG2), *_test(*_SOCKET_FILTERS, then=no, otherwise=yes)],
+                otherwise=yes,
+            ),
         ],
-        "personality": _allow_only(_ARG0, _PERSONALITIES, errno.EPERM),
-        "socket": _allow_only(_ARG0, _SOCKET_FAMILIES, errno.EAFNOSUPPORT),
-    }
+        "fcntl": [_op(_LOAD, _ARG1), *_test(_F_SETLEASE, then=no, otherwise=yes)],
+        # Of another process: 0 is the caller.
+        "prlimit64": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)],
+        # As by a kernel without filters: programs that have one for themselves do without.
+        "seccomp": [*unknown],
+        "prctl": [_op(_LOAD, _ARG0), *_test(_PR_SET_SECCOMP, then=unknown, otherwise=yes)],
+    }  # fmt: skip
 
 
-def build(machine: str | None = None) -> bytes:
+def build(debugger: bool = False, machine: str | None = None) -> bytes:
     """The filter's BPF program, for `syscalls.set_seccomp`.
+
+    Args:
+        debugger: Allow a program to control another one, or to change its memory.
+        machine: The architecture; None: this machine's.
 
     Raises:
         OSError: There is no table for this machine's architecture.
@@ -114,18 +161,22 @@ def build(machine: str | None = None) -> bytes:
     machine = machine or platform.machine()
     if machine not in _AUDIT_ARCH:
         raise OSError(errno.ENOTSUP, f"seccomp: no system call table for {machine}")
-    denied = _EPERM_X86_64 if machine == "x86_64" else _EPERM_AARCH64
+    x86 = machine == "x86_64"
+    denied = dict(_EPERM_X86_64 if x86 else _EPERM_AARCH64)
+    if not debugger:
+        denied |= _DEBUGGER_X86_64 if x86 else _DEBUGGER_AARCH64
+    missing = _ENOSYS | (_ENOSYS_X86_64 if x86 else _ENOSYS_AARCH64)
     program = [
         _op(_LOAD, _ARCH),
         _op(_JEQ, _AUDIT_ARCH[machine], true=1),
         _deny(errno.ENOSYS),  # another ABI (i386) would have other numbers
         _op(_LOAD, _NR),
     ]
-    if machine == "x86_64":
+    if x86:
         program += [_op(_JGE, _X32_BIT, false=1), _deny(errno.ENOSYS)]
     for name, rule in _argument_rules().items():
         program += [_op(_JEQ, _BY_ARGUMENT[machine][name], false=len(rule)), *rule]
-    for numbers, code in ((denied.values(), errno.EPERM), (_ENOSYS.values(), errno.ENOSYS)):
+    for numbers, code in ((denied.values(), errno.EPERM), (missing.values(), errno.ENOSYS)):
         for number in numbers:
             program += [_op(_JEQ, number, false=1), _deny(code)]
     program.append(_op(_RET, _ALLOW))

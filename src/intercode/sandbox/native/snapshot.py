@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from intercode.errors import SandboxError
+from intercode.rights import hand_over, is_root
 from intercode.sandbox.images import Image, cache_root
 from intercode.sandbox.images.base import digest_of
 from intercode.sandbox.native import archive, lease
-from intercode.sandbox.native.layers import is_root
 
 
 class Layer:
@@ -118,6 +118,7 @@ def fill(layer: Path, write: Callable[[int], None]) -> None:
     finally:
         os.close(writer)
         thread.join()
+    hand_over(layer)
     if failure:
         raise SandboxError(f"the snapshot could not be saved: {failure[0]}") from failure[0]
 

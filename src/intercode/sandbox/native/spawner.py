@@ -2,7 +2,7 @@
 
 Forking the caller would copy its memory map and its locks, and a sandbox would die with the thread
 that started it. The spawner owns a private mount namespace with the images' layers, makes each
-sandbox's process 1, writes its id maps, keeps the cgroups, and goes, with all of its sandboxes,
+sandbox's process 1, hands out identities, keeps the cgroups, and goes, with all of its sandboxes,
 when the caller's socket closes: that is what kill -9 of the caller leaves behind — nothing.
 """
 
@@ -17,8 +17,9 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from intercode.sandbox.native import cgroup, launch, layers, wire
+from intercode.sandbox.native import cgroup, launch, layers, seccomp, wire
 from intercode.sandbox.native.child import Child, report
+from intercode.sandbox.native.identity import Identities, Identity
 from intercode.sandbox.native.syscalls import hide_arguments
 
 _QUIET_MS = 5
@@ -43,13 +44,18 @@ class Spawner:
         self.asked: dict[str, Any] = {}
         self.again = False
         """Whether what was asked for last was asked for before that, too."""
-        self.cgroups = cgroup.Cgroups(name)
         self.live: dict[int, str] = {}
+        """The cgroup's name of each child."""
+        self.identities: dict[int, Identity] = {}
+        """Those of the children that have been told what to be."""
         self.leaving: list[str] = []
         self.count = 0
         root = layers.prepare_namespaces()
-        self.machine = launch.Machine(root, launch.filter_program())
+        self.cgroups = cgroup.Cgroups(name)  # with the rights that are left
+        filters = {debugger: seccomp.build(debugger) for debugger in (False, True)}
+        self.machine = launch.Machine(root, filters)
         self.layers = layers.Layers(root)
+        self.pool = Identities(root)
         self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -74,7 +80,7 @@ class Spawner:
                         if not self.take_request():
                             return
                     else:
-                        self.write_id_maps(fd)
+                        self.started(fd)
                 self.reap()
         finally:
             self.close()
@@ -98,11 +104,7 @@ class Spawner:
 
     def facts(self) -> dict[str, Any]:
         """What the run's record and `doctor` want to know."""
-        return {
-            "root": self.machine.root,
-            "cgroup": self.cgroups.version,
-            "idmapped": self.layers.idmapped,
-        }
+        return {"root": self.machine.root, "cgroup": self.cgroups.version}
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
         """Start one sandbox. It announces itself on its socket when it is ready."""
@@ -113,14 +115,16 @@ class Spawner:
         self.instruct(self.take_child(spec["network"]), spec, [control.fileno()])
 
     def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
-        """Tell a child what sandbox to become."""
+        """Tell a child what sandbox to become, and who."""
         try:
+            identity = self.identities[child.pid] = self.pool.take(spec["limits"]["processes"])
             if self.cgroups.available:
                 limits = spec["limits"]
                 # Files in memory count as memory: they have a limit of their own to fill.
                 total = limits["memory"] + limits["disk"]
                 self.cgroups.limit(self.live[child.pid], total, limits["processes"] + 1)
-            wire.send(child.link, spec, fds)
+            message = {"spec": spec, "identity": identity.message()}
+            wire.send(child.link, message, [*identity.fds, *fds])
         except OSError:
             child.link.close()
             os.kill(child.pid, signal.SIGKILL)
@@ -191,17 +195,12 @@ class Spawner:
         self.live[child.pid] = name
         return child
 
-    def write_id_maps(self, link: int) -> None:
-        """A sandbox has entered its user namespace: say who is who in it."""
+    def started(self, link: int) -> None:
+        """A child has a file system, or has failed: what is left it does alone."""
         child = self.starting.pop(link)
         self.poll.unregister(link)
-        try:
-            if child.link.recv(1) == b"u":
-                layers.write_id_maps(child.pid, self.machine.root)
-                child.link.send(b"k")
-        except OSError:
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL)
+        with suppress(OSError):
+            child.link.recv(1)  # what is closed unread is an error for the other end
         if child.spec is None:
             child.link.close()
         else:
@@ -218,6 +217,9 @@ class Spawner:
                 name = self.live.pop(pid, None)
                 if name is not None and self.cgroups.available:
                     self.leaving.append(name)
+                if pid in self.identities:
+                    # Process 1 is the last to end of all that had these ids.
+                    self.pool.give_back(self.identities.pop(pid))
                 if self.spare is not None and self.spare.pid == pid:
                     self.spare = None
                 if self.ready is not None and self.ready.pid == pid:

@@ -10,6 +10,7 @@ import ctypes
 import os
 import platform
 import struct
+from collections.abc import Sequence
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -42,6 +43,7 @@ MOUNT_ATTR_IDMAP = 0x00100000
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_KEEPCAPS = 8
 PR_SET_NAME = 15
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
@@ -50,7 +52,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 SECCOMP_MODE_FILTER = 2
-# NOROOT, its lock, NO_SETUID_FIXUP off, and the lock: user 0 gets no capability by `execve`.
+# NOROOT and its lock: user 0 gets no capability by `execve`.
 SECUREBITS_NO_ROOT = 0b11
 
 _MACHINE = platform.machine()
@@ -60,6 +62,9 @@ _NR_MOVE_MOUNT = 429
 _NR_MOUNT_SETATTR = 442
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}.get(_MACHINE, -1)
 _NR_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, -1)
+_NR_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(_MACHINE, -1)
+_NR_SETRESUID = {"x86_64": 117, "aarch64": 147}.get(_MACHINE, -1)
+_NR_SETRESGID = {"x86_64": 119, "aarch64": 149}.get(_MACHINE, -1)
 _SIGCHLD = 17
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -88,6 +93,11 @@ def clone(flags: int) -> int:
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
     _check(_libc.unshare(flags), "unshare")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Move this process into the namespace of the descriptor `fd`, which is of this kind."""
+    _check(_libc.setns(fd, kind), "setns")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
@@ -149,6 +159,14 @@ def drop_bounding_set(kept: int) -> None:
     for capability in range(64):
         if not kept >> capability & 1 and drop(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             return  # EINVAL: the kernel has no more
+
+
+def become(uid: int, gid: int, groups: Sequence[int] = ()) -> None:
+    """Change user and group of this thread alone, for good. glibc's would change every thread's."""
+    listed = struct.pack(f"={len(groups)}I", *groups)
+    _check(_syscall(_NR_SETGROUPS, len(groups), listed), "setgroups")
+    _check(_syscall(_NR_SETRESGID, gid, gid, gid), "setresgid")
+    _check(_syscall(_NR_SETRESUID, uid, uid, uid), "setresuid")
 
 
 def set_seccomp(program: bytes) -> None:

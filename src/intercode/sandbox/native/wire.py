@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 MAX_FDS = 250  # the kernel's SCM_MAX_FD is 253
 _PACKET = 64 * 1024
+_FD_BYTES = array("i").itemsize
 _INLINE, _MEMFD = b"J", b"M"
 
 
@@ -56,7 +58,14 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
         EOFError: The other end closed.
         OSError: For instance a time-out set on the socket.
     """
-    data, fds, _, _ = socket.recv_fds(sock, _PACKET, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+    # Not `socket.recv_fds`: it forgets the flags that it is given.
+    space = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
+    data, ancillary, _, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    received = array("i")
+    for level, kind, item in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received.frombytes(item[: len(item) - len(item) % _FD_BYTES])
+    fds = received.tolist()
     if not data:
         raise EOFError("the other end closed")
     body = data[1:]

@@ -13,10 +13,10 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from intercode.sandbox.native import inside, syscalls
+from intercode.sandbox.native import syscalls
+from intercode.sandbox.native.inside import Inside, first_to_go, move_up
 
 _OURS = 3
 
@@ -31,9 +31,7 @@ def preloaded(module: str) -> None:
         raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
 
 
-def become(
-    module: str, channel: int, errors: int, null: int, kept: int, identity: Mapping[str, Any]
-) -> NoReturn:
+def become(module: str, channel: int, errors: int, null: int, inside: Inside) -> NoReturn:
     """In the child: run the module's ``main(socket)``, and end whatever happens.
 
     Args:
@@ -41,18 +39,20 @@ def become(
         channel: The socket that it talks over.
         errors: What its error output goes to.
         null: ``/dev/null``.
-        kept: The capabilities that programs have.
-        identity: Its `user`, `group` and `extra_groups`, if it is to be another than user 0.
+        inside: What process 1 has of its sandbox.
     """
     code = 1
     try:
-        # First of all: nothing that comes may happen with process 1's rights.
-        if identity:
-            os.setgroups(identity["extra_groups"])
-            os.setresgid(identity["group"], identity["group"], identity["group"])
-            os.setresuid(identity["user"], identity["user"], identity["user"])
-        if not identity.get("user"):  # else the kernel has taken them all
-            syscalls.capset(kept, kept, kept)
+        # Still as process 1's user: what is not dumpable does not even own its files in /proc.
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
+        first_to_go(inside.proc, "self")
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+        # Nothing that comes may happen with process 1's rights.
+        user = inside.user
+        if inside.ids > 1:
+            syscalls.become(user.uid, user.gid, user.groups)
+        kept = 0 if user.uid else inside.kept
+        syscalls.capset(kept, kept, kept)
         _leave_process_1(channel, errors, null)
         gc.enable()
         with socket.socket(fileno=_OURS) as own:
@@ -69,11 +69,7 @@ def _leave_process_1(channel: int, errors: int, null: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     # Out of the way of the numbers that they are to have.
-    sources = [inside.move_up(fd) for fd in (null, null, errors, channel)]
+    sources = [move_up(fd) for fd in (null, null, errors, channel)]
     for number, source in enumerate(sources):
         os.dup2(source, number, inheritable=number < _OURS)
     os.closerange(_OURS + 1, 65536)
-    # The files of a process that is not dumpable are not its own, not even this one's score.
-    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
-    inside.first_to_go("self")
-    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)

@@ -12,6 +12,7 @@ from typing import Any
 
 from intercode.sandbox.docker.inside import compare, layer, mounts, restore, users
 from intercode.sandbox.native.init import Init
+from intercode.sandbox.native.inside import Inside, User
 
 
 class ContainerInit(Init):
@@ -28,20 +29,22 @@ class ContainerInit(Init):
     def __init__(
         self, control: socket.socket, rights: int, kept: int, hello: dict[str, Any]
     ) -> None:
-        nowhere = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.user = users.find(hello["user"])
-        own = (self.user.uid, self.user.gid)
-        super().__init__(control, nowhere, nowhere, rights, kept, own)
+        self.account = users.find(hello["user"])
+        super().__init__(
+            control,
+            Inside(
+                upper=-1,
+                lower=-1,
+                proc=os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
+                rights=rights,
+                kept=kept,
+                user=User(self.account.uid, self.account.gid, self.account.groups),
+                ids=_id_count(),
+            ),
+        )
         self.tree = compare.Tree(self.root, hello["volumes"])
         self.mounted = mounts.MountedFiles(hello["files"])
         self.memory = mounts.InMemory()
-
-    def identity(self, user: str | None) -> dict[str, Any]:
-        """What `Popen` needs to run as a user; the image's own has groups, too."""
-        identity = super().identity(user)
-        if user is None and identity:
-            identity["extra_groups"] = list(self.user.groups)
-        return identity
 
     def do_root(self, fds: list[int]) -> dict[str, Any]:
         """A descriptor of the root, for others to be compared with."""
@@ -49,7 +52,7 @@ class ContainerInit(Init):
 
     def do_home(self, fds: list[int]) -> dict[str, Any]:
         """The home folder and the name of the image's user."""
-        return {"home": self.user.home, "name": self.user.name}
+        return {"home": self.account.home, "name": self.account.name}
 
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
         """All that differs from the root `fds[0]`; everything else stands still meanwhile."""
@@ -73,3 +76,8 @@ class ContainerInit(Init):
         """Make all as it was, by the root `fds[0]`; whether it is, and how much there was to do."""
         self.kill_except(set())
         return restore.reset(self.tree, self.mounted, self.memory, fds[0], timeout, entries)
+
+
+def _id_count() -> int:
+    with open("/proc/self/uid_map") as file:
+        return sum(int(line.split()[2]) for line in file)

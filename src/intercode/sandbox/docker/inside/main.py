@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from intercode.rights import permitted
 from intercode.sandbox.docker.inside.init import ContainerInit
 from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native import syscalls as sc
@@ -38,23 +39,15 @@ def main(control: socket.socket, preload: str) -> None:
 def _become(control: socket.socket, hello: dict[str, Any]) -> ContainerInit:
     limits = hello["limits"]
     kept = sum(1 << CAPABILITY_BITS[name] for name in limits["capabilities"])
-    rights = _permitted()
+    rights = permitted()
     os.setgroups([])
     os.umask(0o022)
     sys.setrecursionlimit(10_000)
     _limit(limits)
     init = ContainerInit(control, rights, kept, hello)
     _drop_rights(rights, kept)
-    sc.set_seccomp(seccomp.build())
+    sc.set_seccomp(seccomp.build(limits["debugger"]))
     return init
-
-
-def _permitted() -> int:
-    with open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("CapPrm:"):
-                return int(line.split()[1], 16)
-    return 0
 
 
 def _limit(limits: dict[str, Any]) -> None:

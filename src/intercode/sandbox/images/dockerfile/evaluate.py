@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import posixpath
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from intercode.errors import ImageError
+from intercode.rights import one_user
 from intercode.sandbox.images.base import SCRIPT, Command, Image
 from intercode.sandbox.images.dockerfile import bases, copying
 from intercode.sandbox.images.dockerfile.parse import Instruction, Source
@@ -177,7 +177,7 @@ class Stage:
 
     def _user(self, instruction: Instruction) -> None:
         self.user = self._word(instruction.values[0])
-        if os.geteuid() and self.user.partition(":")[0] not in ("", "root", "0"):
+        if one_user() and self.user.partition(":")[0] not in ("", "root", "0"):
             raise ValueError(f"USER {self.user}: {ORDINARY_USER}")
 
     def _shell(self, instruction: Instruction) -> None:
