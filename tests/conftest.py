@@ -25,6 +25,7 @@ from warm import Warm
 PROVIDERS = ["native", "docker"] if os.geteuid() == 0 else ["native"]
 """An ordinary user can start no engine."""
 MARKERS = (
+    "attack(*numbers): which attacks of November 2026 it repeats (ATTACKS in test_coverage.py)",
     "case(*numbers): which of the 83 cases of a hostile command (CASES in test_coverage.py) it is",
     "defends(*classes): what it defends from: escape, host leak, exfiltration, lateral, host DoS, "
     "peer DoS, self DoS",

@@ -15,6 +15,8 @@ SPAWNER = NATIVE + "spawner.py"
 CGROUP = NATIVE + "cgroup.py"
 PROCESS = NATIVE + "process.py"
 LAYERS = NATIVE + "layers.py"
+IDENTITY = NATIVE + "identity.py"
+SECCOMP = NATIVE + "seccomp.py"
 
 
 @dataclass(frozen=True)
@@ -41,37 +43,78 @@ def _one(
     return Defence(name, defends, (Edit(file, old, new),), needs_root)
 
 
+def _filter(name: str, defends: str, old: str, new: str) -> Defence:
+    return _one(f"seccomp_{name}", defends, SECCOMP, old, new)
+
+
+NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_namespaces": 9')
+"""Beside the filter, which alone would not be missed."""
+
 DEFENCES = [
-    _one(
-        "seccomp", "escape", LAUNCH,
-        "    sc.set_seccomp(machine.seccomp_program)\n", "",
+    Defence(
+        "seccomp", "escape",
+        (
+            Edit(LAUNCH, '    sc.set_seccomp(machine.filters[limits["debugger"]])\n', ""),
+            NO_NAMESPACES,
+        ),
     ),
-    _one(
-        "seccomp_clone_flags", "escape", NATIVE + "seccomp.py",
-        "_CLONE_NEW_FLAGS = 0x7E020000", "_CLONE_NEW_FLAGS = 0",
+    Defence(
+        "seccomp_clone_flags", "escape",
+        (
+            Edit(SECCOMP, "_CLONE_NEW_FLAGS = 0x7E020000", "_CLONE_NEW_FLAGS = 0"),
+            NO_NAMESPACES,
+        ),
     ),
-    _one(
-        "seccomp_socket_families", "lateral", NATIVE + "seccomp.py",
-        '"socket": _allow_only(_ARG0, _SOCKET_FAMILIES, errno.EAFNOSUPPORT)',
-        '"socket": [_op(_RET, _ALLOW)]',
+    Defence(
+        "namespaces_of_ones_own", "escape",
+        (
+            NO_NAMESPACES,
+            Edit(SECCOMP, "_CLONE_NEW_FLAGS = 0x7E020000", "_CLONE_NEW_FLAGS = 0"),
+        ),
     ),
+    _filter(
+        "socket_families", "lateral",
+        "otherwise=none,\n", "otherwise=yes,\n",
+    ),
+    _filter(
+        "socket_pairs", "lateral",
+        "_test(_UNIX, then=yes, otherwise=none)],\n", "_test(_UNIX, then=yes, otherwise=yes)],\n",
+    ),
+    _filter("socket_protocols", "escape", "_PROTOCOLS = (0, ", "_PROTOCOLS = (262, 0, "),
+    _filter("kernel_events", "host leak", "_NETLINKS = (0, ", "_NETLINKS = (15, 0, "),
+    _filter("socket_filters", "host DoS", "_SOCKET_FILTERS = (26, ", "_SOCKET_FILTERS = ("),
+    _filter("filters_of_ones_own", "host DoS", "unknown = [_deny(errno.EINVAL)]", "unknown = yes"),
+    _filter("leases", "host DoS", "_F_SETLEASE = 1024", "_F_SETLEASE = 0xFFFF"),
+    _filter("asynchronous_io", "host DoS", '{"io_setup": 206}', "{}"),
+    _filter(
+        "limits_of_others", "escape",
+        "_test(0, then=yes, otherwise=no)],", "_test(0, then=yes, otherwise=yes)],",
+    ),
+    _filter("tracing", "escape", "    if not debugger:", "    if False:"),
     Defence(
         "network_namespace", "exfiltration, lateral",
         (
             Edit(LAUNCH, "NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET", "NAMESPACES"),
             # No defence: it must not touch the machine's own.
-            Edit(LAUNCH, "    if not network:\n        _loopback_up()\n", ""),
+            Edit(LAUNCH, "    if not network:\n        _loopback_up()", "    if 0:\n        pass"),
         ),
     ),
     _one(
         "no_new_privileges", "escape", LAUNCH,
         "    sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)\n", "",
     ),
-    _one(
-        # Each of the two suffices.
-        "capabilities", "escape", LAUNCH,
-        "    sc.drop_bounding_set(kept)\n"
-        "    sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)\n", "",
+    Defence(
+        # Each of the three suffices.
+        "capabilities", "escape",
+        (
+            Edit(
+                LAUNCH,
+                "    sc.drop_bounding_set(kept)\n"
+                "    sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)\n", "",
+            ),
+            Edit(NATIVE + "inside.py", "            sc.capset(kept, kept, kept)\n", ""),
+            Edit(NATIVE + "inside.py", "        sc.capset(kept, inside.rights, kept)\n", ""),
+        ),
     ),
     _one(
         "bounding_set", "escape", LAUNCH,
@@ -80,37 +123,84 @@ DEFENCES = [
     Defence(
         "user_namespace", "escape",
         (
-            Edit(LAUNCH, "    sc.unshare(sc.CLONE_NEWUSER)\n", ""),
+            Edit(LAUNCH, "    sc.setns(identity.namespace, sc.CLONE_NEWUSER)\n", ""),
+            Edit(LAUNCH, "    if identity.own:\n", "    if False:\n"),
             # No defence: the machine's root may have fewer than a namespace's.
             Edit(
                 LAUNCH, "ALL_CAPABILITIES = (1 << 41) - 1",
                 'ALL_CAPABILITIES = int(open("/proc/self/status").read().split("CapPrm:")[1]'
                 ".split()[0], 16)",
             ),
+        ),
+        needs_root=True,
+    ),
+    _one(
+        "unprivileged_ids", "escape", IDENTITY,
+        'ids = f"0 {first} ', 'ids = f"0 {0 if own else first} ', needs_root=True,
+    ),
+    Defence(
+        "ids_of_its_own", "peer DoS",
+        (
+            Edit(IDENTITY, "index = (start + offset) % _RANGES", "index = 7"),
+            Edit(IDENTITY, "                fcntl.fcntl(lock, fcntl.F_OFD_SETLK, byte)\n", ""),
+        ),
+        needs_root=True,
+    ),
+    _one(
+        "process_1_is_nobody", "escape", IDENTITY,
+        "first, own = (_first_of(index), _FIRST + index)",
+        "first, own = (_first_of(index), _first_of(index))", needs_root=True,
+    ),
+    Defence(
+        "never_the_machines_root", "escape",
+        (
+            Edit(LAYERS, "        if needs_stand_in():", "        if False:"),
+            # No defence: whose the files are that it can have.
+            Edit("intercode/rights.py", "return STAND_IN if needs_stand_in() else", "return"),
+        ),
+        needs_root=True,
+    ),
+    _one(
+        "watchers", "host DoS", IDENTITY,
+        '    "max_inotify_instances": 16,\n', "",
+    ),
+    Defence(
+        "read_only_programs", "escape",
+        (
+            Edit(LAYERS, "_READ_ONLY = sc.MOUNT_ATTR_RDONLY | ", "_READ_ONLY = "),
             Edit(
-                SPAWNER,
-                "                layers.write_id_maps(child.pid, self.machine.root)\n", "",
+                LAUNCH, '_overlay(target, [copy, "x/e/folder"], machine)',
+                "sc.mount(copy, target, None, sc.MS_BIND)",
             ),
         ),
         needs_root=True,
     ),
     _one(
-        "unprivileged_ids", "escape", LAUNCH,
-        "ID_BASE = 1_878_982_656", "ID_BASE = 0", needs_root=True,
+        "programs_inodes_of_its_own", "peer DoS, host leak", LAUNCH,
+        '_overlay(target, [copy, "x/e/folder"], machine)',
+        "sc.mount(copy, target, None, sc.MS_BIND | sc.MS_REC)",
     ),
     _one(
-        "read_only_programs", "escape", LAYERS,
-        "_READ_ONLY = sc.MOUNT_ATTR_RDONLY | ", "_READ_ONLY = ", needs_root=True,
+        "private_folders", "host leak", LAUNCH,
+        '    for path in spec["hide"]:\n', "    for path in ():\n", needs_root=True,
+    ),
+    _one(
+        "the_same_host_for_gold", "cheating", "intercode/envs/base.py",
+        "        if self._stage.digest(self._task) != self._made_from:\n", "        if False:\n",
     ),
     _one(
         "no_setuid_or_devices", "escape", LAUNCH,
-        'sc.mount("overlay", "x/m", "overlay", sc.MS_NOSUID | sc.MS_NODEV, options)',
-        'sc.mount("overlay", "x/m", "overlay", 0, options)', needs_root=True,
+        "    flags = sc.MS_NOSUID | sc.MS_NODEV\n    if writable", "    flags = 0\n    if writable",
+        needs_root=True,
     ),
     _one(
-        "read_only_proc_sys", "escape", LAUNCH,
+        "read_only_proc", "escape", LAUNCH,
         "None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)",
         "None, sc.MS_BIND | sc.MS_REMOUNT | flags)",
+    ),
+    _one(
+        "masked_proc", "host leak", LAUNCH,
+        "    for name in MASKED:\n", "    for name in ():\n",
     ),
     _one(
         "proc_of_its_own", "host leak", LAUNCH,
@@ -145,11 +235,16 @@ DEFENCES = [
         "process_limit", "host DoS",
         (
             Edit(
-                LAUNCH, '    both(resource.RLIMIT_NPROC, limits["processes"] + 1)',
-                "    pass",
+                LAUNCH,
+                '    limit_processes(max(limits["processes"], 2) + (0 if own else 1))\n', "",
             ),
+            Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""),
             Edit(CGROUP, '            _write(folder + "/pids.max", str(processes))\n', ""),
         ),
+    ),
+    _one(
+        "processes_of_all_users", "host DoS", IDENTITY,
+        "            limit_processes(processes + OWN_THREADS)\n", "", needs_root=True,
     ),
     _one(
         "disk_size", "host DoS", LAUNCH,

@@ -8,21 +8,31 @@ is gone, 77 if that cannot be told on this machine, and 2 for anything else that
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import errno
 import os
 import platform
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from intercode.envs.bash import BashEnv
+from intercode.errors import SandboxError
+from intercode.rights import permitted
 from intercode.sandbox import get_provider
 from intercode.sandbox.base import MIB
+from intercode.sandbox.images import host
+from intercode.sandbox.native import syscalls as sc
+from intercode.task import Dataset, Task
 from waiting import new_marker
 
 from .tools import (
@@ -57,6 +67,51 @@ def seccomp_clone_flags() -> bool:
     script = f"my $p = syscall({number}, 0x10000011, 0, 0, 0, 0); my $e = $! + 0;"
     script += "require POSIX; POSIX::_exit(0) if $p == 0; print $p > 0 ? 'done' : $e"
     return one_of(perl(script), holds="1", gone="done")
+
+
+namespaces_of_ones_own = seccomp_clone_flags
+
+
+def _call(x86: int, arm: int, arguments: str, **limits: object) -> int:
+    """The error number of a system call; 0 if there is none."""
+    script = f"my $b = 'x' x 64; my @a = ({arguments}); my $r = syscall({x86 if _X86 else arm}, @a)"
+    return int(perl(f"{script}; print $r < 0 ? $! + 0 : 0", **limits))
+
+
+def seccomp_socket_pairs() -> bool:
+    return _call(53, 199, "2, 1, 0, $b") == errno.EAFNOSUPPORT  # else EOPNOTSUPP
+
+
+def seccomp_socket_protocols() -> bool:
+    return _call(41, 198, "2, 1, 262") == errno.EPROTONOSUPPORT
+
+
+def seccomp_kernel_events() -> bool:
+    return _call(41, 198, "16, 3, 15") == errno.EPROTONOSUPPORT
+
+
+def seccomp_socket_filters() -> bool:
+    return _call(54, 208, "0, 1, 26, 0, 0") == errno.EPERM  # else ENOTSOCK
+
+
+def seccomp_filters_of_ones_own() -> bool:
+    return _call(317, 277, "1, 0, 0") == errno.EINVAL  # else EFAULT
+
+
+def seccomp_leases() -> bool:
+    return _call(72, 25, "0, 1024, 0") == errno.EPERM
+
+
+def seccomp_asynchronous_io() -> bool:
+    return _call(206, 0, "1, 0") == errno.ENOSYS  # else EFAULT
+
+
+def seccomp_limits_of_others() -> bool:
+    return _call(302, 261, "$$, 7, 0, $b") == errno.EPERM
+
+
+def seccomp_tracing() -> bool:
+    return _call(101, 117, "0, 0, 0, 0") == errno.EPERM
 
 
 def seccomp_socket_families() -> bool:
@@ -97,6 +152,68 @@ def unprivileged_ids() -> bool:
     return "0" not in _outer_ids()[0]
 
 
+def ids_of_its_own() -> bool:
+    one, two = start(), start()
+    return say("cat /proc/self/uid_map", one) != say("cat /proc/self/uid_map", two)
+
+
+def process_1_is_nobody() -> bool:
+    return one_of(say("grep ^Uid: /proc/1/status").split()[1], holds="65534", gone="0")
+
+
+def never_the_machines_root() -> bool:
+    # The sandboxes' user must be able to go there.
+    os.environ["INTERCODE_CACHE"] = folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Path(folder).chmod(0o755)
+    sys_admin = 21
+    sc.prctl(sc.PR_CAPBSET_DROP, sys_admin)  # whom it starts has not the right, either
+    rights = permitted() & ~(1 << sys_admin)
+    sc.capset(rights, rights, 0)
+    return "0" not in _outer_ids()[0]
+
+
+def watchers() -> bool:
+    number = 294 if _X86 else 26
+    return int(perl(f"$n++ while $n < 99 and syscall({number}, 0) >= 0; print $n")) <= 16
+
+
+def programs_inodes_of_its_own() -> bool:
+    one, two = start(), start()
+    holder = one.popen(["flock", "/usr/bin/env", "bash", "-c", "echo y; exec sleep 60"],
+                       channels={})  # fmt: skip
+    if os.read(holder.fds[1], 1) != b"y":
+        raise ProbeError("no lock")
+    return one_of(str(run("flock -n /usr/bin/env true", two).exit_code), holds="0", gone="1")
+
+
+def private_folders() -> bool:
+    start()  # what is hidden is not to be decided by the first
+    with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-probe-") as name:
+        Path(name).chmod(0o755)
+        Path(name, "secret").touch()
+        before = os.getcwd()
+        os.chdir(name)
+        try:
+            return one_of(say(f"ls {name}"), holds="", gone="secret")
+        finally:
+            os.chdir(before)
+
+
+def the_same_host_for_gold() -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        host.SEARCH_PATH = f"{host.SEARCH_PATH}:{name}"
+        with closing(BashEnv(Dataset([Task("t", "?", gold=["echo x"])]))) as env:
+            env.reset()
+            env.step("echo x")
+            Path(name, "new").touch()  # as a package's installation would make one
+            try:
+                env.step("submit")
+            except SandboxError:
+                return True
+    return False
+
+
 def read_only_programs() -> bool:
     # Nothing is written: without the defence, that would be this machine's own folder.
     return one_of(say("[ -w /usr/bin ] && echo yes || echo no"), holds="no", gone="yes")
@@ -106,8 +223,12 @@ def no_setuid_or_devices() -> bool:
     return {"nosuid", "nodev"} <= mount_options("/")
 
 
-def read_only_proc_sys() -> bool:
-    return "ro" in mount_options("/proc/sys")
+def read_only_proc() -> bool:
+    return "ro" in mount_options("/proc")
+
+
+def masked_proc() -> bool:
+    return say("cat /proc/cmdline") == ""
 
 
 # -- leaks and neighbours ----------------------------------------------------------------------
@@ -179,6 +300,13 @@ def process_limit() -> bool:
     if not 10 <= count <= 60:
         raise ProbeError(f"{count} processes")
     return count < 20
+
+
+def processes_of_all_users() -> bool:
+    number = 117 if _X86 else 147
+    script = "for (1 .. 60) { my $p = fork; last unless defined $p; $n++;"
+    script += f"if (!$p) {{ syscall({number}, $_, $_, $_); sleep 9; exit }} }} print $n"
+    return int(perl(script, processes=20, capabilities=("setuid",))) <= 20
 
 
 def disk_size() -> bool:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 
 from intercode.sandbox import Provider, Sandbox
 from intercode.sandbox.images import cache_root
+from intercode.sandbox.native.launch import MASKED
 from waiting import eventually
 
 from . import Run, Start, not_for_docker
@@ -183,6 +187,97 @@ def test_file_locks(provider: Provider, start: Start, path: str) -> None:
     assert one.exec(["flock", "-n", path, "true"]).ok is False
     assert two.exec(["flock", "-n", path, "true"]).ok is True
     holder.close()
+
+
+# Every place where something is mounted, every folder that has no others, and a sample of files.
+PATHS = """
+( cut -d' ' -f2 /proc/mounts | grep -v '^/dev'
+  find / -path /proc -prune -o -path /dev -prune -o -path /sys -prune -o -type d -links 2 -print |
+    head -n 200
+  find / -path /proc -prune -o -path /dev -prune -o -path /sys -prune -o -type f -print |
+    awk 'NR % 97 == 1' | head -n 400
+  ls -d /proc/* | grep -v '[0-9]'
+) 2>/dev/null | sort -u
+"""
+LOCK = """
+$| = 1; open my $list, "<", "/tmp/paths"; my @kept;
+while (my $path = <$list>) {
+    chomp $path; sysopen(my $f, $path, 0x800) or next;
+    flock($f, 6) ? push(@kept, $f) : print "$path\\n";
+}
+print "locked " . @kept . "\\n"; sleep shift;
+"""
+
+
+@pytest.mark.case(79)
+@pytest.mark.attack(13, 14, 15)
+@pytest.mark.defends("lateral", "host DoS", "peer DoS")
+@pytest.mark.parametrize("image", ["host", "nl2bash"])
+def test_no_file_is_anybody_elses(start: Start, image: str) -> None:
+    """A lock, a watch or a lease is on an inode: of each path a sandbox has one of its own."""
+    one, two = start(image), start(image)
+    paths = one.exec(["bash", "-c", PATHS], timeout=60).stdout
+    for sandbox in (one, two):
+        sandbox.write_file("/tmp/paths", paths)
+    holder = one.popen(["perl", "-e", LOCK, "60"], channels={})
+    text = b""
+    while b"locked " not in text or not text.endswith(b"\n"):
+        text += os.read(holder.fds[1], 1000)
+    # Two paths may lead to the same file: that is no other sandbox's doing.
+    assert int(text.split()[-1]) > 200
+    assert two.exec(["perl", "-e", LOCK, "0"]).stdout.split() == text.split()
+    for path in ("/usr/bin/env", "/usr/bin", "/usr"):
+        done = subprocess.run(["flock", "-n", path, "true"], check=False)
+        assert done.returncode == 0, f"{path} of the machine is locked"
+
+
+@pytest.mark.attack(13)
+@pytest.mark.defends("host leak", "lateral")
+def test_what_the_machine_runs(start: Start) -> None:
+    add, init = (254, 294) if platform.machine() == "x86_64" else (27, 26)
+    script = f"""
+        $| = 1; my $fd = syscall({init}, 0x800);
+        for my $each ("/usr/bin", "/usr/bin/factor", "/usr") {{
+            my $path = $each;
+            syscall({add}, $fd, $path, 0xfff) >= 0 or die $!;
+        }}
+        print "ready\\n"; <STDIN>;
+        open my $f, "<&=", $fd; print defined sysread($f, my $x, 4096) ? "seen" : "nothing";
+    """
+    watcher, peer = start("host"), start("host")
+    process = watcher.popen(["perl", "-e", script], channels={0: "r"})
+    assert os.read(process.fds[1], 100) == b"ready\n"
+    subprocess.run(["/usr/bin/factor", "6"], check=True, stdout=subprocess.DEVNULL)
+    assert peer.exec(["/usr/bin/factor", "6"]).ok
+    os.write(process.fds[0], b"\n")
+    assert os.read(process.fds[1], 100) == b"nothing"
+
+
+@pytest.mark.attack(28)
+@pytest.mark.defends("host leak")
+def test_a_folder_that_becomes_private_later(
+    provider: Provider, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not os.access("/usr/local", os.W_OK):
+        pytest.skip("not for ordinary users: they have no folder there")
+    not_for_docker(provider, "a container's mounts are made with it")
+    assert start("host").exec(["ls", "/usr/local"]).ok
+    with tempfile.TemporaryDirectory(dir="/usr/local", prefix="intercode-test-") as name:
+        Path(name, "secret").write_text(CANARY)
+        Path(name).chmod(0o755)
+        assert start("host").exec(["cat", f"{name}/secret"]).stdout == CANARY.encode()
+        monkeypatch.chdir(name)
+        assert not start("host").exec(["ls", f"{name}/secret"]).ok
+
+
+@pytest.mark.attack(1, 29)
+@pytest.mark.defends("host leak", "escape")
+def test_what_proc_tells_of_the_machine(sh: Run) -> None:
+    nothing = "cat /proc/{0} || ls -A /proc/{0}"
+    for name in MASKED:
+        assert not sh(nothing.format(name)).stdout, name
+    for name in ("sysrq-trigger", "bus/x", "fs/x", "irq/default_smp_affinity", "mtrr"):
+        assert not sh(f"echo 1 > /proc/{name}").ok, name
 
 
 @pytest.mark.case(82)

@@ -68,6 +68,22 @@ REFUSED: dict[str, tuple[int, int, str, int]] = {
     "socket AF_PACKET": (41, 198, "17, 3, 0", errno.EAFNOSUPPORT),
     "socket AF_TIPC": (41, 198, "30, 5, 0", errno.EAFNOSUPPORT),
     "socket AF_NFC": (41, 198, "39, 5, 0", errno.EAFNOSUPPORT),
+    "socket of kernel events": (41, 198, "16, 3, 15", errno.EPROTONOSUPPORT),
+    "socket of audit": (41, 198, "16, 3, 9", errno.EPROTONOSUPPORT),
+    "socket MPTCP": (41, 198, "2, 1, 262", errno.EPROTONOSUPPORT),
+    "socket SCTP": (41, 198, "10, 1, 132", errno.EPROTONOSUPPORT),
+    "socketpair AF_TIPC": (53, 199, "30, 5, 0, $buffer", errno.EAFNOSUPPORT),
+    "setsockopt SO_ATTACH_FILTER": (54, 208, "0, 1, 26, $buffer, 16", errno.EPERM),
+    "setsockopt SO_ATTACH_REUSEPORT_CBPF": (54, 208, "0, 1, 51, $buffer, 16", errno.EPERM),
+    "fcntl F_SETLEASE": (72, 25, "0, 1024, 0", errno.EPERM),
+    "io_setup": (206, 0, "1, $buffer", errno.ENOSYS),
+    "prlimit64 of another": (302, 261, "1, 7, 0, 0", errno.EPERM),
+    "prlimit64 by number": (302, 261, "$$, 7, $buffer, 0", errno.EPERM),
+    "ptrace": (101, 117, "0, 0, 0, 0", errno.EPERM),
+    "process_vm_readv": (310, 270, "$$, 0, 0, 0, 0, 0", errno.EPERM),
+    "process_vm_writev": (311, 271, "$$, 0, 0, 0, 0, 0", errno.EPERM),
+    "seccomp": (317, 277, "1, 0, $buffer", errno.EINVAL),
+    "prctl PR_SET_SECCOMP": (157, 167, "22, 2, $buffer, 0, 0", errno.EINVAL),
     "ioctl TIOCSTI": (16, 29, '0, 0x5412, "x"', errno.EPERM),
     "ioctl TIOCLINUX": (16, 29, '0, 0x541C, "x"', errno.EPERM),
 }
@@ -81,13 +97,15 @@ X86_ONLY: dict[str, tuple[str, int]] = {
 
 def syscall(sandbox: Sandbox, arguments: str) -> tuple[int, int]:
     """(result, errno)"""
-    script = f"my ($n, @a) = ({arguments}); my $r = syscall($n, @a); print $r, ' ', $! + 0"
+    script = f"my $buffer = 'x' x 64; my ($n, @a) = ({arguments}); my $r = syscall($n, @a);"
+    script += "print $r, ' ', $! + 0"
     result, number = sandbox.exec(["perl", "-e", script]).stdout.split()
     return int(result), int(number)
 
 
 @pytest.mark.case(70, 72, 73, 74)
-@pytest.mark.defends("escape")
+@pytest.mark.attack(9, 14, 24, 25, 26, 37)
+@pytest.mark.defends("escape", "host leak", "host DoS")
 def test_system_calls(sandbox: Sandbox) -> None:
     calls = {
         name: (f"{x86 if X86 else arm}, {arguments}", refusal)
@@ -106,6 +124,10 @@ def test_what_programs_need_is_allowed(sandbox: Sandbox, sh: Run) -> None:
             > 0
         )
     assert syscall(sandbox, f"{135 if X86 else 92}, 0xffffffff")[0] >= 0
+    for arguments in ("0, 7, 0, $buffer", "0, 7, $limit, 0"):  # getrlimit and setrlimit
+        script = "my $buffer = 'x' x 64; my $limit = pack 'QQ', 600, 600;"
+        script += f"print syscall({302 if X86 else 261}, {arguments})"
+        assert sandbox.exec(["perl", "-e", script]).stdout == b"0"
     assert sh("(sleep 0.01 | cat) & wait; timeout 60 true").ok
 
 

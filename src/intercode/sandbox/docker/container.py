@@ -28,6 +28,7 @@ from intercode.sandbox.docker.runtime import LOADER, PYTHON
 from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.identity import OWN_THREADS
+from intercode.sandbox.native.launch import MASKED
 
 INSIDE = "/dev/.intercode"
 """Where our things are in a container: in memory, so that its own files are as the image's."""
@@ -37,6 +38,7 @@ _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", 
 """Those of process 1. It hands on none but what `Limits.capabilities` names."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
+_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 
@@ -202,6 +204,8 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
             "CapDrop": ["ALL"],
             "CapAdd": list(_CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],
+            "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware"],
+            "ReadonlyPaths": [f"/proc/{name}" for name in _READ_ONLY],
             "NetworkMode": "bridge" if key.network else "none",
             "IpcMode": "private",
             "Memory": memory,

@@ -221,8 +221,9 @@ def _help(link: socket.socket, own: int, processes: int) -> None:
             os.setresuid(own, own, own)
             sc.capset(rights, rights, 0)
             sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
-        # The limit of who makes a namespace holds for all of its users together.
-        limit_processes(processes + OWN_THREADS)
+            # The limit of who makes a namespace holds for all of its users together; and for all
+            # namespaces of its owner, who here has no other.
+            limit_processes(processes + OWN_THREADS)
         sc.unshare(sc.CLONE_NEWUSER)
         wire.send(link, {})
         wire.receive(link)

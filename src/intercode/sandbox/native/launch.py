@@ -51,7 +51,7 @@ _DEVICE_LINKS = {
 _DEV_SIZE = "64m"
 _RESOLVER_BYTES = 65_536
 _QUIET = sc.MS_NOSUID | sc.MS_NODEV
-_MASKED = (
+MASKED = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
     *("modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
 )
@@ -275,7 +275,7 @@ def _mount_proc() -> int:
     os.mkdir("x/p")
     sc.mount("x/m/proc", "x/p", None, sc.MS_BIND)
     sc.mount("", "x/m/proc", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)
-    for name in _MASKED:
+    for name in MASKED:
         with suppress(FileNotFoundError):
             kind = "folder" if os.path.isdir(f"x/m/proc/{name}") else "file"
             sc.mount(f"x/e/{kind}", f"x/m/proc/{name}", None, sc.MS_BIND)
