@@ -169,7 +169,7 @@ DEFENCES = [
         (
             Edit(LAYERS, "_READ_ONLY = sc.MOUNT_ATTR_RDONLY | ", "_READ_ONLY = "),
             Edit(
-                LAUNCH, '_overlay(target, [copy, "x/e/folder"], machine)',
+                LAUNCH, '_overlay(target, [copy, "e/folder"], machine)',
                 "sc.mount(copy, target, None, sc.MS_BIND)",
             ),
         ),
@@ -177,7 +177,7 @@ DEFENCES = [
     ),
     _one(
         "programs_inodes_of_its_own", "peer DoS, host leak", LAUNCH,
-        '_overlay(target, [copy, "x/e/folder"], machine)',
+        '_overlay(target, [copy, "e/folder"], machine)',
         "sc.mount(copy, target, None, sc.MS_BIND | sc.MS_REC)",
     ),
     _one(
@@ -186,7 +186,7 @@ DEFENCES = [
     ),
     _one(
         "the_same_host_for_gold", "cheating", "intercode/envs/base.py",
-        "        if self._stage.digest(self._task) != self._made_from:\n", "        if False:\n",
+        "        if self._stage.changed(self._task, self.place):\n", "        if False:\n",
     ),
     _one(
         "no_setuid_or_devices", "escape", LAUNCH,
@@ -199,13 +199,17 @@ DEFENCES = [
         "None, sc.MS_BIND | sc.MS_REMOUNT | flags)",
     ),
     _one(
+        "programs_are_ended_first", "self DoS", NATIVE + "inside.py",
+        "    os.pwrite(score, _OOM_SCORE, 0)\n", "",
+    ),
+    _one(
         "masked_proc", "host leak", LAUNCH,
-        "    for name in MASKED:\n", "    for name in ():\n",
+        "    for name, kind in machine.masks:\n", "    for name, kind in ():\n",
     ),
     _one(
         "proc_of_its_own", "host leak", LAUNCH,
-        'sc.mount("proc", "x/m/proc", "proc", flags)',
-        'sc.mount("/proc", "x/m/proc", None, sc.MS_BIND | sc.MS_REC)', needs_root=True,
+        'sc.mount("proc", "p", "proc", flags)',
+        'sc.mount("/proc", "p", None, sc.MS_BIND | sc.MS_REC)', needs_root=True,
     ),
     _one(
         "old_root_unmounted", "host leak", LAUNCH,
@@ -248,11 +252,11 @@ DEFENCES = [
     ),
     _one(
         "disk_size", "host DoS", LAUNCH,
-        "size={limits['disk']},nr_inodes", "nr_inodes",
+        "size={limits['disk']},nr_inodes", "size=50%,nr_inodes",
     ),
     _one(
         "file_count", "host DoS", LAUNCH,
-        ",nr_inodes={limits['files']},", ",",
+        ",nr_inodes={limits['files']}", "",
     ),
     _one(
         "file_size", "host DoS", LAUNCH,

@@ -227,6 +227,10 @@ def read_only_proc() -> bool:
     return "ro" in mount_options("/proc")
 
 
+def programs_are_ended_first() -> bool:
+    return one_of(say("cat /proc/self/oom_score_adj"), holds="500", gone="0")
+
+
 def masked_proc() -> bool:
     return say("cat /proc/cmdline") == ""
 

@@ -59,7 +59,7 @@ def test_what_a_container_may_do(api: Any, provider: DockerProvider) -> None:
         assert not {"SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE", "MKNOD"} & set(host["CapAdd"])
         assert host["SecurityOpt"] == ["no-new-privileges"]
         assert (host["NetworkMode"], host["IpcMode"], host["PidMode"]) == ("none", "private", "")
-        assert host["PidsLimit"] == 41
+        assert host["PidsLimit"] == 42
         assert 300 << 20 <= host["Memory"] == host["MemorySwap"] < 500 << 20
         assert host["AutoRemove"] and not host["PortBindings"]
         assert all(not mount["RW"] for mount in facts["Mounts"] if mount["Type"] == "bind")

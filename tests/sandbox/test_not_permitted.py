@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
+
+UID = 54_321
+USER = (
+    (sys.executable, str(Path(__file__).with_name("as_user.py")), str(UID))
+    if os.geteuid() == 0
+    else ()
+)
+"""The machine's root is refused in a user namespace of its own; an ordinary user is not."""
 ASK = """
 from intercode.errors import SandboxUnavailableError
 from intercode.sandbox import get_provider
@@ -26,10 +39,20 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 """
 
 
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        if USER:
+            os.chown(folder, UID, UID)
+            monkeypatch.setenv("INTERCODE_CACHE", f"{folder}/cache")
+            monkeypatch.setenv("HOME", folder)
+        yield
+
+
 def ask(*prefix: str, command: str = '"$0" -c "$1"') -> str:
     """What a process says that is started under the given restriction."""
     shell = ["sh", "-c", command, sys.executable, ASK]
-    done = subprocess.run([*prefix, *shell], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*USER, *prefix, *shell], capture_output=True, text=True, timeout=60)
     return done.stdout + done.stderr
 
 
@@ -63,7 +86,7 @@ def test_masked_proc() -> None:
 def test_doctor_says_the_same() -> None:
     command = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -m intercode.cli doctor'
     done = subprocess.run(
-        ["unshare", "-Urm", "sh", "-c", command, sys.executable],
+        [*USER, "unshare", "-Urm", "sh", "-c", command, sys.executable],
         capture_output=True,
         text=True,
         timeout=60,

@@ -118,7 +118,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._order = TaskOrder(tasks)
         self._task: Task | None = None
         self._place: PlaceT | None = None
-        self._made_from = ""
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
@@ -201,7 +200,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._episode.metadata["image"] = self._stage.image(task)
         with self._failures_recorded():
-            self._made_from = self._stage.digest(task)
             self._place = self._stage.start(task)
             self._interpreter = self._open(self._place)
         return task.query, info_of(self.episode)
@@ -270,7 +268,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
         score = self._reward(self._task, self.episode, self.place)
-        if self._stage.digest(self._task) != self._made_from:
+        if self._stage.changed(self._task, self.place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
                 f"the content of {self.image(self._task)!r} changed while the episode ran: the "

@@ -18,7 +18,7 @@ class Place(Protocol):
 
 
 PlaceT = TypeVar("PlaceT", bound=Place)
-StagedT = TypeVar("StagedT", bound=Place, covariant=True)
+StagedT = TypeVar("StagedT", bound=Place)
 
 
 class Stage(Protocol[StagedT]):
@@ -36,6 +36,9 @@ class Stage(Protocol[StagedT]):
 
     def digest(self, task: Task) -> str:
         """What identifies that content, for a run's record. It may take long to make it."""
+
+    def changed(self, task: Task, place: StagedT) -> bool:
+        """Whether a place that is made for the task now would differ from one made before."""
 
     def start(self, task: Task) -> StagedT:
         """A fresh place, with everything that the task needs.

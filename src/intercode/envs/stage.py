@@ -58,6 +58,14 @@ class SandboxStage:
         """What identifies that image's content."""
         return self.provider.digest(self.image(task))
 
+    def changed(self, task: Task, place: Sandbox) -> bool:
+        """Whether the image is another than the one that a sandbox was started from.
+
+        The image ``host`` is, once a package is installed; a folder, once it is changed.
+        """
+        image = getattr(place, "image", None)  # not every provider's sandboxes know
+        return image is not None and image.digest != self.provider.digest(self.image(task))
+
     def identify(self, task: Task) -> str:
         """What the state of a fresh sandbox for the task depends on, as a digest."""
         facts = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]

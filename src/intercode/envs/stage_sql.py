@@ -60,6 +60,10 @@ class DatabaseStage:
         """What identifies its content."""
         return self.source(task).digest
 
+    def changed(self, task: Task, place: Session) -> bool:
+        """Never: every session begins with a pristine copy."""
+        return False
+
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried here, before anything starts.
 

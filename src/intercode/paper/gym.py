@@ -39,6 +39,10 @@ class PaperStage(SandboxStage):
         """The image that the task runs in."""
         return self._image or task.image or IMAGE
 
+    def changed(self, task: Task, place: Sandbox) -> bool:
+        """Never: an image is prepared once, and gold runs in the same."""
+        return False
+
     def prepared(self, task: Task) -> tuple[PaperImage, GoldRuns]:
         """The task's image made ready, and what golds leave in it."""
         name = self.image(task)

@@ -31,7 +31,7 @@ class PaperPlace:
     """The session of one episode, in a sandbox of its own."""
 
     def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+        self.sandbox = sandbox
         self.session = PaperPython(sandbox)
 
     def kill(self) -> None:
@@ -40,7 +40,7 @@ class PaperPlace:
     def close(self) -> None:
         """End the session and free its sandbox."""
         self.session.close()
-        self._sandbox.close()
+        self.sandbox.close()
 
 
 class PaperStage:
@@ -60,6 +60,10 @@ class PaperStage:
     def digest(self, task: Task) -> str:
         """What identifies that image's content."""
         return self._sandboxes.digest(task)
+
+    def changed(self, task: Task, place: PaperPlace) -> bool:
+        """Whether the image is another than the session's."""
+        return self._sandboxes.changed(task, place.sandbox)
 
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried here.

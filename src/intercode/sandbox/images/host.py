@@ -176,12 +176,8 @@ def _program_folders() -> list[str]:
 
 def _looked_at() -> list[Path]:
     """What changes its time whenever a package is installed or a program is replaced."""
-    return [
-        *map(Path, _program_folders()),
-        Path("/usr/local/lib"),
-        _ETC / "alternatives",
-        *_PACKAGES,
-    ]
+    known = [path for path in _PACKAGES if path.exists()]
+    return [*map(Path, _program_folders()), _ETC / "alternatives", *known]
 
 
 def _packages() -> list[str]:

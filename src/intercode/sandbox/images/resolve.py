@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Hashable
 from dataclasses import replace
+from functools import lru_cache
 from typing import cast
 
 from intercode.errors import ImageError
@@ -61,7 +62,7 @@ def resolve(
     Raises:
         ImageError: The name is not understood, an input is missing, or the build failed.
     """
-    parsed = check(spec)
+    parsed = _plain(spec) if spec.isidentifier() else check(spec)
     cache = ImageCache.default()
     if not refresh and (found := cache.recall(_key(parsed, cache))):
         return found
@@ -71,6 +72,12 @@ def resolve(
     cache.inputs[parsed] = tuple(sorted(map(str, context.inputs)))
     cache.remember(_key(parsed, cache), image)
     return image
+
+
+@lru_cache(maxsize=64)
+def _plain(spec: str) -> Spec:
+    """The same of a name without a path, which every start asks for."""
+    return check(spec)
 
 
 def check(spec: str) -> Spec:

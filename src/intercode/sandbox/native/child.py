@@ -39,10 +39,10 @@ def become_sandbox(
     try:
         link = launch.keep_only(link)
         try:
-            launch.prepare(network, machine.root)
             if folder:
                 cgroup.join(folder)
                 peak = cgroup.open_peak(folder)
+            score = launch.prepare(network, machine)
         except OSError as error:
             failure = error
         message, fds = wire.receive(link)
@@ -50,7 +50,7 @@ def become_sandbox(
         control = socket.socket(fileno=fds[0]) if fds else None
         try:
             if failure is None:
-                inside = launch.enter(message["spec"], identity, link, machine)
+                inside = launch.enter(message["spec"], identity, link, machine, score)
                 os.close(identity.namespace)
                 if control is None:  # it is ready ahead of the request
                     control = socket.socket(fileno=wire.receive(link)[1][0])

@@ -114,8 +114,8 @@ class Init:
         try:
             if track:
                 before = inside.alive()
-            pid = self.execute(argv, cwd, env, self.user(user), given)
-            inside.first_to_go(self.inside.proc, pid)
+            with inside.first_to_go(self.inside.score):
+                pid = self.execute(argv, cwd, env, self.user(user), given)
             # Out of the way of the numbers that a caller asks for.
             self.exit_pipes[pid] = inside.move_up(exit_pipe)
             if track:
@@ -171,7 +171,8 @@ class Init:
         """Fork a preloaded module; `fds` are its socket, its error output and its exit pipe."""
         channel, errors, exit_pipe = fds
         worker.preloaded(module)
-        pid = os.fork()
+        with inside.first_to_go(self.inside.score):
+            pid = os.fork()
         if pid == 0:
             worker.become(module, channel, errors, self.null, self.inside)
         self.exit_pipes[pid] = inside.move_up(exit_pipe)

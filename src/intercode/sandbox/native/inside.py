@@ -10,8 +10,8 @@ import resource
 import signal
 import stat
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from intercode.sandbox.native import syscalls as sc
 Result = TypeVar("Result")
 
 _OOM_SCORE = b"500"
-_HIGH_FD = 300  # above the numbers that a caller asks for inside
+HIGH_FD = 300  # above the numbers that a caller asks for inside
 _USERS_BYTES = 1 << 20
 _STILL_SECONDS = 5.0
 
@@ -42,8 +42,8 @@ class Inside:
     """A descriptor of the layer with all that is changed."""
     lower: int
     """One of the image."""
-    proc: int
-    """One of /proc, to write to."""
+    score: int
+    """One of process 1's own ``oom_score_adj``."""
     rights: int
     """The capabilities of process 1."""
     kept: int
@@ -147,27 +147,28 @@ def _moves(pid: int) -> bool:
     return any(_state(f"{folder}/{thread}") in b"RD" for thread in threads)
 
 
-def first_to_go(proc: int, pid: int | str) -> None:
-    """When memory runs out, have the kernel end a program before process 1 and before the host's.
+@contextmanager
+def first_to_go(score: int) -> Iterator[None]:
+    """For its duration, what starts is for the kernel to end first, when memory runs out.
 
-    Against a program that fills memory files, which count for no process, process 1 would be the
-    largest.
+    That is before process 1 and before the machine's programs. Against a program that fills memory
+    files, which count for no process, process 1 would be the largest. It takes the score itself
+    meanwhile: a program has it from its first instruction.
 
     Args:
-        proc: See `Inside.proc`.
-        pid: The program's, or ``self``.
+        score: See `Inside.score`.
     """
-    with suppress(OSError):
-        score = os.open(f"{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
-        try:
-            os.write(score, _OOM_SCORE)
-        finally:
-            os.close(score)
+    own = os.pread(score, 16, 0)
+    os.pwrite(score, _OOM_SCORE, 0)
+    try:
+        yield
+    finally:
+        os.pwrite(score, own, 0)
 
 
 def move_up(fd: int) -> int:
     """A copy of a descriptor, out of the way of the numbers that a caller asks for."""
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
 
 
 def look_up_user(user: str, ids: int) -> User:

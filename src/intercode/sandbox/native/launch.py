@@ -18,14 +18,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from intercode.sandbox.native import seccomp
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import ID_COUNT, Identity, limit_processes
 from intercode.sandbox.native.init import Init
-from intercode.sandbox.native.inside import Inside, User
+from intercode.sandbox.native.inside import HIGH_FD, Inside, User
 
 STAGE = "/dev/pts"
 """Where the spawner keeps its mounts, in its own mount namespace. Every machine has this folder,
 and neither the spawner nor an image needs what is in it."""
+
+FOLDERS = ("x", "e", "d", "p")
+"""What each sandbox mounts its own on, there: its files, what is empty, /dev and /proc."""
 
 HOSTNAME = "intercode"
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
@@ -48,6 +52,7 @@ _DEVICE_LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
+_DEV_OWNED = ["d", "d/shm", *(f"d/{name}" for name in (*_DEVICES, *_DEVICE_LINKS))]
 _DEV_SIZE = "64m"
 _RESOLVER_BYTES = 65_536
 _QUIET = sc.MS_NOSUID | sc.MS_NODEV
@@ -66,8 +71,17 @@ class Machine:
 
     root: bool
     """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
+    masks: list[tuple[str, str]]
+    """What is to be masked of this machine's /proc, and whether it is a ``file`` or ``folder``."""
     filters: dict[bool, bytes]
     """The seccomp filters: one with, one without what debuggers need."""
+
+
+def look_around(root: bool) -> Machine:
+    """Find out about this machine."""
+    there = [name for name in MASKED if os.path.exists(f"/proc/{name}")]
+    masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in there]
+    return Machine(root, masks, {debugger: seccomp.build(debugger) for debugger in (False, True)})
 
 
 def clone(network: bool) -> int:
@@ -81,13 +95,15 @@ def clone(network: bool) -> int:
 
 def keep_only(link: socket.socket) -> socket.socket:
     """Close every descriptor of the spawner's but this one."""
-    os.dup2(os.dup2(link.detach(), 250), 3, inheritable=False)
+    # So high that the table of descriptors is large enough from now on: where threads share it,
+    # the kernel waits for all processors before it makes it larger.
+    os.dup2(os.dup2(link.detach(), HIGH_FD), 3, inheritable=False)
     os.closerange(4, 65536)
     return socket.socket(fileno=3)
 
 
-def prepare(network: bool, root: bool) -> None:
-    """What can be done before it is known what for."""
+def prepare(network: bool, machine: Machine) -> int:
+    """Do what can be done before it is known what for; a descriptor for `Inside.score`."""
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -97,11 +113,19 @@ def prepare(network: bool, root: bool) -> None:
         _loopback_up()
         # So that `ping` needs no capability, as on most machines today.
         with suppress(OSError), open("/proc/sys/net/ipv4/ping_group_range", "w") as file:
-            file.write("0 2147483647" if root else "0 0")
+            file.write("0 2147483647" if machine.root else "0 0")
+    os.chdir(STAGE)
+    sc.mount("tmpfs", "x", "tmpfs", _QUIET, "mode=755")
+    for name in ("x/u", "x/w", "x/m", "x/e"):
+        os.mkdir(name)
+    _mount_empty(network)
+    _mount_dev(machine)
+    _mount_proc(machine)
+    return os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
 
 
 def enter(
-    spec: dict[str, Any], identity: Identity, link: socket.socket, machine: Machine
+    spec: dict[str, Any], identity: Identity, link: socket.socket, machine: Machine, score: int
 ) -> Inside:
     """Become process 1 of a sandbox, for good.
 
@@ -110,8 +134,9 @@ def enter(
         identity: Who it is to be.
         link: The spawner's socket; it hears when the file system is ready.
         machine: This machine.
+        score: What `prepare` returned.
     """
-    upper, lower, proc = _file_system(spec, identity, machine)
+    upper, lower = _file_system(spec, identity, machine)
     link.send(b"m")
     _become(identity)
     limits = spec["limits"]
@@ -124,7 +149,7 @@ def enter(
     return Inside(
         upper=upper,
         lower=lower,
-        proc=proc,
+        score=score,
         rights=ALL_CAPABILITIES,
         kept=kept,
         user=User(ids[0], ids[1], tuple(ids[2:])),
@@ -150,18 +175,12 @@ def _loopback_up() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _file_system(
-    spec: dict[str, Any], identity: Identity, machine: Machine
-) -> tuple[int, int, int]:
-    """Mount everything and change the root; descriptors of the upper layer, the image and /proc."""
+def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> tuple[int, int]:
+    """Mount everything and change the root; descriptors of the upper layer and of the image."""
     limits = spec["limits"]
     idmap = identity.namespace if machine.root else None
-    os.chdir(STAGE)
-    options = f"size={limits['disk']},nr_inodes={limits['files']},mode=755"
-    sc.mount("tmpfs", "x", "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, options)
-    for name in ("x/u", "x/w", "x/m", "x/e"):
-        os.mkdir(name)
-    _mount_empty(spec["network"])
+    options = f"size={limits['disk']},nr_inodes={limits['files']}"
+    sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
     layers = [_own_copy(name, idmap) for name in spec["layers"]]
     image = layers[0]
     if len(layers) > 1:
@@ -179,24 +198,25 @@ def _file_system(
     for path in spec["hide"]:
         if path[1:].startswith(tuple(f"{top}/" for top, _ in spec["programs"])):
             with suppress(FileNotFoundError):
-                sc.mount("x/e/folder", f"x/m{path}", None, sc.MS_BIND)
-    proc = _mount_proc()
-    _mount_dev(machine, identity.first)
+                sc.mount("e/folder", f"x/m{path}", None, sc.MS_BIND)
+    sc.mount("p", "x/m/proc", None, sc.MS_MOVE)
+    for path in _DEV_OWNED if machine.root else ():
+        os.lchown(path, identity.first, identity.first)
+    sc.mount("d", "x/m/dev", None, sc.MS_MOVE)
     if spec["network"]:
         _bind_resolver()
     os.chdir("x/m")
     sc.pivot_root(".", ".")
     sc.umount(".")
     os.chdir("/")
-    return upper, lower, proc
+    return upper, lower
 
 
 def _mount_empty(network: bool) -> None:
-    """Make ``x/e``, which nobody can write: what stands for things that are not to be seen.
+    """Mount ``e``, which nobody can write: what stands for things that are not to be seen.
 
     It is the sandbox's own, as file locks are of a file and not of its name.
     """
-    sc.mount("tmpfs", "x/e", "tmpfs", _QUIET, "size=128k,mode=755")
     os.mkdir("x/e/folder")
     os.close(os.open("x/e/file", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444))
     if network:
@@ -204,7 +224,8 @@ def _mount_empty(network: bool) -> None:
             servers = file.read(_RESOLVER_BYTES)
             with open("x/e/resolv.conf", "wb") as copy:
                 copy.write(servers)
-    sc.mount("", "x/e", None, sc.MS_REMOUNT | sc.MS_RDONLY | _QUIET)
+    sc.mount("x/e", "e", None, sc.MS_BIND)
+    sc.mount("", "e", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | _QUIET)
 
 
 def _own_copy(name: str, idmap: int | None) -> str:
@@ -227,13 +248,13 @@ def _own_copy(name: str, idmap: int | None) -> str:
 
 def _overlay(target: str, layers: list[str], machine: Machine, writable: bool = False) -> None:
     options = f"lowerdir={':'.join(layers)}"
+    options += ",index=off,metacopy=off,redirect_dir=off" if machine.root else ",userxattr"
     flags = sc.MS_NOSUID | sc.MS_NODEV
     if writable:
         options += ",upperdir=x/u,workdir=x/w"
-        options += ",index=off,metacopy=off,redirect_dir=off" if machine.root else ""
     else:
         flags |= sc.MS_RDONLY
-    sc.mount("overlay", target, "overlay", flags, options + ("" if machine.root else ",userxattr"))
+    sc.mount("overlay", target, "overlay", flags, options)
 
 
 def _mount_programs(target: str, name: str, idmap: int | None, machine: Machine) -> None:
@@ -249,7 +270,7 @@ def _mount_programs(target: str, name: str, idmap: int | None, machine: Machine)
         # like nobody's, which is all that it changes in a read-only tree.
         copy = name
     try:
-        _overlay(target, [copy, "x/e/folder"], machine)
+        _overlay(target, [copy, "e/folder"], machine)
     except OSError as error:
         if machine.root or error.errno != errno.EINVAL:
             raise
@@ -262,51 +283,37 @@ def _bind_resolver() -> None:
     target = "x/m/etc/resolv.conf"
     with suppress(FileNotFoundError):  # the machine has none, or the image has no /etc
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        sc.mount("x/e/resolv.conf", target, None, sc.MS_BIND)
+        sc.mount("e/resolv.conf", target, None, sc.MS_BIND)
 
 
-def _mount_proc() -> int:
-    """Mount /proc, for reading only, without what tells of the machine: a descriptor to write to.
-
-    Only process 1 has the descriptor: it says there whom the kernel should end first.
-    """
+def _mount_proc(machine: Machine) -> None:
+    """Mount ``p``, a /proc for reading only, without what tells of the machine."""
     flags = _QUIET | sc.MS_NOEXEC
-    sc.mount("proc", "x/m/proc", "proc", flags)
-    os.mkdir("x/p")
-    sc.mount("x/m/proc", "x/p", None, sc.MS_BIND)
-    sc.mount("", "x/m/proc", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)
-    for name in MASKED:
-        with suppress(FileNotFoundError):
-            kind = "folder" if os.path.isdir(f"x/m/proc/{name}") else "file"
-            sc.mount(f"x/e/{kind}", f"x/m/proc/{name}", None, sc.MS_BIND)
-    return os.open("x/p", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sc.mount("proc", "p", "proc", flags)
+    sc.mount("", "p", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)
+    for name, kind in machine.masks:
+        sc.mount(f"e/{kind}", f"p/{name}", None, sc.MS_BIND)
 
 
-def _mount_dev(machine: Machine, owner: int) -> None:
-    """A /dev of the sandbox's own.
+def _mount_dev(machine: Machine) -> None:
+    """Mount ``d``, a /dev of the sandbox's own.
 
     As root its nodes are made anew: a bind of the machine's would share file locks between
     sandboxes. An ordinary user cannot make nodes and gets the binds.
     """
     flags = sc.MS_NOSUID | sc.MS_NOEXEC
-    options = f"size={_DEV_SIZE},nr_inodes=4096,mode=755"
-    sc.mount("tmpfs", "x/m/dev", "tmpfs", flags, options)
-    os.chown("x/m/dev", owner, owner)  # as an option, the id would show in the list of mounts
+    sc.mount("tmpfs", "d", "tmpfs", flags, f"size={_DEV_SIZE},nr_inodes=4096,mode=755")
     for name, number in _DEVICES.items():
-        path = f"x/m/dev/{name}"
         if machine.root:
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(*number))
-            os.chown(path, owner, owner)
+            os.mknod(f"d/{name}", stat.S_IFCHR | 0o666, os.makedev(*number))
         else:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-            sc.mount(f"/dev/{name}", path, None, sc.MS_BIND)
+            os.close(os.open(f"d/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            sc.mount(f"/dev/{name}", f"d/{name}", None, sc.MS_BIND)
     for name, target in _DEVICE_LINKS.items():
-        os.symlink(target, f"x/m/dev/{name}")
-        os.lchown(f"x/m/dev/{name}", owner, owner)
-    for name, mode in (("shm", 0o1777), ("pts", 0o755)):
-        os.mkdir(f"x/m/dev/{name}", mode)
-        os.chown(f"x/m/dev/{name}", owner, owner)
-    sc.mount("devpts", "x/m/dev/pts", "devpts", flags, _PTS_OPTIONS)
+        os.symlink(target, f"d/{name}")
+    os.mkdir("d/shm", 0o1777)
+    os.mkdir("d/pts")
+    sc.mount("devpts", "d/pts", "devpts", flags, _PTS_OPTIONS)
 
 
 def _become(identity: Identity) -> None:

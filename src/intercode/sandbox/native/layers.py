@@ -13,7 +13,7 @@ from typing import Any
 from intercode.rights import STAND_IN, is_root, needs_stand_in
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import write_maps
-from intercode.sandbox.native.launch import STAGE
+from intercode.sandbox.native.launch import FOLDERS, STAGE
 
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
@@ -35,7 +35,8 @@ def prepare_namespaces() -> bool:
         write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
     sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
-    os.mkdir(f"{STAGE}/x")
+    for name in FOLDERS:
+        os.mkdir(f"{STAGE}/{name}")
     return root
 
 

@@ -89,7 +89,7 @@ _PR_SET_SECCOMP = 22
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
-_LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
 # Offsets in struct seccomp_data; an argument's low word comes first on both architectures.
 _NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
 
@@ -166,18 +166,41 @@ def build(debugger: bool = False, machine: str | None = None) -> bytes:
     if not debugger:
         denied |= _DEBUGGER_X86_64 if x86 else _DEBUGGER_AARCH64
     missing = _ENOSYS | (_ENOSYS_X86_64 if x86 else _ENOSYS_AARCH64)
+    answers = {key: [_deny(errno.EPERM)] for key in denied.values()}
+    answers |= {key: [_deny(errno.ENOSYS)] for key in missing.values()}
+    for name, rule in _argument_rules().items():
+        answers[_BY_ARGUMENT[machine][name]] = rule
     program = [
         _op(_LOAD, _ARCH),
         _op(_JEQ, _AUDIT_ARCH[machine], true=1),
         _deny(errno.ENOSYS),  # another ABI (i386) would have other numbers
         _op(_LOAD, _NR),
+        *_search(_intervals(answers, [_deny(errno.ENOSYS)] if x86 else [_op(_RET, _ALLOW)])),
     ]
-    if x86:
-        program += [_op(_JGE, _X32_BIT, false=1), _deny(errno.ENOSYS)]
-    for name, rule in _argument_rules().items():
-        program += [_op(_JEQ, _BY_ARGUMENT[machine][name], false=len(rule)), *rule]
-    for numbers, code in ((denied.values(), errno.EPERM), (missing.values(), errno.ENOSYS)):
-        for number in numbers:
-            program += [_op(_JEQ, number, false=1), _deny(code)]
-    program.append(_op(_RET, _ALLOW))
     return b"".join(program)
+
+
+def _intervals(answers: dict[int, list[bytes]], x32: list[bytes]) -> list[tuple[int, list[bytes]]]:
+    """The first number and the answer of each run of system calls that have the same answer."""
+    allow = [_op(_RET, _ALLOW)]
+    starts = {0: allow} | {number + 1: allow for number in answers} | answers | {_X32_BIT: x32}
+    found: list[tuple[int, list[bytes]]] = []
+    for number, answer in sorted(starts.items()):
+        if not found or found[-1][1] != answer:
+            found.append((number, answer))
+    return found
+
+
+def _search(intervals: list[tuple[int, list[bytes]]]) -> list[bytes]:
+    """Find the answer by halves.
+
+    A start of a sandbox waits for it: the kernel tries a new filter on each system call there is.
+    """
+    if len(intervals) == 1:
+        return intervals[0][1]
+    middle = len(intervals) // 2
+    below, above = _search(intervals[:middle]), _search(intervals[middle:])
+    if len(below) < 256:  # as far as a conditional jump reaches
+        return [_op(_JGE, intervals[middle][0], true=len(below)), *below, *above]
+    far = [_op(_JGE, intervals[middle][0], false=1), _op(_JUMP, len(below))]
+    return [*far, *below, *above]

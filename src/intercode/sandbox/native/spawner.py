@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from intercode.sandbox.native import cgroup, launch, layers, seccomp, wire
+from intercode.sandbox.native import cgroup, launch, layers, wire
 from intercode.sandbox.native.child import Child, report
 from intercode.sandbox.native.identity import Identities, Identity
 from intercode.sandbox.native.syscalls import hide_arguments
@@ -52,8 +52,7 @@ class Spawner:
         self.count = 0
         root = layers.prepare_namespaces()
         self.cgroups = cgroup.Cgroups(name)  # with the rights that are left
-        filters = {debugger: seccomp.build(debugger) for debugger in (False, True)}
-        self.machine = launch.Machine(root, filters)
+        self.machine = launch.look_around(root)
         self.layers = layers.Layers(root)
         self.pool = Identities(root)
         self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -16,7 +16,7 @@ import traceback
 from typing import NoReturn
 
 from intercode.sandbox.native import syscalls
-from intercode.sandbox.native.inside import Inside, first_to_go, move_up
+from intercode.sandbox.native.inside import Inside, move_up
 
 _OURS = 3
 
@@ -43,11 +43,7 @@ def become(module: str, channel: int, errors: int, null: int, inside: Inside) ->
     """
     code = 1
     try:
-        # Still as process 1's user: what is not dumpable does not even own its files in /proc.
-        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
-        first_to_go(inside.proc, "self")
-        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
-        # Nothing that comes may happen with process 1's rights.
+        # First of all: nothing that comes may happen with process 1's rights.
         user = inside.user
         if inside.ids > 1:
             syscalls.become(user.uid, user.gid, user.groups)

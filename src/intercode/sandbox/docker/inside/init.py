@@ -35,7 +35,7 @@ class ContainerInit(Init):
             Inside(
                 upper=-1,
                 lower=-1,
-                proc=os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
+                score=os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC),
                 rights=rights,
                 kept=kept,
                 user=User(self.account.uid, self.account.gid, self.account.groups),

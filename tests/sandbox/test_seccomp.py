@@ -1,0 +1,86 @@
+"""The filter as a program: what it answers to each system call, of each architecture."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intercode.sandbox.native import seccomp
+
+ALLOW, ERRNO = 0x7FFF0000, 0x00050000
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def answer(program: bytes, machine: int, number: int, *arguments: int) -> int:
+    """Run a filter as the kernel does: 0 for an allowed call, or its error number."""
+    data = struct.pack("=IIQ6Q", number, machine, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
+    steps = list(struct.iter_unpack("=HBBI", program))
+    at = value = 0
+    while True:
+        code, true, false, k = steps[at]
+        at += 1
+        if code == 0x20:
+            value = struct.unpack_from("=I", data, k)[0]
+        elif code == 0x05:
+            at += k
+        elif code == 0x06:
+            assert k == ALLOW or k & 0xFFFF0000 == ERRNO
+            return 0 if k == ALLOW else k & 0xFFFF
+        else:
+            holds = {0x15: value == k, 0x35: value >= k, 0x45: bool(value & k)}[code]
+            at += true if holds else false
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("debugger", [False, True])
+def test_every_system_call_has_its_answer(machine: str, debugger: bool) -> None:
+    tables = vars(seccomp)
+    name = machine.upper()
+    expected = dict.fromkeys(tables[f"_EPERM_{name}"].values(), errno.EPERM)
+    for number in tables[f"_DEBUGGER_{name}"].values():
+        expected[number] = 0 if debugger else errno.EPERM
+    for number in [*tables["_ENOSYS"].values(), *tables[f"_ENOSYS_{name}"].values()]:
+        expected[number] = errno.ENOSYS
+    by_argument = set(tables["_BY_ARGUMENT"][machine].values())
+    assert not by_argument & set(expected)
+    program = seccomp.build(debugger, machine)
+    for number in range(1200):
+        if number not in by_argument:
+            assert answer(program, MACHINES[machine], number) == expected.get(number, 0), number
+
+
+@given(st.integers(0, (1 << 32) - 1), st.sampled_from(sorted(MACHINES)))
+def test_other_abis(number: int, machine: str) -> None:
+    program = seccomp.build(machine=machine)
+    assert answer(program, 0x40000003, number) == errno.ENOSYS  # i386
+    if machine == "x86_64":
+        assert answer(program, MACHINES[machine], 0x4000_0000 | number) == errno.ENOSYS
+
+
+@given(st.integers(0, 1 << 33), st.integers(0, 1 << 33), st.integers(0, 1 << 33))
+def test_by_arguments(first: int, second: int, third: int) -> None:
+    program, machine = seccomp.build(machine="x86_64"), MACHINES["x86_64"]
+    calls = vars(seccomp)["_BY_ARGUMENT"]["x86_64"]
+
+    def asked(name: str, *arguments: int) -> int:
+        return answer(program, machine, calls[name], *arguments)
+
+    low = [value & 0xFFFFFFFF for value in (first, second, third)]
+    assert asked("prlimit64", first) == (errno.EPERM if low[0] else 0)
+    assert asked("fcntl", first, second) == (errno.EPERM if low[1] == 1024 else 0)
+    assert asked("socketpair", first) == (0 if low[0] == 1 else errno.EAFNOSUPPORT)
+    assert asked("prctl", first) == (errno.EINVAL if low[0] == 22 else 0)
+    assert asked("clone", first) == (errno.EPERM if low[0] & 0x7E020000 else 0)
+    for family in (2, 10):
+        fine = low[2] in (0, 1, 6, 17, 58)
+        assert asked("socket", family, second, third) == (0 if fine else errno.EPROTONOSUPPORT)
+    assert asked("socket", 16, second, third) == (0 if low[2] in (0, 4) else errno.EPROTONOSUPPORT)
+    if low[0] not in (1, 2, 10, 16):
+        assert asked("socket", first, second, third) == errno.EAFNOSUPPORT
+    refused = low[1] == 1 and low[2] in (26, 50, 51, 52)
+    assert asked("setsockopt", first, second, third) == (errno.EPERM if refused else 0)
+    assert asked("setsockopt", first, 1, 26) == errno.EPERM
