@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intercode.errors import InterCodeError
-from intercode.rights import is_root
+from intercode.rights import STAND_IN, is_root, needs_stand_in
 from intercode.sandbox.images import cache_root
 from intercode.sandbox.native.provider import NativeProvider
 
@@ -67,7 +67,9 @@ def _sandbox() -> list[Check]:
     if done.stdout != b"works\n":
         said = (done.stdout + done.stderr).decode(errors="replace").strip()
         return [Check("sandbox", False, f"a command did not run: {said}", "report this as a bug")]
-    who = "root, mapped to an unprivileged range" if facts["root"] else "an ordinary user"
+    who = "root, each with ids of its own" if facts["root"] else "an ordinary user"
+    if needs_stand_in():
+        who = f"the unused id {STAND_IN}: root has no CAP_SYS_ADMIN here"
     return [Check("sandbox", True, f"native sandboxes work, as {who}"), _memory(facts)]
 
 

@@ -76,6 +76,8 @@ def as_user(inside: Inside, user: User, work: Callable[[], Result]) -> Result:
     def act() -> None:
         try:
             sc.become(user.uid, user.gid, user.groups)
+            # fs.suid_dumpable may have made it so: a program has this thread's user.
+            sc.prctl(sc.PR_SET_DUMPABLE, 0)
             sc.capset(kept, kept, kept)
             outcome.append(work())
         except BaseException as error:  # noqa: BLE001 - raised where it was waited for
