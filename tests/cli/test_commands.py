@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from ordinary import ordinary_user
 
 from .conftest import Run, keys, parsed, write
 
@@ -54,20 +55,21 @@ def test_play_shows_the_last_observation_of_a_full_episode(cli: Run, data: Path)
     assert "last\ntruncated: reward" in done.stdout.replace("$ ", "")
 
 
-def test_clean(tmp_path: Path) -> None:
+def test_clean() -> None:
     """In a process namespace and with a cache of its own: what others have left is not ours."""
-    done = subprocess.run(
-        [*IN_A_NAMESPACE, sys.executable, "-c", KILLED_AND_CLEANED],
-        env={**os.environ, "INTERCODE_CACHE": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    would, did = json.loads(done.stdout)
-    assert would["dry_run"] and not did["dry_run"]
-    assert would["removed"] == did["removed"]
-    assert any("/snapshots/" in path for path in did["removed"])
-    assert not list((tmp_path / "cache/snapshots").iterdir())
+    with ordinary_user() as user:
+        done = subprocess.run(
+            [*user.prefix, *IN_A_NAMESPACE, sys.executable, "-c", KILLED_AND_CLEANED],
+            env=user.env,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        would, did = json.loads(done.stdout)
+        assert would["dry_run"] and not did["dry_run"]
+        assert would["removed"] == did["removed"]
+        assert any("/snapshots/" in path for path in did["removed"])
+        assert not list((user.home / "cache/snapshots").iterdir())
 
 
 def recorded(*turns: tuple[str, str, float]) -> dict[str, object]:

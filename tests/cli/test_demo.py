@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli import _first_model, run
+from ordinary import ordinary_user
 from waiting import eventually
 
 from .conftest import Run, command, keys, parsed
@@ -162,10 +163,11 @@ def test_a_key_that_can_be_none_is_refused_first(cli: Run, tmp_path: Path) -> No
     assert "http://" in done.stderr and not (tmp_path / "runs").exists()
 
 
-def test_no_sandboxes_at_all(tmp_path: Path) -> None:
-    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
-    argv = ["unshare", "-Urm", "sh", "-c", forbid, "sh", *command("demo")]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+def test_no_sandboxes_at_all() -> None:
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; cd "$HOME"; exec "$@"'
+    with ordinary_user() as user:
+        argv = [*user.prefix, "unshare", "-Urm", "sh", "-c", forbid, "sh", *command("demo")]
+        done = subprocess.run(argv, env=user.env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "To mend it: `sysctl -w user.max_user_namespaces=" in done.stderr
     assert "`intercode doctor` tells more" in done.stderr and "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from intercode.cli import _programs
+from ordinary import ordinary_user
 
 from .conftest import Run, command, keys, parsed
 
@@ -57,11 +58,12 @@ def test_what_is_not_installed_is_a_note_with_a_command(cli: Run, tmp_path: Path
     assert found["sqlite"]["ok"]
 
 
-def test_no_sandboxes_at_all(cli: Run, tmp_path: Path) -> None:
+def test_no_sandboxes_at_all() -> None:
     forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"'
-    argv = ["unshare", "-Urm", "sh", "-c", forbid, "sh", *command("doctor")]
-    env = {**os.environ, **NO_ENGINE}
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280)
+    with ordinary_user() as user:
+        argv = [*user.prefix, "unshare", "-Urm", "sh", "-c", forbid, "sh", *command("doctor")]
+        env = {**user.env, **NO_ENGINE}
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAIL  sandbox " in done.stdout
     assert "to mend it: sysctl -w user.max_user_namespaces=" in done.stdout

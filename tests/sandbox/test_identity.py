@@ -308,3 +308,19 @@ def test_processes_of_others_do_not_count(start: Start) -> None:
     fork = "for (1 .. 60) { my $p = fork; last unless defined $p; $n++; $p or sleep 60 } print $n"
     for _ in range(3):
         assert 20 < int(start(processes=40).exec(["perl", "-e", fork]).stdout) <= 41
+
+
+@ordinary
+def test_few_identities_are_kept() -> None:
+    with closing(NativeProvider()) as provider:
+        sandboxes = [provider.start("host") for _ in range(identity._IDLE + 8)]
+        spawner = provider._running().process.pid
+
+        def kept() -> int:
+            links = Path(f"/proc/{spawner}/fd").iterdir()
+            return sum(os.readlink(link).startswith("user:[") for link in links)
+
+        assert kept() >= len(sandboxes)
+        for sandbox in sandboxes:
+            sandbox.close()
+        assert eventually(lambda: kept() <= identity._IDLE + 2)  # and those that are made ahead

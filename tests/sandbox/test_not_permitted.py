@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
-UID = 54_321
-USER = (
-    (sys.executable, str(Path(__file__).with_name("as_user.py")), str(UID))
-    if os.geteuid() == 0
-    else ()
-)
-"""The machine's root is refused in a user namespace of its own; an ordinary user is not."""
+from ordinary import OrdinaryUser, ordinary_user
+
 ASK = """
 from intercode.errors import SandboxUnavailableError
 from intercode.sandbox import get_provider
@@ -39,28 +31,39 @@ os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
 """
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        if USER:
-            os.chown(folder, UID, UID)
-            monkeypatch.setenv("INTERCODE_CACHE", f"{folder}/cache")
-            monkeypatch.setenv("HOME", folder)
-        yield
+Ask = Callable[..., str]
 
 
-def ask(*prefix: str, command: str = '"$0" -c "$1"') -> str:
-    """What a process says that is started under the given restriction."""
-    shell = ["sh", "-c", command, sys.executable, ASK]
-    done = subprocess.run([*USER, *prefix, *shell], capture_output=True, text=True, timeout=60)
-    return done.stdout + done.stderr
+@pytest.fixture
+def user() -> Iterator[OrdinaryUser]:
+    """The machine's root is refused in a user namespace of its own; an ordinary user is not."""
+    with ordinary_user() as found:
+        yield found
 
 
-def test_permitted_in_a_user_namespace_of_ones_own() -> None:
+@pytest.fixture
+def ask(user: OrdinaryUser) -> Ask:
+    """Tells what a process says that is started under a restriction."""
+
+    def ask(*prefix: str, command: str = '"$0" -c "$1"') -> str:
+        shell = ["sh", "-c", command, sys.executable, ASK]
+        done = subprocess.run(
+            [*user.prefix, *prefix, *shell],
+            env=user.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return done.stdout + done.stderr
+
+    return ask
+
+
+def test_permitted_in_a_user_namespace_of_ones_own(ask: Ask) -> None:
     assert ask("unshare", "-Urm") == "started\n"
 
 
-def test_no_user_namespaces() -> None:
+def test_no_user_namespaces(ask: Ask) -> None:
     command = 'echo 0 > /proc/sys/user/max_user_namespaces; "$0" -c "$1"'
     said = ask("unshare", "-Urm", command=command)
     assert "max_user_namespaces is 0 or used up" in said
@@ -76,17 +79,18 @@ def test_seccomp_profile() -> None:
     assert "fix: docker run --security-opt seccomp=unconfined" in said
 
 
-def test_masked_proc() -> None:
+def test_masked_proc(ask: Ask) -> None:
     command = 'mount -t tmpfs none /proc/fs; "$0" -c "$1"'
     said = ask("unshare", "-Urmpf", "--mount-proc", command=command)
     assert "/proc is masked" in said
     assert "systempaths=unconfined" in said
 
 
-def test_doctor_says_the_same() -> None:
+def test_doctor_says_the_same(user: OrdinaryUser) -> None:
     command = 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$0" -m intercode.cli doctor'
     done = subprocess.run(
-        [*USER, "unshare", "-Urm", "sh", "-c", command, sys.executable],
+        [*user.prefix, "unshare", "-Urm", "sh", "-c", command, sys.executable],
+        env=user.env,
         capture_output=True,
         text=True,
         timeout=60,
@@ -95,6 +99,6 @@ def test_doctor_says_the_same() -> None:
     assert "sysctl -w user.max_user_namespaces=" in done.stdout
 
 
-def test_without_cgroups_it_still_starts() -> None:
+def test_without_cgroups_it_still_starts(ask: Ask) -> None:
     said = ask("unshare", "-Urm", command='mount -t tmpfs none /sys; "$0" -c "$1"')
     assert said == "started\n", "a missing /sys only costs the memory limit"

@@ -6,32 +6,32 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-UID = 54_321
+from ordinary import ordinary_user
+
 TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user anyway")
 @pytest.mark.timeout(900)  # it is hundreds of tests
 def test_the_suite_passes_as_an_ordinary_user() -> None:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-        os.chown(home, UID, UID)
+    with ordinary_user() as user:
+        home = user.home
         pytest_arguments = (
             *("-q", "-m", "ordinary", "-p", "no:cacheprovider", "--basetemp", f"{home}/pytest"),
             *(str(TESTS / "sandbox"), str(TESTS / "interpreters")),
         )
         done = subprocess.run(
             [
-                *(sys.executable, str(Path(__file__).with_name("as_user.py")), str(UID)),
+                *user.prefix,
                 *(sys.executable, "-m", "pytest", *pytest_arguments),
             ],
             env={
                 "PATH": os.environ["PATH"],
-                "HOME": home,
+                "HOME": str(home),
                 "INTERCODE_CACHE": f"{home}/cache",
                 "HYPOTHESIS_STORAGE_DIRECTORY": f"{home}/hypothesis",
                 "PYTHONDONTWRITEBYTECODE": "1",

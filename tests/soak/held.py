@@ -51,7 +51,7 @@ def held(provider: Any = None) -> dict[str, int]:
     return {
         **found,
         "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
-        "spawner descriptors": len(os.listdir(f"/proc/{spawner}/fd")),
+        "spawner descriptors": sum(1 for _ in own_descriptors(spawner)),
         "spawner mounts": len(Path(f"/proc/{spawner}/mountinfo").read_text().splitlines()),
         "sandboxes": len(list(children(spawner))),
         "cgroups": sum(len(list(Path(p).glob(pattern))) for _, p in cgroup.parents()),
@@ -73,6 +73,17 @@ def kilobytes(pid: int) -> int:
     facts = "".join(Path(f"/proc/{pid}/{name}").read_text() for name in ("smaps_rollup", "status"))
     counted = ("Anonymous:", "RssShmem:")
     return sum(int(line.split()[1]) for line in facts.splitlines() if line.startswith(counted))
+
+
+def own_descriptors(spawner: int) -> Iterator[str]:
+    """All but the identities that are kept for the next sandboxes: at most as many as there were.
+
+    How many ran at once is different each time.
+    """
+    for link in Path(f"/proc/{spawner}/fd").iterdir():
+        target = os.readlink(link)
+        if not target.startswith(("user:[", "/run/intercode/")):
+            yield target
 
 
 def children(pid: int) -> Iterator[int]:

@@ -25,7 +25,7 @@ from intercode.own_code import digest, is_reference
 from intercode.project import read
 from intercode.registry import DATASETS, ENVS, REWARDS
 from intercode.rewards.gold import GoldCache
-from intercode.sandbox import Provider, get_provider
+from intercode.sandbox import Limits, Provider, get_provider
 from intercode.task import Dataset, Task
 
 
@@ -216,11 +216,16 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
         "images": digests,
         "reward": reward or "default",
         "max_turns": args.max_turns,
-        "limits": asdict(limits),
+        "limits": _chosen(limits),
     }
     if reward is not None and is_reference(reward):
         facts["reward_digest"] = digest(reward)
     return Setting(make, facts, None if "engine" in known else provider)
+
+
+def _chosen(limits: Limits) -> dict[str, Any]:
+    """Those that a user sets. Whether programs can be traced, an environment says."""
+    return {name: value for name, value in asdict(limits).items() if name != "debugger"}
 
 
 def _parameters(name: str, protocol: str) -> set[str]:
