@@ -129,8 +129,8 @@ class Identities:
 def _free_range() -> tuple[int, int]:
     """Lock a range of ids that is nobody's: the lock's descriptor, and the number of the range.
 
-    The search begins anywhere, so that those of two machines' containers, which share the kernel
-    but not the registry, hardly meet.
+    The search begins anywhere, so that two containers, which share the kernel's ids but not the
+    registry, hardly meet.
     """
     taken = set(_taken_ranges())
     start = int.from_bytes(os.urandom(4), "little") % _RANGES
