@@ -81,3 +81,13 @@ def test_an_engine_that_listens_at_no_socket(
     found = {check.name: check for check in _programs.check()}["podman"]
     assert found.ok is None and found.detail.startswith("4.3.1, but listens at no socket")
     assert found.fix.startswith("systemctl ") and "podman.socket" in found.fix
+
+
+def test_an_engine_in_a_closed_folder(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with ordinary_user() as user:
+        env = {**user.env, "DOCKER_HOST": f"unix://{tmp_path}/closed/socket"}
+        argv = [*user.prefix, *command("doctor")]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "closed/socket is not for this user" in done.stdout

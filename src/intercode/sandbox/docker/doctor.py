@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import InterCodeError
-from intercode.sandbox.docker.engine import INSTALL, Engine, default_url
+from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
 from intercode.sandbox.docker.images import SCHEME
 from intercode.sandbox.docker.provider import DockerProvider, has_quota
 from intercode.sandbox.native.doctor import Check
@@ -26,7 +26,7 @@ def check() -> list[Check]:
         info = engine.info()
     except InterCodeError as error:
         detail = f"no engine at {default_url()}: {error}"
-        if Path(default_url().removeprefix("unix://")).exists():
+        if may_be_there(Path(default_url().removeprefix("unix://"))):
             return [Check("docker", None, detail, getattr(error, "fix", ""))]
         fix = "apt-get install docker.io"
         return [Check("docker", None, f"no engine at {default_url()}: --sandbox native only", fix)]

@@ -105,21 +105,29 @@ def default_url() -> str:
         return url
     run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     paths = [path.format(run=run) for path in _SOCKETS]
-    return "unix://" + next((path for path in paths if Path(path).exists()), paths[0])
+    return "unix://" + next((path for path in paths if may_be_there(Path(path))), paths[0])
+
+
+def may_be_there(path: Path) -> bool:
+    """Whether there is such a file, or a folder on the way to it is closed to this user."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
     """Why no connection can be made, and what mends it."""
     text = str(error)
     path = Path(url.removeprefix("unix://"))
-    if "Permission denied" in text or (path.exists() and not os.access(path, os.W_OK)):
+    if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
         fix = "usermod -aG docker $USER  # as root, and log in anew"
         why = f"{path} is not for this user"
     elif not url.startswith("unix://"):
         fix, why = "export DOCKER_HOST=unix:///var/run/docker.sock", f"{url} does not answer"
     else:
         fix = "systemctl start docker"
-        why = f"nothing answers at {path}" if path.exists() else f"there is no {path}"
+        why = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
     return SandboxUnavailableError(
         f"no engine for the sandbox 'docker': {why}. To mend it: `{fix}`, or set DOCKER_HOST; "
         "`intercode doctor` tells more.",
