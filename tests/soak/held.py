@@ -7,6 +7,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,10 @@ def own_descriptors(spawner: int) -> Iterator[str]:
     How many ran at once is different each time.
     """
     for link in Path(f"/proc/{spawner}/fd").iterdir():
-        target = os.readlink(link)
-        if not target.startswith(("user:[", "/run/intercode/")):
-            yield target
+        with suppress(FileNotFoundError):  # it has just been closed
+            target = os.readlink(link)
+            if not target.startswith(("user:[", "/run/intercode/")):
+                yield target
 
 
 def children(pid: int) -> Iterator[int]:
