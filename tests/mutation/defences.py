@@ -232,7 +232,7 @@ DEFENCES = [
         '    hide_arguments(b"init")', '    b"init"',
     ),
     _one(
-        "inherited_descriptors", "host leak", LAUNCH,
+        "inherited_descriptors", "host leak", NATIVE + "wire.py",
         "    os.closerange(4, 65536)\n", "",
     ),
     Defence(

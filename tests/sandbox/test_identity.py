@@ -327,3 +327,23 @@ def test_few_identities_are_kept() -> None:
         for sandbox in sandboxes:
             sandbox.close()
         assert eventually(lambda: kept() <= identity._IDLE + 2)  # and those that are made ahead
+
+
+@ordinary
+@pytest.mark.parametrize("when", ["write_maps", "_hear"])
+def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
+    script = f"""
+import os
+from intercode.sandbox.native import identity, layers
+root = layers.prepare_namespaces()
+identity.{when} = lambda *_: os.kill(os.getpid(), 9)
+identity.Identities(root).take(10)
+"""
+    read, write = os.pipe()
+    try:
+        done = subprocess.run([sys.executable, "-c", script], stderr=write, check=False)
+    finally:
+        os.close(write)
+    with open(read, "rb") as file:
+        assert file.read() == b""  # whoever is left has it open
+    assert done.returncode == -9

@@ -37,7 +37,7 @@ def become_sandbox(
     control: socket.socket | None = None
     peak: int | None = None
     try:
-        link = launch.keep_only(link)
+        link = wire.keep_only(link)
         try:
             if folder:
                 cgroup.join(folder)

@@ -15,7 +15,6 @@ import errno
 import fcntl
 import os
 import resource
-import signal
 import socket
 import struct
 from collections import deque
@@ -211,7 +210,7 @@ def _hear(link: socket.socket) -> None:
 def _help(link: socket.socket, own: int, processes: int) -> None:
     """In a fork of the spawner: enter a user namespace, and set what holds in it."""
     try:
-        sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
+        link = wire.keep_only(link)  # which ends when the spawner does
         if own:
             # The owner is charged for all that is counted in a namespace: it must not be root.
             rights = permitted()

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native import wire
 
 Result = TypeVar("Result")
 
 _OOM_SCORE = b"500"
-HIGH_FD = 300  # above the numbers that a caller asks for inside
 _USERS_BYTES = 1 << 20
 _STILL_SECONDS = 5.0
 
@@ -170,7 +170,7 @@ def first_to_go(score: int) -> Iterator[None]:
 
 def move_up(fd: int) -> int:
     """A copy of a descriptor, out of the way of the numbers that a caller asks for."""
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, wire.HIGH_FD)
 
 
 def look_up_user(user: str, ids: int) -> User:

@@ -22,7 +22,7 @@ from intercode.sandbox.native import seccomp
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import ID_COUNT, Identity, limit_processes
 from intercode.sandbox.native.init import Init
-from intercode.sandbox.native.inside import HIGH_FD, Inside, User
+from intercode.sandbox.native.inside import Inside, User
 
 STAGE = "/dev/pts"
 """Where the spawner keeps its mounts, in its own mount namespace. Every machine has this folder,
@@ -91,15 +91,6 @@ def clone(network: bool) -> int:
         network: Share the machine's network; else it has one of its own, in which there is nobody.
     """
     return sc.clone(NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET)
-
-
-def keep_only(link: socket.socket) -> socket.socket:
-    """Close every descriptor of the spawner's but this one."""
-    # So high that the table of descriptors is large enough from now on: where threads share it,
-    # the kernel waits for all processors before it makes it larger.
-    os.dup2(os.dup2(link.detach(), HIGH_FD), 3, inheritable=False)
-    os.closerange(4, 65536)
-    return socket.socket(fileno=3)
 
 
 def prepare(network: bool, machine: Machine) -> int:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_FDS = 250  # the kernel's SCM_MAX_FD is 253
+HIGH_FD = 300
+"""Above the numbers that a caller asks for inside."""
 _PACKET = 64 * 1024
 _FD_BYTES = array("i").itemsize
 _INLINE, _MEMFD = b"J", b"M"
@@ -22,6 +24,18 @@ _INLINE, _MEMFD = b"J", b"M"
 def pair() -> tuple[socket.socket, socket.socket]:
     """Two connected ends."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def keep_only(sock: socket.socket) -> socket.socket:
+    """In a fork: close every descriptor but this socket's and the standard ones.
+
+    A fork that kept the others' ends would hide from them that this end has gone.
+    """
+    # So high that the table of descriptors is large enough from now on: where threads share it,
+    # the kernel waits for all processors before it makes it larger.
+    os.dup2(os.dup2(sock.detach(), HIGH_FD), 3, inheritable=False)
+    os.closerange(4, 65536)
+    return socket.socket(fileno=3)
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
