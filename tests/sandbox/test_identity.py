@@ -329,7 +329,7 @@ def test_few_identities_are_kept() -> None:
         assert eventually(lambda: kept() <= identity._IDLE + 2)  # and those that are made ahead
 
 
-@ordinary
+@as_root  # of an ordinary user only a process without threads can have namespaces
 @pytest.mark.parametrize("when", ["write_maps", "_hear"])
 def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
     script = f"""
