@@ -230,6 +230,19 @@ def test_who_is_ended_first_for_want_of_memory(provider: Provider, sh: Run) -> N
     assert sh("cat /proc/self/oom_score_adj").stdout == b"500\n"
 
 
+@as_root
+def test_a_caller_that_is_ended_before_all_others() -> None:
+    """As in a cluster's container of the lowest class, where the score may not be lowered."""
+    script = (
+        "open('/proc/self/oom_score_adj', 'w').write('1000')\n"
+        "from intercode.sandbox import get_provider\n"
+        "done = get_provider().start().exec(['cat', '/proc/self/oom_score_adj'])\n"
+        "print(done.stdout)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.stdout == b"b'1000\\n'\n", done.stderr
+
+
 @ordinary
 @pytest.mark.defends("escape")
 def test_a_debugger_where_it_is_asked_for(start: Start) -> None:

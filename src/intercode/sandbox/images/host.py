@@ -175,7 +175,7 @@ def _program_folders() -> list[str]:
 
 
 def _looked_at() -> list[Path]:
-    """What changes its time whenever a package is installed or a program is replaced."""
+    """List the paths whose times change when a package is installed or a program replaced."""
     known = [path for path in _PACKAGES if path.exists()]
     return [*map(Path, _program_folders()), _ETC / "alternatives", *known]
 

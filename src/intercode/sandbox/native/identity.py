@@ -1,4 +1,4 @@
-"""Who a sandbox is to the machine: a user namespace and, as root, a range of ids of its own.
+"""A sandbox's identity on the machine: a user namespace and, as root, a range of user ids.
 
 As root process 1 has an id that is not mapped in the namespace: nobody in the sandbox can become
 its user, whatever capability they have been given. So they can neither signal, limit, trace nor

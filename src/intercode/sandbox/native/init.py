@@ -163,6 +163,8 @@ class Init:
                 # The folder is the image's user's to enter, whoever the program runs as.
                 inside.as_user(self.inside, self.inside.user, lambda: os.chdir(cwd))
             return inside.as_user(self.inside, user, start)
+        except BlockingIOError as error:  # the programs leave room for no thread
+            raise ExecError(error.errno, error.strerror) from error
         finally:
             for number in high:
                 os.close(number)

@@ -20,7 +20,7 @@ from intercode.sandbox.native import wire
 
 Result = TypeVar("Result")
 
-_OOM_SCORE = b"500"
+_OOM_SCORE = 500
 _USERS_BYTES = 1 << 20
 _STILL_SECONDS = 5.0
 
@@ -161,7 +161,8 @@ def first_to_go(score: int) -> Iterator[None]:
         score: See `Inside.score`.
     """
     own = os.pread(score, 16, 0)
-    os.pwrite(score, _OOM_SCORE, 0)
+    # Never below its own, which the kernel may refuse: a cluster's containers can begin with 1000.
+    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORE), 0)
     try:
         yield
     finally:
