@@ -29,6 +29,7 @@ from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.launch import MASKED
+from intercode.sandbox.ownership import disown_in_forks
 
 INSIDE = "/dev/.intercode"
 """Where our things are in a container: in memory, so that its own files are as the image's."""
@@ -82,16 +83,29 @@ class Container:
         Raises:
             SandboxError: It failed, or process 1 is gone.
         """
+        answered = False
         try:
             with self._lock:
                 wire.send(self.control, message, fds)
                 reply, received = wire.receive(self.control)
+                answered = "failed" not in reply
         except (EOFError, OSError) as error:
             raise SandboxError(f"container {self.id[:12]} died: {error}") from error
+        finally:
+            if not answered:
+                self.close()  # the next question must not get this one's answer
         if "errno" in reply or "failed" in reply:
             said = reply.get("error") or reply.get("failed")
             raise SandboxError(f"container {self.id[:12]} failed: {said}")
         return reply, received
+
+    def __post_init__(self) -> None:
+        disown_in_forks(self)
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self._lock = threading.Lock()
+        self.control.close()
 
     @property
     def alive(self) -> bool:

@@ -7,13 +7,13 @@ import os
 import py_compile
 import secrets
 import shutil
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
 from intercode.sandbox.docker.runtime import CLOSED_TO, runtime
 from intercode.sandbox.images import cache_root
 from intercode.sandbox.native import lease
+from intercode.sandbox.ownership import when_gone
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("sandbox/native", "sandbox/docker/inside")
@@ -54,7 +54,7 @@ class Home:
         self.lease = lease.name()
         self.folder = cache_root() / PARENT / f"{RUNS}{self.lease}"
         self.folder.mkdir(parents=True, mode=0o700)
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self._finalizer = when_gone(self, shutil.rmtree, self.folder, True)
         self.empty = self.folder / "empty"
         self.empty.mkdir()
         self.code = self.folder / "code"

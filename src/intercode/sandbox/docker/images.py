@@ -22,8 +22,8 @@ from intercode.sandbox.images import (
     BuildScript,
     Image,
     Progress,
+    hidden_folders,
     host_mounts,
-    private_folders,
     resolve,
 )
 from intercode.sandbox.images.base import clean_environment
@@ -184,6 +184,4 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _hidden() -> list[str]:
-    mounts = [f"{path}/" for path in host_mounts()]
-    folders = [path for path in private_folders() if path.startswith(tuple(mounts))]
-    return [path for path in folders if Path(path).is_dir()]
+    return [path for path in hidden_folders() if Path(path).is_dir()]

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from intercode.errors import ImageError, InterCodeError, SandboxError, UsageError
-from intercode.sandbox.at_exit import close_at_exit
 from intercode.sandbox.base import Limits, Snapshot
 from intercode.sandbox.docker import container as containers
 from intercode.sandbox.docker.container import Container, Key
@@ -29,6 +28,7 @@ from intercode.sandbox.docker.sweep import sweep
 from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.limits import check_limits
 from intercode.sandbox.native.build import build_script
+from intercode.sandbox.ownership import close_at_exit, disown_in_forks
 
 log = logging.getLogger(__name__)
 
@@ -68,12 +68,16 @@ class DockerProvider:
         self.reuse = reuse
         self._preload = tuple(preload)
         self._path = tuple(path)
-        self._lock = threading.Lock()
         self._reset_to(url)
         close_at_exit(self)
+        disown_in_forks(self)
+
+    def disown(self) -> None:
+        """See `ownership.Owned`. A fork starts containers of its own."""
+        self._reset_to(self._engine.url)
 
     def _reset_to(self, url: str | None) -> None:
-        self._owner = os.getpid()
+        self._lock = threading.Lock()
         self._engine = Engine(url)
         self._images = Images(self._engine, self.build_script, lambda: self.progress)
         self._home: Home | None = None
@@ -129,8 +133,6 @@ class DockerProvider:
 
     def close(self) -> None:
         """Close all of its sandboxes, and wait until the engine has removed them. Idempotent."""
-        if self._owner != os.getpid():
-            return
         with self._lock:
             live, home = list(self._live), self._home
             self._home = None
@@ -167,9 +169,6 @@ class DockerProvider:
 
     def _prepared(self) -> Home:
         with self._lock:
-            if self._owner != os.getpid():
-                # Forked: the containers are the parent's.
-                self._reset_to(self._engine.url)
             if self._home is None:
                 sweep(self._engine)
                 driver = self._engine.info()

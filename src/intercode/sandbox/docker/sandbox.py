@@ -48,7 +48,7 @@ class DockerSandbox(NativeSandbox):
         origin: Origin,
         done: Callable[[DockerSandbox, bool], None],
     ) -> None:
-        super().__init__(container.control, image, limits, lambda _: None, lambda _: None)
+        super().__init__(container.control, None, image, limits, lambda _: None, lambda _: None)
         self.container = container
         self.origin = origin
         self._done = done
@@ -78,6 +78,11 @@ class DockerSandbox(NativeSandbox):
         finally:
             os.close(root)
         return reply
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        super().disown()
+        self._ended = True  # and the parent's to use again
 
     def close(self) -> None:
         """End everything in it and free it."""

@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
 from intercode.errors import SandboxError
+from intercode.rights import make_private
 from intercode.sandbox.docker.container import Container
 from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.images import cache_root
 from intercode.sandbox.images.base import digest_of
 from intercode.sandbox.native import lease
+from intercode.sandbox.ownership import when_gone
 
 
 class Saved:
@@ -31,8 +32,9 @@ class Saved:
     def __init__(self, write: Callable[[int], None]) -> None:
         self.name = lease.name()
         self.folder = cache_root() / "snapshots" / self.name
-        self.folder.mkdir(parents=True, mode=0o700)
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        make_private(self.folder.parent)
+        self.folder.mkdir(mode=0o700)
+        when_gone(self, shutil.rmtree, self.folder, True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._path = self.folder / "layer.tar"
         self._lock = threading.Lock()
@@ -65,7 +67,7 @@ class Saved:
                     container.close()
                     raise
                 self._pristine = container
-                weakref.finalize(self, container.close)
+                when_gone(self, container.close)
             return self._pristine
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 
 PREFIX = "intercode-"
+_LEAVING_SECONDS = 2.0
 
 
 def _own_path(controller: str) -> str | None:
@@ -145,7 +147,30 @@ class Cgroups:
         return True
 
     def close(self) -> None:
-        """Remove the spawner's own folder."""
+        """Remove the spawner's own folder, with all that is left in it."""
         if self.folder:
-            with contextlib.suppress(OSError):
-                os.rmdir(self.folder)
+            _remove_tree(self.folder)
+
+
+def remove_all(name: str) -> None:
+    """Remove what a spawner of that name has left, which was killed."""
+    for _, parent in parents():
+        _remove_tree(f"{parent}/{PREFIX}{name}")
+
+
+def _remove_tree(folder: str) -> None:
+    """Remove a spawner's folder; its processes have ended, or are about to."""
+    deadline = time.monotonic() + _LEAVING_SECONDS  # after which a sweep will find it
+    while not _removed(folder) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _removed(folder: str) -> bool:
+    try:
+        for entry in os.scandir(folder):
+            if entry.is_dir():
+                os.rmdir(entry.path)
+        os.rmdir(folder)
+    except OSError:
+        return not os.path.exists(folder)
+    return True

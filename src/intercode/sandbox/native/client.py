@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import resource
+import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import SandboxError, SandboxUnavailableError
-from intercode.sandbox.native import lease, wire
+from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
+from intercode.sandbox.native import cgroup, lease, wire
+from intercode.sandbox.ownership import disown_in_forks
 
 _START_SECONDS = 30.0
+_END_SECONDS = 30.0
 _OPEN_FILES = 65_536
+_FEWEST_OPEN_FILES = 1024
 # The packages' own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
 _BOOTSTRAP = """
-import importlib, json, os, sys, types
-root, fd, name, setup = sys.argv[1], int(sys.argv[2]), sys.argv[3], json.loads(sys.argv[4])
+import importlib, json, os, signal, sys, types
+# What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
+kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
+for number in signal.valid_signals() - kept:
+    try:
+        signal.signal(number, signal.SIG_DFL)
+    except OSError:
+        pass  # the C library has it for itself
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+root, setup = sys.argv[1], json.loads(sys.argv[2])
 for package in setup["packages"]:
     module = sys.modules[package] = types.ModuleType(package)
     module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
@@ -30,7 +45,7 @@ sys.path += setup["path"]
 for module in setup["preload"]:
     importlib.import_module(module)
 from intercode.sandbox.native.spawner import main
-main(fd, name)
+main(*setup["fds"], setup["name"])
 os._exit(0)  # without the last words that a library may have
 """
 _PACKAGES = ("intercode", "intercode.sandbox", "intercode.sandbox.native")
@@ -47,21 +62,27 @@ class Spawner:
     def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
         _raise_open_files()
         package = str(Path(__file__).parents[2])
+        self.name = lease.name()
         ours, theirs = wire.pair()
-        with theirs:
+        owner = os.pidfd_open(os.getpid())
+        try:
+            fds = [theirs.fileno(), owner]
             self.process = subprocess.Popen(
                 [
                     *(sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOTSTRAP),
-                    *(package, str(theirs.fileno()), lease.name(), _setup(preload, path)),
+                    *(package, _setup(preload, path, fds, self.name)),
                 ],
-                pass_fds=[theirs.fileno()],
+                pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={},
                 start_new_session=True,
             )
+        finally:
+            theirs.close()
+            os.close(owner)
         self.socket = ours
-        self.lock = threading.Lock()
+        disown_in_forks(self)
         ours.settimeout(_START_SECONDS)
         try:
             self.facts, _ = wire.receive(ours)
@@ -77,8 +98,8 @@ class Spawner:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def launch(self, spec: dict[str, Any]) -> socket.socket:
-        """Start a sandbox; its control socket, once its process 1 is ready.
+    def launch(self, spec: dict[str, Any]) -> tuple[socket.socket, ProcessOne]:
+        """Start a sandbox; its control socket and its process 1, once that is ready.
 
         Raises:
             SandboxUnavailableError: The machine does not permit it.
@@ -89,14 +110,23 @@ class Spawner:
         try:
             with theirs:
                 wire.send(self.socket, spec, [theirs.fileno()])
-            reply, _ = wire.receive(ours)
+            reply: dict[str, Any] = {}
+            process = None
+            while "ready" not in reply:
+                reply, fds = wire.receive(ours)
+                if "failed" in reply:
+                    raise unavailable(reply)
+                # The spawner says who it will be; where that has died, there comes another.
+                process = ProcessOne(fds[0]) if fds else process
+            if process is None:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except (EOFError, OSError) as error:
             ours.close()
             raise SandboxError(f"a sandbox did not start: {error or 'its process died'}") from error
-        if "failed" in reply:
+        except BaseException:
             ours.close()
-            raise unavailable(reply)
-        return ours
+            raise
+        return ours, process
 
     def forget(self, layer: Path) -> None:
         """Have it unmount a layer that is about to be deleted."""
@@ -105,27 +135,91 @@ class Spawner:
 
     def close(self) -> None:
         """End it and all of its sandboxes, and wait until they are gone. Idempotent."""
+        with suppress(OSError):  # it is closed, or the other end has gone first
+            # Heard also where a fork that has run no code of ours holds this end, too.
+            self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self.process.wait(_START_SECONDS)
-            return
-        self.process.kill()
-        self.process.wait()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.returncode:  # it was killed
+            cgroup.remove_all(self.name)
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self.socket.close()
+        self.process.returncode = 0  # not this process's child
 
 
-def _setup(preload: Sequence[str], path: Sequence[str]) -> str:
+class ProcessOne:
+    """A sandbox's process 1, which no other can be taken for. It goes with this object.
+
+    Args:
+        fd: A descriptor of it, which is this object's from now on.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._file = FileIO(fd)
+        self._lock = threading.Lock()
+
+    def kill(self) -> None:
+        """Kill it, and with it all that runs in the sandbox. Returns at once. Idempotent."""
+        with self._lock:
+            if not self._file.closed:
+                # Without the right to, its socket's end will have to do.
+                with suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it, and wait until it and all that runs in the sandbox has ended. Idempotent.
+
+        Raises:
+            SandboxTimeoutError: The kernel could not end it: it waits for a device, for instance.
+        """
+        self.kill()
+        with self._lock:
+            if self._file.closed:
+                return
+            poll = select.poll()
+            poll.register(self._file, select.POLLIN)
+            # The kernel tells of the end of a namespace's first process when it was the last.
+            if not poll.poll(_END_SECONDS * 1000):
+                raise SandboxTimeoutError(f"a sandbox did not end within {_END_SECONDS:.0f} s")
+            self._file.close()
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self._lock = threading.Lock()
+        self._file.close()
+
+
+def _setup(preload: Sequence[str], path: Sequence[str], fds: Sequence[int], name: str) -> str:
     packages = dict.fromkeys(_PACKAGES)
     for module in preload:
         names = module.split(".")[:-1]
         if names[:1] == ["intercode"]:
             packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
-    return json.dumps({"packages": [*packages], "preload": [*preload], "path": [*path]})
+    setup = {"packages": [*packages], "preload": [*preload], "path": [*path]}
+    return json.dumps({**setup, "fds": [*fds], "name": name})
 
 
 def _raise_open_files() -> None:
-    """Use what the administrator allows: the usual soft limit of 1024 is 140 sandboxes."""
+    """Use what the administrator allows: the usual soft limit of 1024 is 140 sandboxes.
+
+    Raises:
+        SandboxUnavailableError: That is too little for a single one.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
+    if wanted < _FEWEST_OPEN_FILES:
+        fix = f"ulimit -n {_FEWEST_OPEN_FILES}"
+        raise SandboxUnavailableError(
+            f"this process may open only {wanted} descriptors, and sandboxes need "
+            f"{_FEWEST_OPEN_FILES}. To mend it: `{fix}`, as root where the limit is a hard one",
+            fix,
+        )
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

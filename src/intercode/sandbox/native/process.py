@@ -14,6 +14,7 @@ from contextlib import suppress
 from intercode.errors import SandboxError
 from intercode.sandbox.base import Completed
 from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.ownership import disown_in_forks
 
 HARD_OUTPUT_FACTOR = 64
 """A program that prints this many times its limit is killed: nobody reads on."""
@@ -35,6 +36,7 @@ class NativeProcess:
         self._closed = False
         self.lost = False
         """Whether the sandbox has gone before it said how this ended."""
+        disown_in_forks(self)
 
     @property
     def fds(self) -> Mapping[int, int]:
@@ -73,6 +75,14 @@ class NativeProcess:
         for fd in (*self._fds.values(), self._exit_fd):
             os.close(fd)
 
+    def disown(self) -> None:
+        """See `ownership.Owned`. Who knows the numbers finds nothing behind them."""
+        if not self._closed:
+            nothing = os.memfd_create("nothing", os.MFD_CLOEXEC)
+            for fd in (*self._fds.values(), self._exit_fd):
+                os.dup2(nothing, fd, inheritable=False)
+            os.close(nothing)
+
 
 class NativeWorker(NativeProcess):
     """A running worker; see `sandbox.base.Worker`."""
@@ -99,6 +109,11 @@ class NativeWorker(NativeProcess):
         """Kill it, if it runs, and close our ends."""
         self.socket.close()
         super().close()
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self.socket.close()
+        super().disown()
 
 
 def run_to_end(

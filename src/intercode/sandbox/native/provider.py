@@ -4,7 +4,6 @@ registry.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -13,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError
-from intercode.sandbox.at_exit import close_at_exit
 from intercode.sandbox.base import Limits, Snapshot
-from intercode.sandbox.images import Command, Image, Progress, private_folders, resolve
+from intercode.sandbox.images import Command, Image, Progress, hidden_folders, resolve
 from intercode.sandbox.limits import check_limits
 from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.client import Spawner
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import NativeSnapshot
 from intercode.sandbox.native.sweep import sweep
+from intercode.sandbox.ownership import close_at_exit, disown_in_forks
 
 
 class NativeProvider:
@@ -45,9 +44,9 @@ class NativeProvider:
         self._path = tuple(path)
         self._lock = threading.Lock()
         self._spawner: Spawner | None = None
-        self._owner = os.getpid()
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
         close_at_exit(self)
+        disown_in_forks(self)
 
     def start(
         self,
@@ -59,19 +58,21 @@ class NativeProvider:
         limits = limits or Limits()
         check_limits(limits)
         resolved = self.image(image)
+        held = image.layers if isinstance(image, NativeSnapshot) else ()
         spawner = self._running()
-        control = spawner.launch(
+        control, process = spawner.launch(
             {
                 "layers": [str(layer) for layer in resolved.layers],
                 "host": resolved.host,
-                "hide": private_folders() if resolved.host else [],
+                "hide": hidden_folders() if resolved.host else [],
                 "network": network,
+                "special": [(str(each.path), each.special) for each in held if each.special],
                 "limits": _as_spec(limits),
                 "user": resolved.user,
             }
         )
-        sandbox = NativeSandbox(control, resolved, limits, self._forget, spawner.forget)
-        sandbox.held = image.layers if isinstance(image, NativeSnapshot) else ()
+        sandbox = NativeSandbox(control, process, resolved, limits, self._forget, spawner.forget)
+        sandbox.held = held
         with self._lock:
             self._live.add(sandbox)
         return sandbox
@@ -100,11 +101,11 @@ class NativeProvider:
 
     def close(self) -> None:
         """Close all of its sandboxes and its spawner. Idempotent."""
-        if self._owner != os.getpid():
-            return
         with self._lock:
             live, spawner = list(self._live), self._spawner
             self._spawner = None
+        for sandbox in live:
+            sandbox.kill_all()
         for sandbox in live:
             sandbox.close()
         if spawner is not None:
@@ -112,10 +113,6 @@ class NativeProvider:
 
     def _running(self) -> Spawner:
         with self._lock:
-            if self._owner != os.getpid():
-                # Forked: the spawner is the parent's.
-                self._owner, self._spawner = os.getpid(), None
-                self._live = weakref.WeakSet()
             if self._spawner is not None and not self._spawner.alive:
                 self._spawner.close()
                 self._spawner = None
@@ -123,6 +120,12 @@ class NativeProvider:
                 sweep()
                 self._spawner = Spawner(self._preload, self._path)
             return self._spawner
+
+    def disown(self) -> None:
+        """See `ownership.Owned`. A fork makes a spawner of its own."""
+        self._lock = threading.Lock()
+        self._spawner = None
+        self._live = weakref.WeakSet()
 
     def _forget(self, sandbox: NativeSandbox) -> None:
         with self._lock:

@@ -24,12 +24,21 @@ from intercode.sandbox.images import Image
 from intercode.sandbox.native import channels as ch
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import Channel
+from intercode.sandbox.native.client import ProcessOne
 from intercode.sandbox.native.process import NativeProcess, NativeWorker, run_to_end
 from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
+from intercode.sandbox.ownership import disown_in_forks
 
 _ANSWER_SECONDS = 30.0
 _FILES_SECONDS = 60.0
 _HIGHEST_CHANNEL = 240
+_MODES = 0o7777
+_OF_FILES = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
+}
+"""Errors that a path of the caller's can meet. Any other is the sandbox's own."""
 
 
 class NativeSandbox:
@@ -38,6 +47,7 @@ class NativeSandbox:
     def __init__(
         self,
         control: socket.socket,
+        process: ProcessOne | None,
         image: Image,
         limits: Limits,
         closed: Callable[[NativeSandbox], None],
@@ -50,11 +60,13 @@ class NativeSandbox:
         self.env: Mapping[str, str] = {**image.env, "PWD": image.cwd}
         self.cwd = image.cwd
         self._control = control
+        self._process = process
         self._on_close = closed
         self._forget = forget
         self._lock = threading.Lock()
         self._dead = False
         control.settimeout(_ANSWER_SECONDS)
+        disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
 
@@ -203,6 +215,8 @@ class NativeSandbox:
 
     def write_file(self, path: str | PurePosixPath, data: bytes, mode: int = 0o644) -> None:
         """Write a regular file, and the missing directories above it."""
+        if mode & ~_MODES:
+            raise UsageError(f"a file cannot have the mode {mode:#o}")
         message = {"op": "create", "path": self._absolute(path), "mode": mode}
         _, fds = self._request(message)
         with open(fds[0], "wb", buffering=0) as file:
@@ -241,34 +255,55 @@ class NativeSandbox:
                 raise SandboxClosedError("the sandbox is closed")
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
+            answered = False
             try:
                 wire.send(self._control, message, fds)
                 reply, received = wire.receive(self._control)
+                answered = "failed" not in reply
+                if seconds != _ANSWER_SECONDS:
+                    self._control.settimeout(_ANSWER_SECONDS)
             except TimeoutError as error:
-                self._dead = True
                 raise SandboxTimeoutError(
                     f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
                 ) from error
             except (EOFError, OSError) as error:
-                self._dead = True
                 raise SandboxClosedError(f"the sandbox died: {error}") from error
             finally:
-                if seconds != _ANSWER_SECONDS:
-                    self._control.settimeout(_ANSWER_SECONDS)
+                if not answered:
+                    # Also after Ctrl-C: the next question must not get this one's answer.
+                    self._dead = True
+        if not answered:
+            raise SandboxClosedError(f"the sandbox died: {reply['failed']}")
         if "errno" in reply:
             raise _error(reply)
         return reply, received
 
-    def close(self) -> None:
-        """End everything in it and free it."""
-        # Not under the lock: it must work while another thread waits for an answer.
+    def kill_all(self) -> None:
+        """Begin to end it: `close` will have less to wait for."""
         self._dead = True
+        if self._process is not None:
+            self._process.kill()
+
+    def close(self) -> None:
+        """End everything in it and free it. When this returns, all that ran has ended."""
+        # Not under the lock: it must work while another thread waits for an answer.
+        self.kill_all()
         self._on_close(self)
         with suppress(OSError):  # it is closed, or the other end has gone first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._control.close()
+        if self._process is not None:
+            self._process.end()
         self.held = ()
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self._dead = True
+        self._lock = threading.Lock()
+        self._control.close()
+        if self._process is not None:
+            self._process.disown()
 
 
 class _ExecError(OSError):
@@ -290,11 +325,16 @@ def _error(reply: dict[str, Any]) -> Exception:
     if reply["errno"] == 0:
         kind = LookupError if reply.get("kind") == "LookupError" else SandboxError
         return kind(reply["error"])
-    if reply["errno"] == errno.ETIMEDOUT:
-        return SandboxTimeoutError(reply["error"])
+    number, said = reply["errno"], reply["error"]
+    if number == errno.ETIMEDOUT:
+        return SandboxTimeoutError(said)
+    if number == errno.EOVERFLOW:
+        return OutputLimitError(said)
     if reply.get("kind") == "ExecError":
-        return _ExecError(reply["errno"], reply["error"])
-    return OSError(reply["errno"], reply["error"], reply["path"] or None)
+        return _ExecError(number, said)
+    if number not in _OF_FILES:
+        return SandboxError(f"the sandbox failed: {said}")
+    return OSError(number, said, reply["path"] or None)
 
 
 def _checked(argv: Sequence[str | bytes]) -> list[str]:

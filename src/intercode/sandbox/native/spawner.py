@@ -35,8 +35,11 @@ class Spawner:
     row is, when it is quiet, made ready for a third time, and thrown away if something else comes.
     """
 
-    def __init__(self, caller: socket.socket, name: str) -> None:
+    def __init__(self, caller: socket.socket, owner: int, name: str) -> None:
         self.caller = caller
+        self.owner = owner
+        """A descriptor of the caller's process. Its socket alone would not tell of its end: a fork
+        of it may hold the other end, too."""
         self.poll = select.poll()
         self.starting: dict[int, Child] = {}
         self.spare: Child | None = None
@@ -65,6 +68,7 @@ class Spawner:
         gc.disable()
         gc.freeze()
         self.poll.register(self.caller, select.POLLIN)
+        self.poll.register(self.owner, select.POLLIN)
         self.poll.register(self.wake_read, select.POLLIN)
         try:
             while True:
@@ -72,6 +76,8 @@ class Spawner:
                 if not events and self.may_prepare:
                     self.make_ready()
                 for fd, _ in events:
+                    if fd == self.owner:
+                        return
                     if fd == self.wake_read:
                         with suppress(BlockingIOError):
                             os.read(self.wake_read, 4096)
@@ -107,11 +113,13 @@ class Spawner:
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
         """Start one sandbox. It announces itself on its socket when it is ready."""
-        spec = self.layers.prepare(spec)
+        self.layers.prepare(spec)
         self.again, self.asked = spec == self.asked, spec
         if self.hand_over(spec, control):
             return
-        self.instruct(self.take_child(spec["network"]), spec, [control.fileno()])
+        child = self.take_child(spec["network"])
+        introduce(child, control)
+        self.instruct(child, spec, [control.fileno()])
 
     def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
         """Tell a child what sandbox to become, and who."""
@@ -139,6 +147,7 @@ class Spawner:
             return False
         self.ready = None
         with ready.link:
+            introduce(ready, control)
             try:
                 wire.send(ready.link, {}, [control.fileno()])
             except OSError:  # it has died
@@ -187,12 +196,17 @@ class Spawner:
         name = str(self.count)
         folder = self.cgroups.make(name) if self.cgroups.available else ""
         try:
-            child = Child(self.machine, network, self.layers.mounted, folder)
+            child = Child(self.machine, network, self.layers.mounted, folder, self.forget)
         except OSError:
             self.cgroups.remove(name)
             raise
         self.live[child.pid] = name
         return child
+
+    def forget(self) -> None:
+        """In a child: know no more of the host's paths. A worker's code can look at all objects."""
+        self.layers.names.clear()
+        self.asked.clear()
 
     def started(self, link: int) -> None:
         """A child has a file system, or has failed: what is left it does alone."""
@@ -230,26 +244,34 @@ class Spawner:
         for pid in self.live:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for pid, name in self.live.items():
+        for pid in self.live:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            self.leaving.append(name)
-        for name in self.leaving:
-            self.cgroups.remove(name)
         self.cgroups.close()
 
 
-def main(caller_fd: int, name: str) -> None:
-    """Run a spawner for the caller at the other end of `caller_fd`."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        # The caller's Ctrl-C is for the caller to handle; its end is what ends us. Children start
-        # with the default again.
-        signal.signal(number, signal.SIG_DFL)
+def introduce(child: Child, control: socket.socket) -> None:
+    """Give the caller a descriptor of the process that is its sandbox's process 1."""
+    process = os.pidfd_open(child.pid)
+    try:
+        wire.send(control, {}, [process])
+    finally:
+        os.close(process)
+
+
+def main(caller_fd: int, owner: int, name: str) -> None:
+    """Run a spawner for the caller at the other end of `caller_fd`.
+
+    Args:
+        caller_fd: A socket.
+        owner: A descriptor of the caller's process.
+        name: See `lease`.
+    """
     sys.setrecursionlimit(10_000)
     hide_arguments(b"init")  # every sandbox's process 1 is a copy of this one
     caller = socket.socket(fileno=caller_fd)
     try:
-        spawner = Spawner(caller, name)
+        spawner = Spawner(caller, owner, name)
     except OSError as error:
         report(caller, error)
         return

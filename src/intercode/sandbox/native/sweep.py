@@ -6,11 +6,10 @@ which ends with the spawner or the caller.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from intercode.sandbox.native import lease, snapshot
-from intercode.sandbox.native.cgroup import PREFIX, parents
+from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
 
 
 def sweep(dry_run: bool = False) -> list[str]:
@@ -22,7 +21,5 @@ def sweep(dry_run: bool = False) -> list[str]:
                 continue
             found.append(str(folder))
             if not dry_run:
-                for child in [*folder.glob("*/"), folder]:
-                    with suppress(OSError):  # a process may still be on its way out
-                        child.rmdir()
+                remove_all(folder.name.removeprefix(PREFIX))
     return found + snapshot.sweep(dry_run)

@@ -1,0 +1,63 @@
+"""Whose things are: the process's that made them, until it ends; never those of a fork of it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+from intercode.errors import SandboxError
+from intercode.sandbox.base import Provider
+
+
+class Owned(Protocol):
+    """Something that a forked process must not speak for."""
+
+    def disown(self) -> None:
+        """In a fork: let go of it, so that nothing done here reaches it."""
+
+
+_owned: weakref.WeakSet[Owned] = weakref.WeakSet()
+
+
+def disown_in_forks(thing: Owned) -> None:
+    """Have every forked process let go of a thing that stays this process's.
+
+    A fork that kept descriptors would also hide from the other end that this process has ended.
+    """
+    _owned.add(thing)
+
+
+def _disown_all() -> None:
+    for thing in list(_owned):
+        thing.disown()
+    _owned.clear()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+def when_gone(
+    thing: object, work: Callable[..., object], *arguments: Any
+) -> weakref.finalize[..., Any]:
+    """Have some work done when an object is gone, or this process ends; never by a fork of it."""
+    return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
+
+
+def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    if os.getpid() == pid:
+        work(*arguments)
+
+
+def close_at_exit(provider: Provider) -> None:
+    """Have a provider closed when the process ends, if it is still there then."""
+    atexit.register(_close, weakref.ref(provider))
+
+
+def _close(provider: weakref.ref[Provider]) -> None:
+    if (live := provider()) is not None:
+        with suppress(SandboxError, OSError):
+            live.close()
