@@ -6,6 +6,8 @@ Standard library only: the spawner loads it.
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -58,6 +60,25 @@ def sandboxes_user() -> int | None:
 def one_user() -> bool:
     """Whether a sandbox has a single user."""
     return not is_root()
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, if it is not there, that no other user of the machine can enter.
+
+    Where sandboxes have a user of their own, this one can: by the group, which is nobody else's.
+
+    Raises:
+        OSError: It cannot be made, or belongs to another.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    user = sandboxes_user()
+    mode = 0o700 if user is None else 0o710
+    status = folder.stat()
+    if stat.S_IMODE(status.st_mode) != mode or user not in (None, status.st_gid):
+        if user is not None:
+            with suppress(OSError):  # there is no such id: sandboxes will be refused, and why
+                os.chown(folder, -1, user)
+        folder.chmod(mode)
 
 
 def hand_over(folder: Path) -> None:

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import json
@@ -27,7 +28,7 @@ from typing import Any
 
 from intercode.errors import ImageError
 from intercode.folders import cache_root
-from intercode.rights import hand_over
+from intercode.rights import hand_over, make_private
 from intercode.sandbox.images.base import Image, Progress
 from intercode.sandbox.images.files import locked, remove_tree, tree_size
 
@@ -54,19 +55,22 @@ class ImageCache:
         self.images = root / "images"
         self.locks = root / "locks"
         self.users = root / "users"
+        if self.images.is_dir() and self.images.stat().st_uid != os.geteuid():
+            raise ImageError(
+                f"the images in {self.images} belong to another user; "
+                "set INTERCODE_CACHE to a folder of your own"
+            )
         try:
-            for folder in (self.images, self.locks, self.users):
+            make_private(self.images)
+            for folder in (self.locks, self.users):
                 folder.mkdir(parents=True, exist_ok=True)
+                if not os.access(folder, os.W_OK):  # as on a file system for reading only
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         except OSError as error:
             raise ImageError(
                 f"cannot keep images in {root}: {error.strerror}; "
                 "set INTERCODE_CACHE to a folder that you may write"
             ) from None
-        if self.images.stat().st_uid != os.geteuid():
-            raise ImageError(
-                f"the images in {self.images} belong to another user; "
-                "set INTERCODE_CACHE to a folder of your own"
-            )
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
         """What an image that is remembered was made from, by its parsed name."""

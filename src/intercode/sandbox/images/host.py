@@ -102,16 +102,18 @@ def host_mounts() -> tuple[str, ...]:
     return ("/usr", *own)
 
 
-def private_folders() -> list[str]:
-    """Folders that no sandbox may see, should they be under the programs' folders.
+def hidden_folders() -> list[str]:
+    """Folders among the machine's programs that no sandbox may see, if they are there.
 
     Where we work, the user's home, our cache, and InterCode itself: it holds the bundled golds, and
-    makes the puzzles' flags. None of them is below another.
+    makes the puzzles' flags. None of them is below another. What lies elsewhere shows in no image,
+    and a sandbox is not told its name.
     """
     places = [cache_root(), Path(os.environ.get("HOME", "/root"))]
     with contextlib.suppress(OSError):
         places.append(Path.cwd())
-    return list(_outermost(*places))
+    mounts = tuple(f"{path}/" for path in host_mounts())
+    return [path for path in _outermost(*places) if path.startswith(mounts)]
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from intercode.sandbox.native import diff
+from intercode.sandbox.native.identity import ID_COUNT
 
 _OPAQUE_HEADER = "INTERCODE.opaque"
 LONGEST = 3072
@@ -22,6 +23,10 @@ layers are kept, is left out. So is what is in folders nested deeper than `diff.
 MOST_HOLES = 1 << 30
 """Bytes of holes in files, which travel as zeros: files with more are left out."""
 _ST_BLOCK = 512
+_SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
+
+Special = tuple[str, int]
+"""A path in a layer, and the mode that it has in sandboxes, but not on the machine's disk."""
 
 
 def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None:
@@ -29,7 +34,7 @@ def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None
 
     Raises:
         TimeoutError: It took longer than `timeout` seconds.
-        OSError: The reader is gone.
+        OSError: The reader is gone, or there is too much: see `diff.Bounds`.
     """
     with (
         open(out, "wb", closefd=False) as file,
@@ -37,13 +42,13 @@ def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None
             fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, errors="surrogateescape"
         ) as tar,
     ):
-        _Writer(tar, time.monotonic() + timeout).folder("", upper, lower, merged, os.fstat(upper))
+        _Writer(tar, diff.Bounds(timeout)).folder("", upper, lower, merged, os.fstat(upper))
 
 
 class _Writer:
-    def __init__(self, tar: tarfile.TarFile, deadline: float) -> None:
+    def __init__(self, tar: tarfile.TarFile, bounds: diff.Bounds) -> None:
         self.tar = tar
-        self.deadline = deadline
+        self.bounds = bounds
         self.names: dict[tuple[int, int], str] = {}
         self.holes = 0
 
@@ -58,14 +63,14 @@ class _Writer:
         if path.count("/") + 1 >= diff.MAX_DEPTH:
             return
         for name in sorted(names):
-            if time.monotonic() > self.deadline:
-                raise TimeoutError("saving the file system took too long")
+            self.bounds.check_time()
             child = diff.lstat(name, upper)
             if child is None:
                 continue
             child_path = f"{path}/{name}" if path else name
             if len(os.fsencode(child_path)) > LONGEST:
                 continue
+            self.bounds.count(child_path)
             if stat.S_ISDIR(child.st_mode):
                 old = diff.lstat(name, lower)
                 below = lower if old is not None and stat.S_ISDIR(old.st_mode) else None
@@ -84,7 +89,9 @@ class _Writer:
             self.holes += st.st_size - st.st_blocks * _ST_BLOCK
             if self.holes > MOST_HOLES:
                 return
-        first = self.names.setdefault((st.st_dev, st.st_ino), path)
+        if stat.S_ISSOCK(st.st_mode):
+            return  # it means nothing without its process, and goes with it
+        first = self.names.setdefault((st.st_dev, st.st_ino), path) if st.st_nlink > 1 else path
         if diff.is_whiteout(st):
             self.tar.addfile(self._info(path, st, tarfile.CHRTYPE))
         elif first != path:
@@ -102,7 +109,6 @@ class _Writer:
             with open(os.open(name, diff._FILE, dir_fd=fd), "rb") as file:
                 info.size = os.fstat(file.fileno()).st_size
                 self.tar.addfile(info, file)
-        # A socket means nothing without its process, and goes with it.
 
     @staticmethod
     def _info(path: str, st: os.stat_result, kind: bytes) -> tarfile.TarInfo:
@@ -114,64 +120,87 @@ class _Writer:
         return info
 
 
-def extract(source: int, folder: Path, opaque_attribute: str) -> None:
+def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
     """Read a stream of `write` from the descriptor `source` into a new layer folder.
+
+    Nothing is written to but what this has made: a stream of anybody's leads nowhere else.
 
     Args:
         source: Where to read.
         folder: An existing, empty folder.
         opaque_attribute: ``trusted.overlay.opaque`` as root, ``user.overlay.opaque`` otherwise.
 
+    Returns:
+        The files that would run as their owner or group: here they do not.
+
     Raises:
         tarfile.TarError, OSError: The stream is broken, or the folder cannot be written.
     """
-    owner = os.geteuid() == 0
     now = time.time()
-    folders: list[tuple[Path, tarfile.TarInfo]] = []
     with (
         open(source, "rb", closefd=False) as file,
         tarfile.open(fileobj=file, mode="r|", errors="surrogateescape") as tar,
     ):
+        reader = _Reader(tar, folder, opaque_attribute)
         for info in tar:
-            target = folder if info.name == "." else folder / _safe(info.name)
-            _extract_one(tar, info, folder, target, opaque_attribute)
-            if info.isdir():
-                folders.append((target, info))
-                continue
-            if info.islnk():
-                continue
-            if owner:
-                os.chown(target, info.uid, info.gid, follow_symlinks=False)
-            if not info.issym() and not info.ischr():
-                target.chmod(info.mode)
-            os.utime(target, (now, info.mtime), follow_symlinks=False)
+            reader.take(info, now)
         while file.read(1 << 16):
             pass  # the padding: a writer still at work on it would get EPIPE
     # Last and deepest first: writing into a folder changes its times, and may need its old mode.
-    for target, info in reversed(folders):
-        if owner:
-            os.chown(target, info.uid, info.gid)
-        target.chmod(info.mode)
-        os.utime(target, (now, info.mtime))
+    for name, info in reversed(reader.folders.items()):
+        reader.set(folder / name, info, now)
+    return reader.special
 
 
-def _extract_one(
-    tar: tarfile.TarFile, info: tarfile.TarInfo, folder: Path, target: Path, attribute: str
-) -> None:
-    if info.isdir():
-        target.mkdir(mode=0o700, exist_ok=info.name == ".")
+class _Reader:
+    def __init__(self, tar: tarfile.TarFile, folder: Path, opaque_attribute: str) -> None:
+        self.tar = tar
+        self.folder = folder
+        self.opaque_attribute = opaque_attribute
+        self.owner = os.geteuid() == 0
+        self.folders: dict[str, tarfile.TarInfo] = {}
+        self.files: set[str] = set()
+        self.special: list[Special] = []
+
+    def take(self, info: tarfile.TarInfo, now: float) -> None:
+        """Make the next one."""
+        target = self.folder / info.name
+        if info.name == "." and not self.folders:
+            self.folders["."] = info
+            self.opaque(target, info)
+            return
+        above, _, name = info.name.rpartition("/")
+        if (above or ".") not in self.folders or name in ("", ".", ".."):
+            raise tarfile.TarError(f"{info.name!r} is in no folder of the stream")
+        if info.isdir():
+            target.mkdir(mode=0o700)
+            self.folders[info.name] = info
+            self.opaque(target, info)
+            return
+        if info.islnk():
+            if info.linkname not in self.files:
+                raise tarfile.TarError(f"{info.name!r} is a link to no file of the stream")
+            os.link(self.folder / info.linkname, target, follow_symlinks=False)
+            return
+        if info.ischr():
+            os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
+        elif info.issym():
+            target.symlink_to(info.linkname)
+        elif info.isfifo():
+            os.mkfifo(target)
+        else:
+            self.write(target, info)
+        self.files.add(info.name)
+        self.set(target, info, now)
+
+    def opaque(self, target: Path, info: tarfile.TarInfo) -> None:
+        """Mark a folder that hides what the image has there."""
         if info.pax_headers.get(_OPAQUE_HEADER) == "y":
-            os.setxattr(target, attribute, b"y")
-    elif info.ischr():
-        os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
-    elif info.islnk():
-        os.link(folder / _safe(info.linkname), target, follow_symlinks=False)
-    elif info.issym():
-        target.symlink_to(info.linkname)
-    elif info.isfifo():
-        os.mkfifo(target)
-    else:
-        data = tar.extractfile(info)
+            os.setxattr(target, self.opaque_attribute, b"y")
+
+    def write(self, target: Path, info: tarfile.TarInfo) -> None:
+        """Make a regular file."""
+        data = self.tar.extractfile(info)
         with target.open("xb") as out:
             while data is not None and (block := data.read(1 << 20)):
                 if block.count(0) == len(block):
@@ -180,9 +209,15 @@ def _extract_one(
                     out.write(block)
             out.truncate()
 
-
-def _safe(name: str) -> str:
-    """A member's relative path, refused if it could lead out of the layer."""
-    if name.startswith("/") or ".." in name.split("/"):
-        raise tarfile.TarError(f"{name!r} leads out of the layer")
-    return name
+    def set(self, target: Path, info: tarfile.TarInfo, now: float) -> None:
+        """Give it its owner, mode and times."""
+        if not 0 <= info.uid < ID_COUNT or not 0 <= info.gid < ID_COUNT:
+            raise tarfile.TarError(f"{info.name!r} belongs to nobody whom a sandbox may have")
+        if self.owner:
+            os.chown(target, info.uid, info.gid, follow_symlinks=False)
+        if not info.issym() and not info.ischr():
+            mode = info.mode if info.isdir() else info.mode & ~_SPECIAL_BITS
+            target.chmod(mode)
+            if mode != info.mode:
+                self.special.append((info.name, info.mode))
+        os.utime(target, (now, info.mtime), follow_symlinks=False)

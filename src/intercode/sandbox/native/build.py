@@ -54,6 +54,8 @@ def build_script(
             why = "did not end in time" if done.timed_out else f"exit code {done.exit_code}"
             raise ImageError(f"{what} over {base.name} failed ({why}):\n{tail}")
         sandbox.kill()
-        fill(layer, sandbox.archive)
+        for path, mode in fill(layer, sandbox.archive):
+            # It is the image's author who wants it so, and what an engine would build.
+            Path(layer, path).chmod(mode)
     finally:
         sandbox.close()

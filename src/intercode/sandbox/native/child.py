@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +17,12 @@ class Child:
     """A forked process that is, or waits to become, a sandbox's process 1."""
 
     def __init__(
-        self, machine: launch.Machine, network: bool, layers_mounted: int, folder: str
+        self,
+        machine: launch.Machine,
+        network: bool,
+        layers_mounted: int,
+        folder: str,
+        forget: Callable[[], None],
     ) -> None:
         self.layers_mounted = layers_mounted
         """How many layers it sees: its copy of the mounts is as old as itself."""
@@ -25,6 +31,7 @@ class Child:
         self.link, theirs = wire.pair()
         self.pid = launch.clone(network)
         if self.pid == 0:
+            forget()
             become_sandbox(theirs, machine, network, folder)
         theirs.close()
 
@@ -52,6 +59,7 @@ def become_sandbox(
             if failure is None:
                 inside = launch.enter(message["spec"], identity, link, machine, score)
                 os.close(identity.namespace)
+                message.clear()
                 if control is None:  # it is ready ahead of the request
                     control = socket.socket(fileno=wire.receive(link)[1][0])
                 link.close()

@@ -11,6 +11,7 @@ need be readable: if a lower child that upper does not name is not visible, it w
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -26,6 +27,9 @@ _PAGE = 1 << 12
 _ZEROS = bytes(_PAGE)
 MAX_DEPTH = 300
 """Folders nested deeper are listed but not entered: three descriptors a level are open at once."""
+MOST_BYTES = 32 << 20
+"""Of all paths that are found, each with some more for itself."""
+_ENTRY_BYTES = 64
 _TYPES = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "dir",
@@ -81,22 +85,54 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
     return False
 
 
+class Bounds:
+    """How much may be found in a tree, whoever made it, and how long that may take.
+
+    Args:
+        timeout: In seconds.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.deadline = time.monotonic() + timeout
+        self.room = MOST_BYTES
+
+    def count(self, path: str) -> None:
+        """Have found a path.
+
+        Raises:
+            OSError: These are too many, or too long.
+        """
+        self.room -= len(path) + _ENTRY_BYTES
+        if self.room < 0:
+            message = f"the names of what was changed have more than {MOST_BYTES >> 20} MiB"
+            raise OSError(errno.EOVERFLOW, message)
+
+    def check_time(self) -> None:
+        """Go on only if there is time.
+
+        Raises:
+            TimeoutError: The time is up.
+        """
+        if time.monotonic() > self.deadline:
+            raise TimeoutError(errno.ETIMEDOUT, "walking over the file system took too long")
+
+
 class Walker:
     """Compares upper with lower and collects the changes.
 
     Raises:
-        TimeoutError: The deadline passed.
+        OSError: See `Bounds`.
     """
 
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
+    def __init__(self, timeout: float) -> None:
+        self.bounds = Bounds(timeout)
         self.entries: list[Entry] = []
 
     def walk(self, upper: int, lower: int | None, merged: int | None, prefix: str = "") -> None:
         """Compare one directory, and what is below it."""
         names = set(os.listdir(upper))
         for name in sorted(names):
-            self._check_time()
+            self.bounds.check_time()
             st = lstat(name, upper)
             if st is not None:  # else it went away just now
                 self._entry(name, st, upper, lower, merged, f"{prefix}/{name}")
@@ -150,6 +186,7 @@ class Walker:
         old = lstat(name, lower)
         if old is None or is_whiteout(old):
             return
+        self.bounds.count(path)
         self.entries.append((path, "deleted", file_type(old.st_mode), 0, 0, 0, 0, "", True))
         if stat.S_ISDIR(old.st_mode):
             self._deleted_children(name, lower, path)
@@ -158,12 +195,13 @@ class Walker:
         with directory(name, lower) as low:
             if low is not None:
                 for child in sorted(os.listdir(low)):
-                    self._check_time()
+                    self.bounds.check_time()
                     self._deleted(child, low, f"{path}/{child}")
 
     def _emit(
         self, path: str, kind: str, st: os.stat_result, digest: str, content: bool = True
     ) -> None:
+        self.bounds.count(path)
         kinds = file_type(st.st_mode)
         size = st.st_size if kinds in ("file", "symlink") else 0
         mode = stat.S_IMODE(st.st_mode)
@@ -177,13 +215,9 @@ class Walker:
             return ""
         file = os.open(name, _FILE, dir_fd=fd)
         try:
-            return content_digest(file, self._check_time)
+            return content_digest(file, self.bounds.check_time)
         finally:
             os.close(file)
-
-    def _check_time(self) -> None:
-        if time.monotonic() > self.deadline:
-            raise TimeoutError("comparing the file system took too long")
 
 
 def _metadata(st: os.stat_result) -> tuple[int, int, int]:
@@ -227,7 +261,7 @@ def _whole_pages(size: int) -> int:
 
 def changes(upper: int, lower: int, merged: int, timeout: float) -> list[Any]:
     """All changes, sorted by path, as JSON-ready tuples."""
-    walker = Walker(time.monotonic() + timeout)
+    walker = Walker(timeout)
     root, old = os.fstat(upper), os.fstat(lower)
     if _metadata(root) != _metadata(old):
         walker._emit("/", "modified", root, "", content=False)

@@ -20,7 +20,7 @@ from typing import Any
 
 from intercode.sandbox.native import seccomp
 from intercode.sandbox.native import syscalls as sc
-from intercode.sandbox.native.identity import ID_COUNT, Identity, limit_processes
+from intercode.sandbox.native.identity import ID_COUNT, OWN_THREADS, Identity, limit_processes
 from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.inside import Inside, User
 
@@ -62,6 +62,7 @@ MASKED = (
 )
 """What Docker masks in /proc, and how the machine was started and is loaded."""
 _PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=64"
+_SPECIAL_FILES, _SPECIAL_BYTES = 256, 16 << 20
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -172,7 +173,12 @@ def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> 
     idmap = identity.namespace if machine.root else None
     options = f"size={limits['disk']},nr_inodes={limits['files']}"
     sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
-    layers = [_own_copy(name, idmap) for name in spec["layers"]]
+    layers = []
+    for name in spec["layers"]:
+        copy = _own_copy(name, idmap)
+        if name in spec["special"]:
+            layers.append(_special_modes(f"x/s{name}", copy, spec["special"][name]))
+        layers.append(copy)
     image = layers[0]
     if len(layers) > 1:
         image = "x/i"
@@ -187,9 +193,8 @@ def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> 
     for path, name in spec["programs"]:
         _mount_programs(f"x/m/{path}", name, idmap, machine)
     for path in spec["hide"]:
-        if path[1:].startswith(tuple(f"{top}/" for top, _ in spec["programs"])):
-            with suppress(FileNotFoundError):
-                sc.mount("e/folder", f"x/m{path}", None, sc.MS_BIND)
+        with suppress(FileNotFoundError):
+            sc.mount("e/folder", f"x/m{path}", None, sc.MS_BIND)
     sc.mount("p", "x/m/proc", None, sc.MS_MOVE)
     for path in _DEV_OWNED if machine.root else ():
         os.lchown(path, identity.first, identity.first)
@@ -235,6 +240,45 @@ def _own_copy(name: str, idmap: int | None) -> str:
     finally:
         os.close(tree)
     return f"x/{name}"
+
+
+def _special_modes(folder: str, layer: str, special: list[tuple[str, int]]) -> str:
+    """Make a layer of copies of some files of another one, with modes that no disk is to have.
+
+    Those of the first so many, and so large, files: an agent may have made any number of them.
+
+    Returns:
+        Its name.
+    """
+    os.mkdir(folder)
+    room = _SPECIAL_BYTES
+    above: dict[str, None] = {"": None}
+    here = os.open(layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for path, mode in special[:_SPECIAL_FILES]:
+            with open(sc.open_below(here, path), "rb") as file:
+                status = os.fstat(file.fileno())
+                room -= status.st_size
+                if room < 0:
+                    break
+                parts = path.split("/")
+                above |= dict.fromkeys("/".join(parts[:depth]) for depth in range(1, len(parts)))
+                os.makedirs(os.path.dirname(f"{folder}/{path}"), exist_ok=True)
+                with open(f"{folder}/{path}", "xb") as copy:
+                    copy.write(file.read())
+            _dress(f"{folder}/{path}", status, mode)
+        for path in reversed(above):
+            status = os.stat(path or ".", dir_fd=here, follow_symlinks=False)
+            _dress(f"{folder}/{path}", status, stat.S_IMODE(status.st_mode))
+    finally:
+        os.close(here)
+    return folder
+
+
+def _dress(path: str, status: os.stat_result, mode: int) -> None:
+    os.chown(path, status.st_uid, status.st_gid)
+    os.chmod(path, mode)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _overlay(target: str, layers: list[str], machine: Machine, writable: bool = False) -> None:
@@ -328,7 +372,7 @@ def _limit(limits: dict[str, Any], own: int) -> None:
     both(resource.RLIMIT_CORE, 0)
     both(resource.RLIMIT_DATA, limits["memory"])
     # An ordinary user's process 1 has the same id as its programs.
-    limit_processes(max(limits["processes"], 2) + (0 if own else 1))
+    limit_processes(max(limits["processes"], 2) + (0 if own else OWN_THREADS))
     both(resource.RLIMIT_MEMLOCK, 1 << 20)
     both(resource.RLIMIT_MSGQUEUE, 1 << 20)
     both(resource.RLIMIT_SIGPENDING, 4096)

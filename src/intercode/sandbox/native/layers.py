@@ -65,7 +65,7 @@ class Layers:
         self.mounted = 0
         """How many mounts there are: a process forked before the last lacks it."""
 
-    def prepare(self, spec: dict[str, Any]) -> dict[str, Any]:
+    def prepare(self, spec: dict[str, Any]) -> None:
         """Replace the host's paths in a request by names on the stage, mounting what is new.
 
         Raises:
@@ -73,7 +73,9 @@ class Layers:
         """
         names = [self.layer(path) for path in spec["layers"]]
         names.reverse()  # the request has the lowest first, overlayfs the topmost
-        return {**spec, "layers": names, "programs": self.host() if spec["host"] else []}
+        special = {self.layer(path): files for path, files in spec["special"]}
+        programs = self.host() if spec["host"] else []
+        spec.update(layers=names, special=special, programs=programs)
 
     def forget(self, path: str) -> None:
         """Unmount a layer. Sandboxes that run keep their own."""

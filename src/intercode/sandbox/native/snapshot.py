@@ -6,16 +6,16 @@ import os
 import shutil
 import tarfile
 import threading
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from intercode.errors import SandboxError
-from intercode.rights import hand_over, is_root
+from intercode.rights import hand_over, is_root, make_private
 from intercode.sandbox.images import Image, cache_root
 from intercode.sandbox.images.base import digest_of
 from intercode.sandbox.native import archive, lease
+from intercode.sandbox.ownership import when_gone
 
 
 class Layer:
@@ -24,11 +24,20 @@ class Layer:
     Args:
         folder: Holds the layer.
         layer: The layer's own folder.
+        special: What `archive.extract` returned.
         forget: Is told of a layer that is about to go.
     """
 
-    def __init__(self, folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
-        weakref.finalize(self, _discard, folder, layer, forget)
+    def __init__(
+        self,
+        folder: Path,
+        layer: Path,
+        special: Sequence[archive.Special],
+        forget: Callable[[Path], None],
+    ) -> None:
+        self.path = layer
+        self.special = special
+        when_gone(self, _discard, folder, layer, forget)
 
 
 class NativeSnapshot:
@@ -68,11 +77,15 @@ class NativeSnapshot:
         forget: Callable[[Path], None],
     ) -> NativeSnapshot:
         """Save what `write` streams as a layer over `image`, of which `below` are saved ones."""
-        folder = _parent() / lease.name()
-        layer = folder / "layer"
-        layer.mkdir(parents=True)
         try:
-            fill(layer, write)
+            folder = _parent() / lease.name()
+            layer = folder / "layer"
+            make_private(folder)
+            layer.mkdir(mode=0o755)
+        except OSError as error:
+            raise SandboxError(f"the snapshot could not be saved: {error}") from error
+        try:
+            special = fill(layer, write)
         except BaseException:
             _remove(folder)
             raise
@@ -82,26 +95,30 @@ class NativeSnapshot:
             digest=digest_of(image.digest, folder.name),
             layers=(*image.layers, layer),
         )
-        return cls(saved, (*below, Layer(folder, layer, forget)))
+        return cls(saved, (*below, Layer(folder, layer, special, forget)))
 
     def delete(self) -> None:
         """Free its storage, as soon as no sandbox and no other snapshot needs it."""
         self.layers = ()
 
 
-def fill(layer: Path, write: Callable[[int], None]) -> None:
+def fill(layer: Path, write: Callable[[int], None]) -> list[archive.Special]:
     """Unpack into an empty folder what `write` streams into the descriptor that it is given.
+
+    Returns:
+        See `archive.extract`.
 
     Raises:
         SandboxError: The stream broke off, or the folder cannot be written.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     failure: list[BaseException] = []
+    special: list[archive.Special] = []
 
     def unpack() -> None:
         attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
         try:
-            archive.extract(reader, layer, attribute)
+            special.extend(archive.extract(reader, layer, attribute))
         except (OSError, tarfile.TarError) as error:
             failure.append(error)
         finally:
@@ -121,12 +138,14 @@ def fill(layer: Path, write: Callable[[int], None]) -> None:
     hand_over(layer)
     if failure:
         raise SandboxError(f"the snapshot could not be saved: {failure[0]}") from failure[0]
+    return special
 
 
 def sweep(dry_run: bool = False) -> list[str]:
     """Remove the snapshots of processes that are gone; what was found."""
     found = []
-    for folder in _parent().iterdir():
+    parent = cache_root() / "snapshots"
+    for folder in parent.iterdir() if parent.is_dir() else ():
         if lease.is_gone(folder.name):
             found.append(str(folder))
             if not dry_run:
@@ -136,7 +155,7 @@ def sweep(dry_run: bool = False) -> list[str]:
 
 def _parent() -> Path:
     folder = cache_root() / "snapshots"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     return folder
 
 

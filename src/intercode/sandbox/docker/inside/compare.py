@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Sequence
 
 from intercode.sandbox.docker.inside.mounts import mount_points
@@ -63,8 +62,8 @@ def _own_of_containers() -> tuple[dict[str, Stamp], dict[str, Stamp]]:
 class Comparison(diff.Walker):
     """One comparison, and what it found."""
 
-    def __init__(self, tree: Tree, deadline: float) -> None:
-        super().__init__(deadline)
+    def __init__(self, tree: Tree, timeout: float) -> None:
+        super().__init__(timeout)
         self.tree = tree
         self.touched: list[str] = []
         """What is there and was written to, changed or not; folders before what is in them."""
@@ -73,12 +72,13 @@ class Comparison(diff.Walker):
         """Compare a folder of the container with the image's, and what is below it."""
         names = set(os.listdir(upper))
         for name in sorted(names):
-            self._check_time()
+            self.bounds.check_time()
             path = f"{prefix}/{name}"
             st = diff.lstat(name, upper)
             if st is None or path in self.tree.mounted or self._untouched(path, name, st, lower):
                 continue
             if self.tree.folders.get(path) != stamp(st):
+                self.bounds.count(path)
                 self.touched.append(path)
             self._entry(name, st, upper, lower, upper, path)
         if lower is not None:
@@ -107,9 +107,9 @@ def compare(tree: Tree, pristine: int, timeout: float) -> Comparison:
     """Compare a whole root with a pristine one.
 
     Raises:
-        TimeoutError: It took longer than `timeout` seconds.
+        OSError: See `diff.Bounds`.
     """
-    found = Comparison(tree, time.monotonic() + timeout)
+    found = Comparison(tree, timeout)
     now, old = os.fstat(tree.root), os.fstat(pristine)
     if diff._metadata(now) != diff._metadata(old):
         found._emit("/", "modified", now, "", content=False)

@@ -48,7 +48,7 @@ def write(found: Comparison, root: int, out: int, timeout: float) -> None:
         TimeoutError: It took longer than `timeout` seconds.
         OSError: The reader is gone.
     """
-    deadline = time.monotonic() + timeout
+    bounds = diff.Bounds(timeout)
     deleted = {path for path, kind, *_ in found.entries if kind == "deleted"}
     top = {path for path in deleted if path.rpartition("/")[0] not in deleted}
     names: dict[tuple[int, int], str] = {}
@@ -60,8 +60,7 @@ def write(found: Comparison, root: int, out: int, timeout: float) -> None:
     ):
         tar.addfile(_info(".", os.fstat(root), tarfile.DIRTYPE))
         for path in sorted(top.union(found.touched)):
-            if time.monotonic() > deadline:
-                raise TimeoutError("saving the file system took too long")
+            bounds.check_time()
             # Below what is no folder any more there is nothing to delete.
             with suppress(NotADirectoryError), parent(root, path) as (fd, name):
                 if path in top:
@@ -76,12 +75,12 @@ def _add(
     tar: tarfile.TarFile, path: str, name: str, fd: int, names: dict[tuple[int, int], str]
 ) -> None:
     st = diff.lstat(name, fd)
-    if st is None:
-        return
-    first = names.setdefault((st.st_dev, st.st_ino), path)
+    if st is None or stat.S_ISSOCK(st.st_mode):
+        return  # a socket means nothing without its process, and goes with it
+    first = names.setdefault((st.st_dev, st.st_ino), path) if st.st_nlink > 1 else path
     if stat.S_ISDIR(st.st_mode):
         tar.addfile(_info(path, st, tarfile.DIRTYPE))
-    elif first != path and st.st_nlink > 1:
+    elif first != path:
         info = _info(path, st, tarfile.LNKTYPE)
         info.linkname = first
         tar.addfile(info)
@@ -96,7 +95,6 @@ def _add(
         with open(os.open(name, diff._FILE, dir_fd=fd), "rb") as file:
             info.size = os.fstat(file.fileno()).st_size
             tar.addfile(info, file)
-    # A socket means nothing without its process, and goes with it.
 
 
 def _info(path: str, st: os.stat_result, kind: bytes) -> tarfile.TarInfo:
