@@ -16,12 +16,12 @@ import select
 import signal
 import socket
 import struct
-import subprocess
 import time
 from contextlib import suppress
 from typing import Any
 
 from intercode.sandbox.native import archive, diff, inside, wire, worker
+from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.inside import Inside, User
 
 _KILL_SECONDS = 5.0
@@ -29,6 +29,16 @@ _KILL_SECONDS = 5.0
 
 class ExecError(OSError):
     """The kernel does not execute what was asked for: for a shell, exit code 127 or 126."""
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """An error as a reply."""
+    reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
+    if isinstance(error, OSError):
+        path = os.fsdecode(error.filename) if error.filename else ""
+        said = error.strerror or str(error)
+        reply |= {"errno": error.errno or errno.EIO, "error": said, "path": path}
+    return reply
 
 
 class Init:
@@ -61,6 +71,9 @@ class Init:
                     continue
                 try:
                     message, fds = wire.receive(self.control)
+                except wire.TruncatedError as error:
+                    wire.send(self.control, _failure(error))
+                    continue
                 except (EOFError, OSError):
                     return
                 self.answer(message, fds)
@@ -73,21 +86,18 @@ class Init:
             operation = getattr(self, "do_" + message.pop("op"))
             reply = operation(fds=fds, **message) or {}
             to_send = reply.pop("fds", [])
-        except OSError as error:
-            reply = {
-                "errno": error.errno or errno.EIO,
-                "error": error.strerror or str(error),
-                "path": os.fsdecode(error.filename) if error.filename else "",
-                "kind": type(error).__name__,
-            }
-        except (LookupError, RecursionError, ValueError) as error:
-            reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
+        except Exception as error:  # noqa: BLE001 - an agent may have brought about any of them
+            reply = _failure(error)
         finally:
             for fd in fds:
                 with suppress(OSError):
                     os.close(fd)
         try:
             wire.send(self.control, reply, to_send)
+        except (OSError, MemoryError) as error:
+            # As where too many descriptors are on their way. Nobody is there: the loop will see it.
+            with suppress(OSError):
+                wire.send(self.control, _failure(error))
         finally:
             for fd in to_send:
                 os.close(fd)
@@ -134,40 +144,44 @@ class Init:
             ExecError: It cannot be executed.
             OSError: It cannot have that folder.
         """
-        high = [number for number in given if number > 2]
-        for number in high:
-            os.dup2(given[number], number, inheritable=False)
+        arguments = [os.fsencode(a) for a in argv]
+        variables = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+        given = {0: self.null, 1: self.null, 2: given.get(1, self.null), **given}
+        # What is to have a number that another comes from must not replace that one first.
+        moved = {fd: inside.move_up(fd) for fd in given.values() if fd in given}
+        given = {number: moved.get(fd, fd) for number, fd in given.items()}
+
+        def enter() -> None:
+            folder = sc.open_plainly(cwd, os.O_PATH | os.O_DIRECTORY)
+            try:
+                os.fchdir(folder)
+            finally:
+                os.close(folder)
 
         def start() -> int:
             if user == self.inside.user:
-                os.chdir(cwd)
-            try:
-                process = subprocess.Popen(
-                    [os.fsencode(a) for a in argv],
-                    stdin=given.get(0, self.null),
-                    stdout=given.get(1, self.null),
-                    stderr=given.get(2, subprocess.STDOUT),
-                    env=env,
-                    pass_fds=high,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                if error.filename is None and error.errno != errno.EAGAIN:
-                    raise  # it is for want of something of ours
-                raise ExecError(error.errno, error.strerror) from error
-            process.returncode = 0  # `reap` collects it: Popen must not look for it again
-            return process.pid
+                enter()
+            failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            for program in inside.candidates(arguments[0], env):
+                try:
+                    return sc.spawn(program, arguments, variables, given)
+                except OSError as error:  # noqa: PERF203 - a search path is short
+                    if error.errno in (errno.EBADF, errno.EMFILE, errno.ENFILE):
+                        raise  # it is for want of something of ours
+                    if failure.errno == errno.ENOENT:
+                        failure = error
+            raise ExecError(failure.errno, failure.strerror)
 
         try:
             if user != self.inside.user:
                 # The folder is the image's user's to enter, whoever the program runs as.
-                inside.as_user(self.inside, self.inside.user, lambda: os.chdir(cwd))
+                inside.as_user(self.inside, self.inside.user, enter)
             return inside.as_user(self.inside, user, start)
         except BlockingIOError as error:  # the programs leave room for no thread
             raise ExecError(error.errno, error.strerror) from error
         finally:
-            for number in high:
-                os.close(number)
+            for fd in moved.values():
+                os.close(fd)
 
     def do_worker(self, module: str, fds: list[int]) -> dict[str, Any]:
         """Fork a preloaded module; `fds` are its socket, its error output and its exit pipe."""
@@ -199,7 +213,10 @@ class Init:
 
     def do_kill(self, keep: list[int], fds: list[int]) -> dict[str, Any]:
         """Kill everything except the pids in `keep`, and this process."""
-        return {"killed": self.kill_except(set(keep))}
+        killed = self.kill_except(set(keep))
+        if not keep:
+            inside.remove_shared_memory(self.inside)
+        return {"killed": killed}
 
     def do_processes(self, fds: list[int]) -> dict[str, Any]:
         """What runs."""
@@ -256,25 +273,24 @@ class Init:
 
     def do_open(self, path: str, fds: list[int]) -> dict[str, Any]:
         """A descriptor of a regular file, opened with the rights of the sandbox's user."""
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        fd = inside.as_user(self.inside, self.inside.user, lambda: os.open(path, flags))
-        if not os.path.isfile(f"/proc/self/fd/{fd}"):
-            is_dir = os.path.isdir(f"/proc/self/fd/{fd}")
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+        fd = inside.as_user(self.inside, self.inside.user, lambda: sc.open_plainly(path, flags))
+        number = inside.why_not_to_read(fd)
+        if number:
             os.close(fd)
-            number = errno.EISDIR if is_dir else errno.EINVAL
             raise OSError(number, os.strerror(number), path)
         return {"fds": [fd]}
 
     def do_create(self, path: str, mode: int, fds: list[int]) -> dict[str, Any]:
         """A descriptor of a regular file, new or emptied; its folders are made."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
 
         def create() -> int:
-            os.makedirs(os.path.dirname(path) or "/", exist_ok=True)
-            return os.open(path, flags, mode)
+            inside.make_folders(os.path.dirname(path))
+            return sc.open_plainly(path, flags, mode)
 
         fd = inside.as_user(self.inside, self.inside.user, create)
-        if not os.path.isfile(f"/proc/self/fd/{fd}"):
+        if inside.why_not_to_read(fd):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)
         os.ftruncate(fd, 0)

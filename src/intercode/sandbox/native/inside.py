@@ -10,9 +10,10 @@ import resource
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from intercode.sandbox.native import syscalls as sc
@@ -23,6 +24,10 @@ Result = TypeVar("Result")
 _OOM_SCORE = 500
 _USERS_BYTES = 1 << 20
 _STILL_SECONDS = 5.0
+_STUCK_SECONDS = 0.2
+_START_CODE = 23
+"""Where the address of a process's code is in what `_stat` returns."""
+_DIGITS = 10
 
 
 @dataclass(frozen=True)
@@ -63,19 +68,14 @@ def as_user(inside: Inside, user: User, work: Callable[[], Result]) -> Result:
         OSError: Also, with EAGAIN, where there is no thread to be had.
     """
     kept = 0 if user.uid else inside.kept
-    if inside.ids == 1:
-        sc.capset(kept, inside.rights, kept)
-        try:
-            return work()
-        finally:
-            sc.capset(inside.rights, inside.rights, kept)
     done = _thread.allocate_lock()
     outcome: list[Result] = []
     failure: list[BaseException] = []
 
     def act() -> None:
         try:
-            sc.become(user.uid, user.gid, user.groups)
+            if inside.ids > 1:
+                sc.become(user.uid, user.gid, user.groups)
             # fs.suid_dumpable may have made it so: a program has this thread's user.
             sc.prctl(sc.PR_SET_DUMPABLE, 0)
             sc.capset(kept, kept, kept)
@@ -90,10 +90,25 @@ def as_user(inside: Inside, user: User, work: Callable[[], Result]) -> Result:
         _thread.start_new_thread(act, ())
     except RuntimeError as error:
         raise BlockingIOError(errno.EAGAIN, str(error)) from error
-    done.acquire()
+    while not done.acquire(timeout=_STUCK_SECONDS):
+        _end_stopped_start()
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+def _end_stopped_start() -> None:
+    """Kill a program that was stopped before it was executed: its start would take for ever.
+
+    Until then it has its user already, but is a part of process 1: the same code, and its child.
+    """
+    # Of what has process 1's memory, the kernel tells only process 1 where the code is: 1.
+    ours = (_stat("/proc/1")[_START_CODE], b"1")
+    for pid in alive():
+        stat = _stat(f"/proc/{pid}")
+        if stat[:2] == [b"T", b"1"] and stat[_START_CODE] in ours:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Frozen:
@@ -118,35 +133,50 @@ def alive() -> set[int]:
 
 
 def _runs(pid: str) -> bool:
-    return _state(f"/proc/{pid}") not in b"ZX"
+    # Where only the first thread has ended, the process looks like a zombie, too.
+    return _state(f"/proc/{pid}") not in b"ZX" or len(_threads(int(pid))) > 1
+
+
+def _stat(folder: str) -> list[bytes]:
+    """What the kernel tells of a process or thread, from its state on."""
+    try:
+        with open(f"{folder}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:  # it has just ended
+        return [b"X"] + [b"0"] * _START_CODE
 
 
 def _state(folder: str) -> bytes:
     """The letter for what a process or thread is doing."""
+    return _stat(folder)[0]
+
+
+def _threads(pid: int) -> list[str]:
     try:
-        with open(f"{folder}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2][1:2]
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:  # it has just ended
-        return b"X"
+        return []
 
 
 def _await_still() -> None:
     """Wait until what was told to stop has: a write that had begun is done to its end first.
 
-    Not for ever: who waits in the kernel for another that has stopped cannot.
+    A thread that waits for a child with which it shares its memory (vfork) cannot stop before that
+    goes on, and does nothing meanwhile: where nothing has come of waiting, that is what it is.
     """
-    deadline = time.monotonic() + _STILL_SECONDS
-    while any(map(_moves, alive())) and time.monotonic() < deadline:
+    began = since = time.monotonic()
+    before: list[list[bytes]] = []
+    while now := time.monotonic():
+        waiting = [
+            stat for pid in alive() for stat in map(_stat, _threads(pid)) if stat[0] in b"RD"
+        ]
+        if not waiting or now > began + _STILL_SECONDS:
+            return
+        if waiting != before or any(stat[0] == b"R" for stat in waiting):
+            before, since = waiting, now
+        elif now > since + _STUCK_SECONDS:
+            return
         time.sleep(0.0002)
-
-
-def _moves(pid: int) -> bool:
-    folder = f"/proc/{pid}/task"
-    try:
-        threads = os.listdir(folder)
-    except OSError:  # it has just ended
-        return False
-    return any(_state(f"{folder}/{thread}") in b"RD" for thread in threads)
 
 
 @contextmanager
@@ -169,6 +199,62 @@ def first_to_go(score: int) -> Iterator[None]:
         os.pwrite(score, own, 0)
 
 
+def why_not_to_read(fd: int) -> int:
+    """The errno of what is no regular file, or is process 1's own; else 0."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISDIR(mode):
+        return errno.EISDIR
+    if not stat.S_ISREG(mode):
+        return errno.EINVAL
+    # /proc/self is process 1 here, which a link of the agent's must not lead to.
+    own = os.readlink(f"/proc/self/fd/{fd}").startswith("/proc/1/")
+    return errno.EACCES if own else 0
+
+
+def make_folders(path: str) -> None:
+    """Make a folder, and the missing ones above it; there may be others at work on them."""
+    missing = []
+    while True:
+        try:
+            folder = sc.open_plainly(path, os.O_PATH | os.O_DIRECTORY)
+            break
+        except FileNotFoundError:
+            path, _, name = path.rstrip("/").rpartition("/")
+            path = path or "/"
+            missing.append(name)
+    try:
+        for name in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+            flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            below = os.open(name, flags, dir_fd=folder)
+            os.close(folder)
+            folder = below
+    finally:
+        os.close(folder)
+
+
+def remove_shared_memory(inside: Inside) -> None:
+    """Remove System V memory, queues and semaphores, which outlive those who made them."""
+    for kind, owner in (("shm", 7), ("msg", 7), ("sem", 4)):
+        with suppress(FileNotFoundError), open(f"/proc/sysvipc/{kind}") as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                user = User(int(fields[owner]), int(fields[owner + 1]))
+                number = int(fields[1])
+                with suppress(OSError):
+                    as_user(inside, user, partial(sc.remove_ipc, kind, number))
+
+
+def candidates(name: bytes, env: Mapping[str, str]) -> list[bytes]:
+    """List the files that a program's name may mean: those that are there, of its search path."""
+    if b"/" in name:
+        return [name]
+    path = env.get("PATH", os.defpath)
+    found = [os.path.join(os.fsencode(folder) or b".", name) for folder in path.split(":")]
+    return [program for program in found if os.path.lexists(program)]
+
+
 def move_up(fd: int) -> int:
     """A copy of a descriptor, out of the way of the numbers that a caller asks for."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, wire.HIGH_FD)
@@ -181,12 +267,12 @@ def look_up_user(user: str, ids: int) -> User:
         LookupError: There is no such user.
     """
     first, _, second = user.partition(":")
-    uid, gid = (first, second) if first.isdigit() else _by_name(first)
-    if not uid.isdigit():
+    uid, gid = (first, second) if first.isdecimal() else _by_name(first)
+    if not uid.isdecimal():
         raise LookupError(f"the sandbox has no user {user!r}")
-    if not gid.isdigit():
+    if not gid.isdecimal():
         gid = uid
-    if int(uid) >= ids or int(gid) >= ids:
+    if max(len(uid), len(gid)) > _DIGITS or int(uid) >= ids or int(gid) >= ids:
         only = f"ids 0 to {ids - 1} are all that it has"
         raise LookupError(f"the sandbox cannot have user {user!r}: {only}")
     return User(int(uid), int(gid))

@@ -7,10 +7,11 @@ Each function raises `OSError` with the call's name, so that `doctor` can tell w
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -60,6 +61,7 @@ _MACHINE = platform.machine()
 # The calls newer than glibc's wrappers have one number on every architecture (since 5.1).
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
+_NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}.get(_MACHINE, -1)
 _NR_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, -1)
@@ -67,6 +69,9 @@ _NR_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(_MACHINE, -1)
 _NR_SETRESUID = {"x86_64": 117, "aarch64": 147}.get(_MACHINE, -1)
 _NR_SETRESGID = {"x86_64": 119, "aarch64": 149}.get(_MACHINE, -1)
 _SIGCHLD = 17
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
+_IPC_RMID = 0
+_SPAWN_FLAGS = 0x04 | 0x08 | 0x80  # SETSIGDEF, SETSIGMASK, SETSID
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
@@ -132,6 +137,29 @@ def open_tree(path: str, recursive: bool = False) -> int:
     return _check(_syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
 
 
+def open_plainly(path: str, flags: int, mode: int = 0) -> int:
+    """`open`, but for what only links of /proc lead to: another process's files and folders."""
+    return _openat2(AT_FDCWD, path, flags, mode, _RESOLVE_NO_MAGICLINKS)
+
+
+def open_below(folder: int, path: str) -> int:
+    """Open for reading what lies below the folder of a descriptor, with no link on the way."""
+    return _openat2(folder, path, os.O_RDONLY, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH)
+
+
+def _openat2(folder: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)
+    name = os.fsencode(path)
+    while True:
+        fd: int = _syscall(_NR_OPENAT2, folder, name, how, len(how))
+        if fd >= 0 or ctypes.get_errno() != errno.EINTR:
+            break
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return fd
+
+
 def move_mount(fd: int, target: str) -> None:
     """Attach the detached mount `fd` at `target`."""
     _check(
@@ -178,6 +206,56 @@ def set_seccomp(program: bytes) -> None:
         struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     )
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp")
+
+
+def spawn(
+    program: bytes, argv: Sequence[bytes], env: Sequence[bytes], given: Mapping[int, int]
+) -> int:
+    """Start a program in a session of its own, with default signals: its pid.
+
+    Other threads of Python run meanwhile, unlike with `subprocess`: the program may be stopped by
+    somebody before it has begun, and this thread with it.
+
+    Args:
+        program: Where it is.
+        argv: Its arguments, its name among them.
+        env: Its environment, as ``NAME=value``.
+        given: Its descriptors, by the numbers that it has them by; all others are to be
+            close-on-exec.
+
+    Raises:
+        OSError: It cannot be executed.
+    """
+    pid = ctypes.c_int()
+    actions, attributes = ctypes.create_string_buffer(512), ctypes.create_string_buffer(1024)
+    signals = ctypes.create_string_buffer(128)
+    _libc.posix_spawn_file_actions_init(actions)
+    _libc.posix_spawnattr_init(attributes)
+    try:
+        for number, fd in given.items():
+            _libc.posix_spawn_file_actions_adddup2(actions, fd, number)
+        _libc.posix_spawnattr_setflags(attributes, _SPAWN_FLAGS)
+        _libc.sigemptyset(signals)
+        _libc.posix_spawnattr_setsigmask(attributes, signals)
+        _libc.sigfillset(signals)
+        _libc.posix_spawnattr_setsigdefault(attributes, signals)
+        arguments = (ctypes.c_char_p * (len(argv) + 1))(*argv)
+        variables = (ctypes.c_char_p * (len(env) + 1))(*env)
+        number = _libc.posix_spawn(
+            ctypes.byref(pid), program, actions, attributes, arguments, variables
+        )
+    finally:
+        _libc.posix_spawn_file_actions_destroy(actions)
+        _libc.posix_spawnattr_destroy(attributes)
+    if number:
+        raise OSError(number, os.strerror(number))
+    return pid.value
+
+
+def remove_ipc(kind: str, number: int) -> None:
+    """Remove a System V object: ``shm``, ``msg`` or ``sem``."""
+    arguments = (number, 0, _IPC_RMID) if kind == "sem" else (number, _IPC_RMID, 0)
+    _check(getattr(_libc, f"{kind}ctl")(*arguments), f"{kind}ctl")
 
 
 def capset(effective: int, permitted: int, inheritable: int) -> None:

@@ -6,6 +6,7 @@ A message too large for a packet (a 1 MiB argument list) travels in a memory fil
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -36,6 +37,10 @@ def keep_only(sock: socket.socket) -> socket.socket:
     os.dup2(os.dup2(sock.detach(), HIGH_FD), 3, inheritable=False)
     os.closerange(4, 65536)
     return socket.socket(fileno=3)
+
+
+class TruncatedError(OSError):
+    """A message came without its descriptors: this process may open no more."""
 
 
 def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
@@ -70,16 +75,21 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
     Raises:
         EOFError: The other end closed.
+        TruncatedError: Its descriptors are too many for this process. It is lost.
         OSError: For instance a time-out set on the socket.
     """
     # Not `socket.recv_fds`: it forgets the flags that it is given.
     space = socket.CMSG_SPACE(MAX_FDS * _FD_BYTES)
-    data, ancillary, _, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, flags, _ = sock.recvmsg(_PACKET, space, socket.MSG_CMSG_CLOEXEC)
     received = array("i")
     for level, kind, item in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             received.frombytes(item[: len(item) - len(item) % _FD_BYTES])
     fds = received.tolist()
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise TruncatedError(errno.EMFILE, os.strerror(errno.EMFILE))
     if not data:
         raise EOFError("the other end closed")
     body = data[1:]
