@@ -17,6 +17,8 @@ PROCESS = NATIVE + "process.py"
 LAYERS = NATIVE + "layers.py"
 IDENTITY = NATIVE + "identity.py"
 SECCOMP = NATIVE + "seccomp.py"
+CLIENT = NATIVE + "client.py"
+INSIDE = NATIVE + "inside.py"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ DEFENCES = [
         "    sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)\n", "",
     ),
     Defence(
-        # Each of the three suffices.
+        # Each of the two suffices.
         "capabilities", "escape",
         (
             Edit(
@@ -113,7 +115,6 @@ DEFENCES = [
                 "    sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)\n", "",
             ),
             Edit(NATIVE + "inside.py", "            sc.capset(kept, kept, kept)\n", ""),
-            Edit(NATIVE + "inside.py", "        sc.capset(kept, inside.rights, kept)\n", ""),
         ),
     ),
     _one(
@@ -240,7 +241,8 @@ DEFENCES = [
         (
             Edit(
                 LAUNCH,
-                '    limit_processes(max(limits["processes"], 2) + (0 if own else 1))\n', "",
+                '    limit_processes(max(limits["processes"], 2) + (0 if own else OWN_THREADS))\n',
+                "",
             ),
             Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""),
             Edit(CGROUP, '            _write(folder + "/pids.max", str(processes))\n', ""),
@@ -316,5 +318,106 @@ DEFENCES = [
         "    # A change of credentials clears it.\n"
         "    sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)\n", "",
         needs_root=True,
+    ),
+    _one(
+        "private_layers", "host leak", "intercode/rights.py",
+        "    mode = 0o700 if user is None else 0o710\n", "    mode = 0o755\n",
+    ),
+    _one(
+        "no_setuid_on_disk", "escape", NATIVE + "archive.py",
+        "info.mode & ~_SPECIAL_BITS", "info.mode",
+    ),
+    _one(
+        "read_only_cache", "self DoS", "intercode/sandbox/images/cache.py",
+        "                if not os.access(folder, os.W_OK):", "                if False:",
+        needs_root=True,
+    ),
+    _one(
+        "bounded_paths", "host DoS", NATIVE + "diff.py",
+        "        if self.room < 0:\n", "        if False:\n",
+    ),
+    _one(
+        "sockets_with_two_names", "self DoS", NATIVE + "archive.py",
+        "        if stat.S_ISSOCK(st.st_mode):\n", "        if False:\n",
+    ),
+    _one(
+        "magic_links", "escape", NATIVE + "syscalls.py",
+        "_RESOLVE_BENEATH = 0x02, ", "_RESOLVE_BENEATH = 0x00, ",
+    ),
+    _one(
+        "files_of_process_1", "host leak", INSIDE,
+        "    return errno.EACCES if own else 0\n", "    return 0\n",
+    ),
+    _one(
+        "paths_in_workers", "host leak", SPAWNER,
+        "        self.layers.names.clear()\n", "",
+    ),
+    Defence(
+        "close_kills", "host DoS",
+        (
+            Edit(
+                CLIENT,
+                "signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)", "pass",
+            ),
+            # No defence: so that it is soon told.
+            Edit(CLIENT, "_END_SECONDS = 30.0", "_END_SECONDS = 1.0"),
+        ),
+    ),
+    Defence(
+        "forks_do_not_delay", "host DoS",
+        (
+            Edit(CLIENT, "self.socket.shutdown(socket.SHUT_RDWR)", "pass"),
+            Edit(CLIENT, "_START_SECONDS = 30.0", "_START_SECONDS = 8.0"),
+        ),
+    ),
+    _one(
+        "owner_is_watched", "host DoS", SPAWNER,
+        "        self.poll.register(self.owner, select.POLLIN)\n", "",
+    ),
+    _one(
+        "forks_disown", "peer DoS", "intercode/sandbox/ownership.py",
+        "os.register_at_fork(after_in_child=_disown_all)\n", "",
+    ),
+    _one(
+        "finalizers_of_forks", "peer DoS", "intercode/sandbox/ownership.py",
+        "    if os.getpid() == pid:\n", "    if True:\n",
+    ),
+    _one(
+        "signals_of_the_caller", "self DoS", CLIENT,
+        "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", "",
+    ),
+    _one(
+        "few_descriptors", "self DoS", CLIENT,
+        "    if wanted < _FEWEST_OPEN_FILES:\n", "    if False:\n",
+    ),
+    _one(
+        "shared_memory", "host DoS", INIT,
+        "            inside.remove_shared_memory(self.inside)\n", "            pass\n",
+    ),
+    Defence(
+        "vfork_is_not_awaited", "self DoS",
+        (
+            Edit(INSIDE, "        elif now > since + _STUCK_SECONDS:\n", "        elif False:\n"),
+            Edit(NATIVE + "sandbox.py", "_FILES_SECONDS = 60.0", "_FILES_SECONDS = 2.0"),
+        ),
+    ),
+    _one(
+        "cgroups_of_the_killed", "host DoS", CLIENT,
+        "            cgroup.remove_all(self.name)\n", "            pass\n",
+        needs_root=True,
+    ),
+    _one(
+        "answers_to_one_question", "self DoS", NATIVE + "sandbox.py",
+        "                if not answered:\n                    # Also",
+        "                if False:\n                    # Also",
+    ),
+    _one(
+        "failures_of_process_1", "self DoS", INIT,
+        "        except Exception as error:  # noqa: BLE001 - an agent",
+        "        except OSError as error:  #",
+    ),
+    _one(
+        "processes_without_a_first_thread", "self DoS", INSIDE,
+        " or len(_threads(int(pid))) > 1\n", "\n",
     ),
 ]  # fmt: skip

@@ -6,8 +6,36 @@ import gc
 import os
 import signal
 import socket
+import sys
 
-MODULES = {"gc": gc, "os": os, "signal": signal, "socket": socket}
+
+def mentions(*parts: str) -> list[str]:
+    """Texts with `parts` in a row, of all that can be reached from here; not from the question."""
+    wanted = "".join(parts)
+    gc.unfreeze()
+    frame = sys._getframe(2)  # above who asks
+    pending = [*gc.get_objects()]
+    while frame is not None:
+        pending += [frame.f_locals, frame.f_globals]
+        frame = frame.f_back
+    seen = {id(pending): pending}  # kept, or another would get the same id
+    found = []
+    while pending:
+        thing = pending.pop()
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, (str, bytes)):
+            text = thing if isinstance(thing, str) else thing.decode("latin-1")
+            if wanted in text and thing is not wanted:
+                found.append(text)
+        else:
+            # Of a dict with texts for keys, the collector looks at the values only.
+            pending += [*gc.get_referents(thing), *(thing if isinstance(thing, dict) else ())]
+    return found
+
+
+MODULES = {"gc": gc, "mentions": mentions, "os": os, "signal": signal, "socket": socket}
 
 
 def main(channel: socket.socket) -> None:

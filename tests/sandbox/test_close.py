@@ -1,0 +1,349 @@
+"""What `close()` means: all that ran has ended, and nobody else's end, or fork, matters."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from intercode.sandbox import Provider, Sandbox
+from intercode.sandbox.native import cgroup, inside
+from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.ownership import when_gone
+from waiting import eventually, new_marker, sleepers
+
+from . import Run, Start, not_for_docker
+
+pytestmark = pytest.mark.ordinary
+
+VFORK = """
+my ($clone, $getpid, $kill) = `uname -m` =~ /aarch64/ ? (220, 172, 129) : (56, 39, 62);
+if (syscall($clone, 0x4111 + %d, 0, 0, 0, 0) == 0) { syscall($kill, syscall($getpid), 19) }
+"""
+"""A child that has its parent's memory stops: CLONE_VFORK, CLONE_VM, SIGCHLD, SIGSTOP."""
+CLONE_PARENT = 0x8000
+
+
+def stopped_pair(sandbox: Sandbox, flags: int = 0) -> None:
+    sandbox.popen(["perl", "-e", VFORK % flags], channels={})
+    look = ["bash", "-c", "cat /proc/[0-9]*/stat"]
+    assert eventually(lambda: b"(perl) T" in sandbox.exec(look).stdout)
+
+
+def process_1(marker: str) -> int:
+    """The parent of the only sleeper, as the machine sees it."""
+    stat = Path(f"/proc/{sleepers(marker)[0]}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+# -- everything has ended ------------------------------------------------------------------------
+
+
+@pytest.mark.attack(8)
+@pytest.mark.defends("host DoS")
+@pytest.mark.parametrize("hold", ["nothing", "process 1 stands still", "vfork", "many"])
+def test_when_it_returns_all_has_ended(start: Start, provider: Provider, hold: str) -> None:
+    not_for_docker(provider, "the engine ends a container")
+    sandbox, marker = start(), new_marker()
+    sandbox.popen(["sleep", marker], channels={})
+    assert eventually(lambda: sleepers(marker))
+    if hold == "process 1 stands still":
+        os.kill(process_1(marker), signal.SIGSTOP)
+    elif hold == "vfork":
+        stopped_pair(sandbox)
+    elif hold == "many":
+        sandbox.exec(["bash", "-c", "for i in {1..100}; do setsid -f sleep $0; done", marker])
+    sandbox.close()
+    assert sleepers(marker) == []
+
+
+def test_a_provider_that_is_closed_has_ended_all(provider: Provider) -> None:
+    not_for_docker(provider, "the engine ends a container")
+    marker = new_marker()
+    with closing(NativeProvider()) as own:
+        boxes = [own.start() for _ in range(5)]
+        for box in boxes:
+            box.popen(["sleep", marker], channels={})
+        assert eventually(lambda: len(sleepers(marker)) == 5)
+    assert sleepers(marker) == []
+
+
+@pytest.mark.attack(33)
+@pytest.mark.defends("host DoS")
+def test_shared_memory_goes_with_its_processes(sandbox: Sandbox, sh: Run) -> None:
+    other = os.geteuid() == 0
+    for user in ("0", "1000") if other else ("0",):
+        made = sandbox.exec(["ipcmk", "-M", "1000000", "-S", "2", "-Q"], user=user)
+        assert made.ok, made
+    count = "cat /proc/sysvipc/{shm,sem,msg} | grep -vc key"
+    assert int(sh(count).stdout) == (6 if other else 3)
+    sandbox.kill()
+    assert int(sh(count).stdout) == 0
+
+
+@pytest.mark.attack(34)
+@pytest.mark.defends("self DoS")
+@pytest.mark.parametrize("flags", [0, CLONE_PARENT])
+def test_who_waits_for_a_stopped_child_is_not_waited_for(flags: int) -> None:
+    """With a patience that the test would not survive."""
+    patient = (str(Path(__file__).parent),)
+    with closing(NativeProvider(preload=("patient",), path=patient)) as provider:
+        sandbox = provider.start()
+        stopped_pair(sandbox, flags)
+        assert sandbox.changes() == []
+        sandbox.snapshot().delete()
+
+
+def test_what_makes_that_wait_is_not_still(sandbox: Sandbox, sh: Run) -> None:
+    """A writer that had begun is waited for: see test_snapshot's writer at work."""
+    assert inside._STUCK_SECONDS < inside._STILL_SECONDS
+    assert sh("true").ok
+
+
+def test_a_program_that_is_stopped_before_it_begins(sandbox: Sandbox) -> None:
+    """It has its user by then, whom other programs may signal."""
+    stop = "while (1) { kill STOP => grep { $_ > 1 && $_ != $$ } map { m{(\\d+)} } </proc/[0-9]*> }"
+    stopper = sandbox.popen(["perl", "-e", stop], channels={})
+    for _ in range(20):
+        started = sandbox.popen(["true"], channels={})
+        sandbox.kill(keep=[stopper.pid])
+        assert eventually(lambda started=started: started.poll() is not None)
+        started.close()
+    stopper.close()
+    assert sandbox.exec(["true"]).ok
+
+
+@pytest.mark.attack(39)
+@pytest.mark.defends("host DoS")
+def test_no_cgroup_outlives_a_spawner_that_was_killed() -> None:
+    with closing(NativeProvider()) as provider:
+        sandboxes = [provider.start() for _ in range(3)]
+        spawner = provider._running()
+        folders = [Path(parent, cgroup.PREFIX + spawner.name) for _, parent in cgroup.parents()]
+        assert os.geteuid() != 0 or any(folder.is_dir() for folder in folders)
+        spawner.process.kill()
+        spawner.process.wait()
+        provider.start().close()
+        assert not any(folder.exists() for folder in folders)
+        for sandbox in sandboxes:
+            sandbox.close()
+
+
+# -- forks of the caller, and what it does with signals ------------------------------------------
+
+CALLER = """
+import ctypes, os, signal, sys, time
+from intercode.envs.bash import BashEnv
+from intercode.errors import InterCodeError, SandboxClosedError
+from intercode.sandbox import get_provider
+from intercode.task import Dataset, Task
+marker = sys.argv[1]
+def begin():
+    global provider, box
+    provider = get_provider()
+    box = provider.start()
+    box.exec(["bash", "-c", "setsid -f sleep $0", marker])
+def fork(raw):
+    return ctypes.CDLL(None).fork() if raw else os.fork()
+"""
+
+
+def run(program: str, marker: str = "0", **options: object) -> subprocess.CompletedProcess[str]:
+    """A program after CALLER's lines. It ends well, and in time."""
+    return subprocess.run(
+        [sys.executable, "-c", CALLER + program, marker],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    name = new_marker()
+    yield name
+    for pid in sleepers(name):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.attack(18)
+@pytest.mark.defends("host DoS")
+@pytest.mark.parametrize("raw", [False, True], ids=["fork", "a fork that runs no Python"])
+def test_a_fork_of_the_caller_does_not_delay_it(raw: bool, marker: str) -> None:
+    program = f"""
+begin()
+child = fork({raw})
+if child == 0:
+    os.read(0, 1)
+    os._exit(0)
+def late(*_):
+    print("late"); os.kill(child, 9); os._exit(1)
+signal.signal(signal.SIGALRM, late)
+import intercode.sandbox.native.client as client
+client._START_SECONDS = client._END_SECONDS = 10_000
+signal.alarm(60)
+provider.close()
+signal.alarm(0)
+os.kill(child, 9)
+print("closed")
+"""
+    read, write = os.pipe()
+    try:
+        done = run(program, marker, stdin=read)
+    finally:
+        os.close(read)
+        os.close(write)
+    assert done.stdout == "closed\n", done
+    assert sleepers(marker) == []
+
+
+@pytest.mark.attack(18)
+@pytest.mark.defends("host DoS")
+@pytest.mark.parametrize("raw", [False, True], ids=["fork", "a fork that runs no Python"])
+def test_a_fork_of_the_caller_does_not_keep_it_alive(raw: bool, marker: str) -> None:
+    """The caller is killed, and its child lives on."""
+    program = f"""
+begin()
+child = fork({raw})
+if child == 0:
+    os.read(0, 1)
+    os._exit(0)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    read, write = os.pipe()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", CALLER + program, marker], stdin=read, stdout=subprocess.PIPE
+        ) as caller:
+            assert caller.stdout is not None
+            child = int(caller.stdout.readline())
+            caller.wait()
+            assert eventually(lambda: not sleepers(marker))
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.attack(19)
+@pytest.mark.defends("peer DoS")
+def test_a_fork_leaves_its_parents_things_alone(marker: str) -> None:
+    program = """
+begin()
+box.write_file("/x", b"y")
+saved = box.snapshot()
+shell = box.popen(["bash"], channels={0: "r"})
+if (child := os.fork()) == 0:
+    for use in (box.changes, lambda: box.exec(["true"]), lambda: box.read_file("/x")):
+        try:
+            use()
+        except SandboxClosedError:
+            continue
+        os._exit(3)
+    os.write(shell.fds[0], b"rm /x\\n")
+    shell.close()
+    box.close()
+    del box, shell
+    own = provider.start("host")
+    ok = own.exec(["true"]).ok
+    own.close()
+    sys.exit(0 if ok else 4)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+os.write(shell.fds[0], b"echo parent; exit 7\\n")
+said = os.read(shell.fds[1], 100)
+print(code, box.read_file("/x"), box.processes() != [], said)
+print(provider.start(saved).read_file("/x"), len(saved.image.layers))
+provider.close()
+"""
+    done = run(program, marker)
+    assert done.stdout == "0 b'y' True b'parent\\n'\nb'y' 2\n", done
+
+
+def test_an_environment_goes_on_in_a_fork(marker: str) -> None:
+    """As where a trainer forks its workers: the child has sandboxes of its own."""
+    program = """
+env = BashEnv(Dataset([Task("a", "?", gold=("true",))]), image="host")
+env.reset()
+env.step("echo parent > /tmp/x")
+if (child := os.fork()) == 0:
+    try:
+        env.step("echo child > /tmp/x")
+    except InterCodeError:
+        pass
+    env.reset()
+    code = 0 if "No such" in env.step("cat /tmp/x")[0] else 5
+    env.close()
+    sys.exit(code)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), env.step("cat /tmp/x")[0])
+env.close()
+"""
+    done = run(program, marker)
+    assert done.stdout == "0 parent\n\n", done
+
+
+@pytest.mark.attack(20)
+@pytest.mark.defends("self DoS")
+@pytest.mark.parametrize("how", ["blocked", "ignored"])
+def test_a_caller_that_does_not_hear_of_its_children(how: str) -> None:
+    mute = {
+        "blocked": "signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())",
+        "ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    }[how]
+    program = f"""
+{mute}
+begin()
+done = box.exec(["grep", "^Sig[BI]", "/proc/self/status"])
+own = 3 << 31  # the C library's, of what it starts
+masks = [int(line.split()[1], 16) & ~own for line in done.stdout.splitlines()]
+print(done.exit_code, done.timed_out, masks)
+provider.close()
+"""
+    assert run(program).stdout == "0 False [0, 0]\n"
+
+
+@pytest.mark.attack(21)
+@pytest.mark.defends("self DoS")
+def test_few_descriptors_are_told_of_or_suffice() -> None:
+    program = """
+import resource
+def limited(most):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+limited(1024)
+begin()
+programs = [box.popen(["cat"], channels={0: "r"}) for _ in range(60)]
+print(box.exec(["echo", "x"]).stdout, all(p.poll() is None for p in programs))
+provider.close()
+limited(256)
+from intercode.sandbox.native.provider import NativeProvider
+try:
+    NativeProvider().start()
+except InterCodeError as error:
+    print(type(error).__name__, error.fix, "256" in str(error))
+"""
+    done = run(program)
+    assert done.stdout == "b'x\\n' True\nSandboxUnavailableError ulimit -n 1024 True\n", done
+
+
+def test_work_is_done_by_its_owner_alone() -> None:
+    class Thing:
+        pass
+
+    done: list[int] = []
+    thing = Thing()
+    when_gone(thing, done.append, 1)
+    child = os.fork()
+    if child == 0:
+        del thing
+        os._exit(len(done))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    del thing
+    assert done == [1]

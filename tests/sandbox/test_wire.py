@@ -1,0 +1,165 @@
+"""Whatever happens to process 1, or between a question and its answer, is told as what it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from intercode.errors import SandboxClosedError, SandboxError
+from intercode.sandbox import Provider, Sandbox
+from intercode.sandbox.native import wire
+from intercode.sandbox.native.sandbox import NativeSandbox
+from waiting import eventually
+
+from . import Run, Start, not_for_docker
+
+pytestmark = pytest.mark.ordinary
+
+
+@pytest.mark.attack(3)
+@pytest.mark.defends("self DoS")
+@pytest.mark.parametrize(
+    "request_", [{"op": "nonsense"}, {"op": "processes", "more": 1}, {"op": "open", "path": 7}]
+)
+def test_every_failure_of_process_1_is_an_answer(
+    sandbox: NativeSandbox, request_: dict[str, object]
+) -> None:
+    with pytest.raises(SandboxError):
+        sandbox._request(request_)
+    assert sandbox.exec(["echo", "x"]).stdout == b"x\n"
+
+
+@pytest.mark.attack(3)
+@pytest.mark.parametrize(
+    "line", ["u:x:1:" + "9" * 30, "u:x:" + "9" * 5000 + ":1", "u:x:²:1", "u:x:-1:-1", "u:x"]
+)
+def test_accounts_of_the_agents(sandbox: Sandbox, line: str) -> None:
+    sandbox.write_file("/etc/passwd", line.encode())
+    with pytest.raises(LookupError, match="user"):
+        sandbox.exec(["true"], user="u")
+    with pytest.raises(LookupError, match="user"):
+        sandbox.exec(["true"], user="9" * 5000)
+    assert sandbox.exec(["true"]).ok
+
+
+@pytest.mark.attack(3)
+@pytest.mark.defends("self DoS")
+def test_memory_that_process_1_does_not_have(start: Start, provider: Provider) -> None:
+    """20,000 names in one folder are more than it can list."""
+    not_for_docker(provider, "there its memory is its own")
+    sandbox = start(memory=32 << 20)
+    script = 'for (1 .. 60_000) { open my $f, ">", "x" x 240 . $_ or last }'
+    sandbox.exec(["perl", "-e", script], cwd="/tmp")
+    with pytest.raises(SandboxError):
+        sandbox.changes()
+    assert sandbox.exec(["true"]).ok
+
+
+@pytest.mark.attack(7)
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, ZeroDivisionError])
+def test_an_interrupted_question(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, interruption: type[BaseException]
+) -> None:
+    """As by Ctrl-C, or by a handler that raises: nobody gets the answer to another question."""
+    sandbox.write_file("/tmp/a", b"a")
+    sandbox.write_file("/tmp/b", b"b")
+
+    def interrupted(*_: object) -> None:
+        raise interruption
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "receive", interrupted)
+        with pytest.raises(interruption):
+            sandbox.read_file("/tmp/a")
+    with pytest.raises(SandboxClosedError):
+        sandbox.read_file("/tmp/b")
+    sandbox.close()
+
+
+@pytest.mark.attack(7)
+def test_alarms_that_raise(start: Start) -> None:
+    """Whenever they come, what is read is what was asked for."""
+
+    class AlarmError(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise AlarmError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    wrong, rung = [], 0
+    try:
+        for attempt in range(12):
+            sandbox = start()
+            for name in ("a", "b"):
+                sandbox.write_file(f"/tmp/{name}", name.encode())
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.001 + attempt * 0.0003)
+                while True:
+                    wrong += [n for n in "ab" if sandbox.read_file(f"/tmp/{n}") != n.encode()]
+            except (AlarmError, SandboxError):
+                rung += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            with suppress(SandboxClosedError):
+                assert sandbox.read_file("/tmp/b") == b"b"
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert wrong == [] and rung == 12
+
+
+@pytest.mark.attack(21)
+def test_what_fails_for_want_of_ours_is_no_exit_code(
+    provider: Provider, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here process 1 has no descriptor left."""
+    not_for_docker(provider, "it is about the program's start")
+    sandbox = start(open_files=512, processes=1000)
+    held = []
+    try:
+        with pytest.raises(SandboxError):
+            while len(held) < 5000:
+                held += [sandbox.popen(["sleep", "1000"], channels={})]
+        assert len(held) > 50
+    finally:
+        sandbox.close()
+        for process in held:
+            process.close()
+
+
+@pytest.mark.attack(22)
+@pytest.mark.defends("self DoS")
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_process_without_its_first_thread(sandbox: Sandbox, sh: Run, keep: bool) -> None:
+    """The kernel calls it a zombie, and it goes on."""
+    program = """
+import ctypes, threading
+def work():
+    while True:
+        with open("/tmp/count", "a") as file:
+            file.write("x")
+threading.Thread(target=work).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    other = sandbox.popen(["sleep", "1000"], channels={})
+    hidden = sandbox.popen(["/usr/bin/python3", "-c", program], channels={})
+    state = ["grep", "State", f"/proc/{hidden.pid}/status"]
+    assert eventually(lambda: b"zombie" in sandbox.exec(state).stdout)
+    assert hidden.pid in sandbox.processes()
+    sandbox.kill(keep=[other.pid] if keep else [])
+    assert hidden.pid not in sandbox.processes()
+    assert (other.pid in sandbox.processes()) is keep
+    size = sh("stat -c %s /tmp/count").stdout
+    assert sh("sync; stat -c %s /tmp/count").stdout == size
+
+
+def test_all_of_a_kill_is_seen(sandbox: Sandbox) -> None:
+    """What its first thread has left is frozen, too."""
+    ended: Callable[[], bool] = lambda: sandbox.processes() == []  # noqa: E731
+    sandbox.popen(["sleep", "1000"], channels={})
+    assert sandbox.kill() == 1 and ended()
+    assert os.getpid() not in sandbox.processes()
