@@ -23,7 +23,14 @@ pytestmark = pytest.mark.ordinary
 @pytest.mark.attack(3)
 @pytest.mark.defends("self DoS")
 @pytest.mark.parametrize(
-    "request_", [{"op": "nonsense"}, {"op": "processes", "more": 1}, {"op": "open", "path": 7}]
+    "request_",
+    [
+        {"op": "nonsense"},
+        {"op": "processes", "more": 1},
+        {"op": "open", "path": 7},
+        {"op": "archive", "timeout": -1},
+        {"op": "spawn"},
+    ],
 )
 def test_every_failure_of_process_1_is_an_answer(
     sandbox: NativeSandbox, request_: dict[str, object]

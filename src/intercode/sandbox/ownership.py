@@ -1,4 +1,4 @@
-"""Whose things are: the process's that made them, until it ends; never those of a fork of it."""
+"""Ownership: sandboxes and their files belong to the process that made them, never to its forks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from intercode.sandbox.base import Provider
 
 
 class Owned(Protocol):
-    """Something that a forked process must not speak for."""
+    """A resource that a forked process must not use in its parent's name."""
 
     def disown(self) -> None:
-        """In a fork: let go of it, so that nothing done here reaches it."""
+        """Let go of it, in a fork, so that nothing done there reaches it."""
 
 
 _owned: weakref.WeakSet[Owned] = weakref.WeakSet()
 
 
 def disown_in_forks(thing: Owned) -> None:
-    """Have every forked process let go of a thing that stays this process's.
+    """Register a resource that every forked process is to let go of.
 
     A fork that kept descriptors would also hide from the other end that this process has ended.
     """
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_disown_all)
 def when_gone(
     thing: object, work: Callable[..., object], *arguments: Any
 ) -> weakref.finalize[..., Any]:
-    """Have some work done when an object is gone, or this process ends; never by a fork of it."""
+    """Register work for when an object is gone, or this process ends; a fork never does it."""
     return weakref.finalize(thing, _if_owner, os.getpid(), work, arguments)
 
 

@@ -86,7 +86,7 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
 
 
 class Bounds:
-    """How much may be found in a tree, whoever made it, and how long that may take.
+    """Limits of a walk over a tree that an agent has made: bytes of paths, and time.
 
     Args:
         timeout: In seconds.
@@ -97,7 +97,7 @@ class Bounds:
         self.room = MOST_BYTES
 
     def count(self, path: str) -> None:
-        """Have found a path.
+        """Count a path that was found.
 
         Raises:
             OSError: These are too many, or too long.
@@ -108,7 +108,7 @@ class Bounds:
             raise OSError(errno.EOVERFLOW, message)
 
     def check_time(self) -> None:
-        """Go on only if there is time.
+        """Check that there is time left.
 
         Raises:
             TimeoutError: The time is up.

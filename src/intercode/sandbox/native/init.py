@@ -35,7 +35,8 @@ def _failure(error: Exception) -> dict[str, Any]:
     """An error as a reply."""
     reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
     if isinstance(error, OSError):
-        path = os.fsdecode(error.filename) if error.filename else ""
+        # A descriptor, where it is not a path, is no business of the caller's.
+        path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
         said = error.strerror or str(error)
         reply |= {"errno": error.errno or errno.EIO, "error": said, "path": path}
     return reply

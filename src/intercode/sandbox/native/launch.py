@@ -177,7 +177,7 @@ def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> 
     for name in spec["layers"]:
         copy = _own_copy(name, idmap)
         if name in spec["special"]:
-            layers.append(_special_modes(f"x/s{name}", copy, spec["special"][name]))
+            layers.append(_special_modes(f"x/s{name}", copy, spec["special"][name], limits))
         layers.append(copy)
     image = layers[0]
     if len(layers) > 1:
@@ -242,20 +242,23 @@ def _own_copy(name: str, idmap: int | None) -> str:
     return f"x/{name}"
 
 
-def _special_modes(folder: str, layer: str, special: list[tuple[str, int]]) -> str:
+def _special_modes(
+    folder: str, layer: str, special: list[tuple[str, int]], limits: dict[str, Any]
+) -> str:
     """Make a layer of copies of some files of another one, with modes that no disk is to have.
 
-    Those of the first so many, and so large, files: an agent may have made any number of them.
+    Those of the first so many, and so large, files: an agent may have made any number of them, and
+    they take of the room that the sandbox has.
 
     Returns:
         Its name.
     """
     os.mkdir(folder)
-    room = _SPECIAL_BYTES
+    room = min(_SPECIAL_BYTES, limits["disk"] // 4)
     above: dict[str, None] = {"": None}
     here = os.open(layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for path, mode in special[:_SPECIAL_FILES]:
+        for path, mode in special[: min(_SPECIAL_FILES, limits["files"] // 4)]:
             with open(sc.open_below(here, path), "rb") as file:
                 status = os.fstat(file.fileno())
                 room -= status.st_size

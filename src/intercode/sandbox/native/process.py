@@ -76,7 +76,7 @@ class NativeProcess:
             os.close(fd)
 
     def disown(self) -> None:
-        """See `ownership.Owned`. Who knows the numbers finds nothing behind them."""
+        """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
         if not self._closed:
             nothing = os.memfd_create("nothing", os.MFD_CLOEXEC)
             for fd in (*self._fds.values(), self._exit_fd):

@@ -138,12 +138,12 @@ def open_tree(path: str, recursive: bool = False) -> int:
 
 
 def open_plainly(path: str, flags: int, mode: int = 0) -> int:
-    """`open`, but for what only links of /proc lead to: another process's files and folders."""
+    """Open a path, but follow no link of /proc that leads to a process's open file or folder."""
     return _openat2(AT_FDCWD, path, flags, mode, _RESOLVE_NO_MAGICLINKS)
 
 
 def open_below(folder: int, path: str) -> int:
-    """Open for reading what lies below the folder of a descriptor, with no link on the way."""
+    """Open a file for reading that lies below the folder of a descriptor; follow no link."""
     return _openat2(folder, path, os.O_RDONLY, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH)
 
 
@@ -213,8 +213,8 @@ def spawn(
 ) -> int:
     """Start a program in a session of its own, with default signals: its pid.
 
-    Other threads of Python run meanwhile, unlike with `subprocess`: the program may be stopped by
-    somebody before it has begun, and this thread with it.
+    Other threads of Python run meanwhile, unlike with `subprocess`: a program that somebody stops
+    before it has begun would hold up all of them.
 
     Args:
         program: Where it is.
