@@ -167,9 +167,10 @@ def _remove_tree(folder: str) -> None:
 
 def _removed(folder: str) -> bool:
     try:
-        for entry in os.scandir(folder):
-            if entry.is_dir():
-                os.rmdir(entry.path)
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    os.rmdir(entry.path)
         os.rmdir(folder)
     except OSError:
         return not os.path.exists(folder)
