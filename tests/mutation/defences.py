@@ -367,7 +367,7 @@ DEFENCES = [
         "forks_do_not_delay", "host DoS",
         (
             Edit(CLIENT, "self.socket.shutdown(socket.SHUT_RDWR)", "pass"),
-            Edit(CLIENT, "_START_SECONDS = 30.0", "_START_SECONDS = 8.0"),
+            Edit(CLIENT, "_START_SECONDS = 30.0", "_START_SECONDS = 15.0"),
         ),
     ),
     _one(
