@@ -208,7 +208,7 @@ def finalizers_of_forks() -> bool:
 def signals_of_the_caller() -> bool:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
-        done = start().exec(["true"], timeout=20)  # allow limit: it would never end
+        done = start().exec(["true"], timeout=20)
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     return one_of(str(done.timed_out), holds="False", gone="True")
