@@ -5,6 +5,7 @@ Standard library only: the spawner loads it.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -65,7 +66,7 @@ def one_user() -> bool:
 def make_private(folder: Path) -> None:
     """Make a folder, if it is not there, that no other user of the machine can enter.
 
-    Where sandboxes have a user of their own, this one can: by the group, which is nobody else's.
+    Where sandboxes run as the stand-in, its group may pass through the folder.
 
     Raises:
         OSError: It cannot be made, or belongs to another.
@@ -74,6 +75,8 @@ def make_private(folder: Path) -> None:
     user = sandboxes_user()
     mode = 0o700 if user is None else 0o710
     status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     if stat.S_IMODE(status.st_mode) != mode or user not in (None, status.st_gid):
         if user is not None:
             with suppress(OSError):  # there is no such id: sandboxes will be refused, and why

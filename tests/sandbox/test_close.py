@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.native import cgroup, inside
+from intercode.sandbox.native import cgroup
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.ownership import when_gone
 from waiting import eventually, new_marker, sleepers
@@ -98,12 +98,6 @@ def test_who_waits_for_a_stopped_child_is_not_waited_for(flags: int) -> None:
         stopped_pair(sandbox, flags)
         assert sandbox.changes() == []
         sandbox.snapshot().delete()
-
-
-def test_what_makes_that_wait_is_not_still(sandbox: Sandbox, sh: Run) -> None:
-    """A writer that had begun is waited for: see test_snapshot's writer at work."""
-    assert inside._STUCK_SECONDS < inside._STILL_SECONDS
-    assert sh("true").ok
 
 
 def test_a_program_that_is_stopped_before_it_begins(sandbox: Sandbox) -> None:

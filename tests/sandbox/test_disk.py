@@ -94,12 +94,13 @@ def test_modes_that_a_disk_must_not_have_are_given_back(start: Start) -> None:
 def test_such_files_are_no_reason_not_to_start(start: Start) -> None:
     """However many, large, or hard to get to they are."""
     sandbox = start(disk=8 << 20, files=600)
-    make = "mkdir /a; cd /a; for i in {1..400}; do echo > $i; chmod 4711 $i; done; chmod 0 /a"
+    pipe = "mkdir /a; cd /a; mkfifo p; chmod 6755 p"
+    make = f"{pipe}; for i in {{1..400}}; do echo > $i; chmod 4711 $i; done; chmod 0 /a"
     big = "for i in {1..6}; do head -c 1000000 /dev/zero > /root/$i; chmod 4755 /root/$i; done"
     odd = "mkdir /root/$'\\xff'; echo > /root/$'\\xff'/$'\\n'; chmod 2755 /root/$'\\xff'/$'\\n'"
     assert sandbox.exec(["bash", "-c", f"{make}; {big}; {odd}"]).ok
     again = start(sandbox.snapshot(), disk=8 << 20, files=600)
-    assert again.exec(["bash", "-c", "chmod 700 /a; ls /a | wc -l"]).stdout == b"400\n"
+    assert again.exec(["bash", "-c", "chmod 700 /a; ls /a | wc -l"]).stdout == b"401\n"
     count = int(
         again.exec(["find", "/root", "-type", "f", "-size", "1000000c"]).stdout.count(b"\n")
     )

@@ -32,8 +32,11 @@ class Saved:
     def __init__(self, write: Callable[[int], None]) -> None:
         self.name = lease.name()
         self.folder = cache_root() / "snapshots" / self.name
-        make_private(self.folder.parent)
-        self.folder.mkdir(mode=0o700)
+        try:
+            make_private(self.folder.parent)
+            self.folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise SandboxError(f"the snapshot could not be saved: {error}") from error
         when_gone(self, shutil.rmtree, self.folder, True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._path = self.folder / "layer.tar"

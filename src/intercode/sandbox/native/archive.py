@@ -212,12 +212,12 @@ class _Reader:
     def set(self, target: Path, info: tarfile.TarInfo, now: float) -> None:
         """Give it its owner, mode and times."""
         if not 0 <= info.uid < ID_COUNT or not 0 <= info.gid < ID_COUNT:
-            raise tarfile.TarError(f"{info.name!r} belongs to nobody whom a sandbox may have")
+            raise tarfile.TarError(f"{info.name!r} has an owner whose id no sandbox can have")
         if self.owner:
             os.chown(target, info.uid, info.gid, follow_symlinks=False)
         if not info.issym() and not info.ischr():
             mode = info.mode if info.isdir() else info.mode & ~_SPECIAL_BITS
             target.chmod(mode)
-            if mode != info.mode:
+            if mode != info.mode and info.isreg():
                 self.special.append((info.name, info.mode))
         os.utime(target, (now, info.mtime), follow_symlinks=False)

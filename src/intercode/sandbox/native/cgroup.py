@@ -8,6 +8,7 @@ run's record say so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 
@@ -172,6 +173,6 @@ def _removed(folder: str) -> bool:
                 if entry.is_dir():
                     os.rmdir(entry.path)
         os.rmdir(folder)
-    except OSError:
-        return not os.path.exists(folder)
+    except OSError as error:
+        return error.errno != errno.EBUSY  # else it is gone, or not ours to remove
     return True

@@ -217,7 +217,7 @@ def _raise_open_files() -> None:
         fix = f"ulimit -n {_FEWEST_OPEN_FILES}"
         raise SandboxUnavailableError(
             f"this process may open only {wanted} descriptors, and sandboxes need "
-            f"{_FEWEST_OPEN_FILES}. To mend it: `{fix}`, as root where the limit is a hard one",
+            f"{_FEWEST_OPEN_FILES}. Raise the limit with `{fix}`; a hard limit only root can raise",
             fix,
         )
     if soft != resource.RLIM_INFINITY and soft < wanted:

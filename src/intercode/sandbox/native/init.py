@@ -96,7 +96,7 @@ class Init:
         try:
             wire.send(self.control, reply, to_send)
         except (OSError, MemoryError) as error:
-            # As where too many descriptors are on their way. Nobody is there: the loop will see it.
+            # For instance too many descriptors in flight. If the caller has gone, the loop sees it.
             with suppress(OSError):
                 wire.send(self.control, _failure(error))
         finally:

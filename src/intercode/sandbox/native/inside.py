@@ -138,7 +138,7 @@ def _runs(pid: str) -> bool:
 
 
 def _stat(folder: str) -> list[bytes]:
-    """What the kernel tells of a process or thread, from its state on."""
+    """The fields of a ``stat`` file of /proc, from the state on."""
     try:
         with open(f"{folder}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()

@@ -62,7 +62,7 @@ MASKED = (
 )
 """What Docker masks in /proc, and how the machine was started and is loaded."""
 _PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=64"
-_SPECIAL_FILES, _SPECIAL_BYTES = 256, 16 << 20
+_SPECIAL_BYTES = 16 << 20
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -247,8 +247,7 @@ def _special_modes(
 ) -> str:
     """Make a layer of copies of some files of another one, with modes that no disk is to have.
 
-    Those of the first so many, and so large, files: an agent may have made any number of them, and
-    they take of the room that the sandbox has.
+    The copies take room that the sandbox has: files beyond a quarter of it keep their plain modes.
 
     Returns:
         Its name.
@@ -258,7 +257,7 @@ def _special_modes(
     above: dict[str, None] = {"": None}
     here = os.open(layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for path, mode in special[: min(_SPECIAL_FILES, limits["files"] // 4)]:
+        for path, mode in special[: limits["files"] // 4]:
             with open(sc.open_below(here, path), "rb") as file:
                 status = os.fstat(file.fileno())
                 room -= status.st_size

@@ -17,6 +17,9 @@ from intercode.sandbox.images.base import digest_of
 from intercode.sandbox.native import archive, lease
 from intercode.sandbox.ownership import when_gone
 
+_SPECIAL_FILES = 256
+"""An agent may have made any number of them, and each start copies them."""
+
 
 class Layer:
     """A saved layer's folder. It goes with its last user: a snapshot, one over it, a sandbox.
@@ -36,7 +39,7 @@ class Layer:
         forget: Callable[[Path], None],
     ) -> None:
         self.path = layer
-        self.special = special
+        self.special = special[:_SPECIAL_FILES]
         when_gone(self, _discard, folder, layer, forget)
 
 

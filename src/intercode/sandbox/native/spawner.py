@@ -94,6 +94,8 @@ class Spawner:
         """Start a sandbox, or say why not on the sandbox's own socket. False: the caller left."""
         try:
             spec, fds = wire.receive(self.caller)
+        except wire.TruncatedError:
+            return True  # the caller hears the end of the socket that was lost
         except (EOFError, OSError):
             return False
         if not fds:

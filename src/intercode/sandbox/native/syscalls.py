@@ -144,7 +144,9 @@ def open_plainly(path: str, flags: int, mode: int = 0) -> int:
 
 def open_below(folder: int, path: str) -> int:
     """Open a file for reading that lies below the folder of a descriptor; follow no link."""
-    return _openat2(folder, path, os.O_RDONLY, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH)
+    return _openat2(
+        folder, path, os.O_RDONLY | os.O_NONBLOCK, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
+    )
 
 
 def _openat2(folder: int, path: str, flags: int, mode: int, resolve: int) -> int:
