@@ -225,7 +225,7 @@ DEFENCES = [
         "clean_environment", "host leak",
         (
             Edit(NATIVE + "client.py", "                env={},\n", ""),
-            Edit(INIT, " env=env,\n", " env={**os.environ, **env},\n"),
+            Edit(INIT, "in env.items()]", "in {**os.environ, **env}.items()]"),
         ),
     ),
     _one(

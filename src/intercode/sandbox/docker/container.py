@@ -75,6 +75,9 @@ class Container:
     facts: Mapping[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def __post_init__(self) -> None:
+        disown_in_forks(self)
+
     def ask(
         self, message: dict[str, Any], fds: Sequence[int] = ()
     ) -> tuple[dict[str, Any], list[int]]:
@@ -98,9 +101,6 @@ class Container:
             said = reply.get("error") or reply.get("failed")
             raise SandboxError(f"container {self.id[:12]} failed: {said}")
         return reply, received
-
-    def __post_init__(self) -> None:
-        disown_in_forks(self)
 
     def disown(self) -> None:
         """See `ownership.Owned`."""

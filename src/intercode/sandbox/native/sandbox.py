@@ -38,7 +38,7 @@ _OF_FILES = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
 }
-"""Errors that a path of the caller's can meet. Any other is the sandbox's own."""
+"""Errors of a path or a descriptor that the caller gave. Any other is the sandbox's own."""
 
 
 class NativeSandbox:
