@@ -10,7 +10,7 @@ from pathlib import Path
 
 from intercode.sandbox import Sandbox
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds for what ends by itself: no machine, however slow, should reach them."""
 
 

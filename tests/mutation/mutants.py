@@ -24,14 +24,24 @@ def mutate(defence: Defence, folder: Path) -> Path:
     """A copy of the source without this defence."""
     # With compiled files, but those that another process is just writing.
     ignored = shutil.ignore_patterns("*.egg-info", "*.pyc.*")
-    copy = shutil.copytree(SRC, folder / "src", ignore=ignored)
+    copy = shutil.copytree(SRC, folder / "src", ignore=ignored, copy_function=link_or_copy)
     for edit in defence.edits:
         path = copy / edit.file
-        path.write_text(path.read_text().replace(edit.old, edit.new))
+        text = path.read_text().replace(edit.old, edit.new)
+        path.unlink()  # it may be the source itself
+        path.write_text(text)
         # Python might take the compiled file for the changed source's.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
     return copy
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Give a file a second name, which takes a tenth of the time; or copy it."""
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def probe(defence: Defence, src: Path = SRC) -> tuple[int, str]:

@@ -1,7 +1,14 @@
-"""Replays of SQL runs: of one made here, and of the recorded ones where they are to be had."""
+"""Replays of SQL runs: of one made here, and of the recorded ones where they are to be had.
+
+Every recorded episode is replayed with::
+
+    INTERCODE_SOAK_EPISODES=10000 pytest tests/paper/test_sql_replay.py -s
+"""
 
 import json
+import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +29,8 @@ SQL_RESULTS = UPSTREAM / "data" / "results" / "sql" / "gpt-3.5"
 needs_recorded = pytest.mark.skipif(
     not SQL_RESULTS.is_dir(), reason=f"no recorded runs in {UPSTREAM}"
 )
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "150"))
+"""Of each recorded run; the first, as what one leaves behind is the next one's beginning."""
 TASKS = [
     Task("0", "Which kinds?", ("SELECT DISTINCT Kind FROM animal ORDER BY Kind",), db="Zoo"),
     Task("1", "How many?", ("SELECT COUNT(*) FROM animal",), db="Zoo"),
@@ -192,14 +201,16 @@ def test_the_command(recorded, dump, capsys):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("engine", ["mysql", "sqlite"])
 def test_recorded_runs(engine):
-    """Every recorded SQL run of GPT-3.5, with the shares that the project promises."""
+    """The recorded SQL runs of GPT-3.5, with the shares that the project promises."""
     if engine == "mysql":
         needs_mariadb()
     rewards, episodes = (0.995, 0.995) if engine == "mysql" else (0.95, 0.95)
     tasks = load("spider", root=UPSTREAM)
     for path in sorted(SQL_RESULTS.glob("*.json")):
         with closing(open_databases(engine, Path(tasks.databases))) as databases:
-            report = replay_sql(list(tasks), load_results(path), databases)
+            run = load_results(path)
+            run = replace(run, episodes=run.episodes[:EPISODES])
+            report = replay_sql(list(tasks), run, databases)
         print(path.name, report.turns, report.reward_equal, report.success_agree)
         assert report.reward_equal >= rewards * report.turns > 0
         assert report.success_agree >= episodes * report.episodes > 0

@@ -19,7 +19,7 @@ from waiting import eventually
 
 from .killed import cgroups_of, intercode, kill
 
-KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "5"))
+KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "3"))
 TASKS = [{"task_id": f"t{n}", "query": "Say it.", "gold": f"echo {n}"} for n in range(50)]
 
 

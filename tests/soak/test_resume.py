@@ -23,7 +23,7 @@ from waiting import PATIENCE, eventually
 from .held import held, held_once
 from .killed import cgroups_of, intercode, kill
 
-KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "8"))
+KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "4"))
 SEED = int(os.environ.get("INTERCODE_SOAK_SEED", "7"))
 TASKS, EPOCHS = 50, KILLS // 2
 TOTAL = TASKS * EPOCHS

@@ -15,7 +15,7 @@ from waiting import PATIENCE
 
 from .held import held, held_once
 
-EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "40"))
+EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "20"))
 ENDLESS = "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT COUNT(*) FROM r"
 
 

@@ -1,0 +1,44 @@
+"""CI on a machine that is starved of its processors: what has no time left is said, by number."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SKIPPED = "NOT RUN: 2 of 2 tests"
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "outcome", "said"), [(-1, "2 skipped", SKIPPED), (3600, "2 passed", "")]
+)
+def test_no_test_begins_after_the_deadline(
+    tmp_path: Path, seconds_left: int, outcome: str, said: str
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_one(): pass\ndef test_two(): pass\n")
+    report = tmp_path / "tests.xml"
+    deadline = {"CI_DEADLINE": str(time.time() + seconds_left), "PYTHONPATH": str(ROOT / ".ci")}
+    command = ["-m", "pytest", "-p", "starved", f"--junitxml={report}", "-c", "/dev/null"]
+    done = run(*command, str(tmp_path), **deadline)
+    assert done.returncode == 0 and outcome in done.stdout, done.stdout + done.stderr
+    judged = run(".ci/skips.py", str(report))
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert said in judged.stdout and bool(said) == bool(judged.stdout)
+
+
+def test_how_much_of_this_machine_is_ours() -> None:
+    done = run(".ci/starved.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("%") == len(os.sched_getaffinity(0))
+    assert done.stdout.strip() in ("", "3900")
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    env = {**os.environ, **variables}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
