@@ -1,14 +1,7 @@
-"""Replays: of a run made here, and of the recorded ones where they are to be had.
-
-Every recorded episode is replayed with::
-
-    INTERCODE_SOAK_EPISODES=10000 pytest tests/paper/test_replay.py -s
-"""
+"""Replays: of a run made here, and of the recorded ones where they are to be had."""
 
 import json
-import os
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -29,8 +22,6 @@ TASKS = [
     Task("0", "Say hello.", ("echo hello",)),
     Task("1", "Make a file.", ("echo x > /data/x.txt",)),
 ]
-EPISODES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "12"))
-"""Of each recorded run."""
 ACTIONS = [["echo goodbye world", "echo hello"], ["touch /data/y.txt", "echo x >/data/x.txt"]]
 
 
@@ -138,7 +129,7 @@ def test_a_cut_observation():
 @needs_upstream
 @pytest.mark.timeout(2400)
 def test_recorded_runs(provider, monkeypatch):
-    """Every recorded Bash run, with the shares that the project promises of all of their episodes.
+    """Every recorded Bash run, with the shares that the project promises.
 
     A command runs into its time limit if it did in 2023, and for no other reason.
     """
@@ -147,7 +138,7 @@ def test_recorded_runs(provider, monkeypatch):
     )
     every, stable = Counter(), Counter()
     paths = sorted(BASH_RESULTS.rglob("*.json"))
-    episodes = [episode for path in paths for episode in sampled(path).episodes]
+    episodes = [episode for path in paths for episode in load_results(path).episodes]
     turns = [turn for episode in episodes for turn in episode.turns]
     late = {turn.command for turn in turns if turn.observation == TIMED_OUT}
     execute = PaperBash.execute
@@ -172,16 +163,10 @@ def test_recorded_runs(provider, monkeypatch):
     assert every["success_agree"] >= 0.975 * every["episodes"]
 
 
-def sampled(path):
-    """A recorded run, or as many of its episodes as there is time for, from all over it."""
-    run = load_results(path)
-    return replace(run, episodes=run.episodes[:: -(-len(run.episodes) // EPISODES)])
-
-
 def replayed(path, provider):
     number = path.stem[-1]
     tasks = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{number}")
     # Recorded in the container of fs_1.
     suite = "1" if "react" in path.stem and number == "2" else number
     machine = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{suite}")[0].image
-    return replay(list(tasks), sampled(path), provider, machine, workers=4)
+    return replay(list(tasks), load_results(path), provider, machine, workers=4)

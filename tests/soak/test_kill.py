@@ -15,6 +15,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from waiting import eventually
 
 from .killed import cgroups_of, intercode, kill
@@ -23,6 +25,7 @@ KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "3"))
 TASKS = [{"task_id": f"t{n}", "query": "Say it.", "gold": f"echo {n}"} for n in range(50)]
 
 
+@pytest.mark.timeout(1800)  # a minute where the machine is not busy
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     data = tmp_path / "tasks.json"
     data.write_text(json.dumps(TASKS))

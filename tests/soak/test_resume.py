@@ -61,7 +61,7 @@ make = Agents()
 """
 
 
-@pytest.mark.timeout(1200)  # a minute or two where the machine is not busy
+@pytest.mark.timeout(1800)  # a minute or two where the machine is not busy
 def test_as_if_nothing_had_happened(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     tasks = [{"task_id": f"t{n}", "query": "Say it.", "gold": f"echo {n}"} for n in range(TASKS)]

@@ -97,7 +97,7 @@ class Busy:
         return self._actions[len(history)]
 
 
-@pytest.mark.timeout(300 + EPISODES)
+@pytest.mark.timeout(1800 + EPISODES)
 @pytest.mark.parametrize("name", SOAKED)
 def test_nothing_grows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp").mkdir()

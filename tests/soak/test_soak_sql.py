@@ -33,7 +33,7 @@ def episode(env: SqlEnv, number: int) -> None:
     env.step("submit")
 
 
-@pytest.mark.timeout(300 + EPISODES)
+@pytest.mark.timeout(1800 + EPISODES)
 @pytest.mark.parametrize("name", ["sqlite", "mysql", "postgresql"])
 def test_nothing_grows(name: str) -> None:
     with closing(get_engine(name)) as engine, closing(SqlEnv(engine=engine)) as env:
