@@ -8,7 +8,8 @@ import pytest
 
 from intercode.datasets import load
 from intercode.errors import RecordError
-from intercode.paper.bash import TIMED_OUT, PaperBash
+from intercode.paper.action import split
+from intercode.paper.bash import TIMED_OUT, PaperBash, run
 from intercode.paper.env import PaperBashEnv
 from intercode.paper.replay import replay, same_text
 from intercode.paper.results import load_results
@@ -146,7 +147,11 @@ def test_recorded_runs(provider, monkeypatch):
     def execute_as_then(shell, action, timeout=None):
         return execute(shell, action, 1.0 if action in late else PATIENCE)
 
+    def run_to_its_end(sandbox, gold, environment):
+        return run(sandbox, split(gold), environment, timeout=PATIENCE)
+
     monkeypatch.setattr(PaperBash, "execute", execute_as_then)
+    monkeypatch.setattr("intercode.paper.gold.run_gold", run_to_its_end)
     reports = together([partial(replayed, path, provider) for path in paths], workers=3)
     for path, report in zip(paths, reports, strict=True):
         number = path.stem[-1]
