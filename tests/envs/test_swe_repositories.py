@@ -10,8 +10,10 @@ import pytest
 
 from intercode.envs.swe import SweEnv
 from intercode.errors import ImageError
+from intercode.sandbox import Limits
 from intercode.sandbox.images.repository import prepare
 from intercode.task import Dataset
+from waiting import PATIENCE
 
 from .swe_tasks import FILES, GOLD, git, make_repository, task, write
 
@@ -75,7 +77,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def steps(source: object, *actions: str, **facts: object) -> list[str]:
-    env = SweEnv(Dataset([task("t", "unittest", repository=str(source), **facts)]))
+    tasks = Dataset([task("t", "unittest", repository=str(source), **facts)])
+    env = SweEnv(tasks, limits=Limits(timeout=PATIENCE))
     env.reset()
     seen = [env.step(action)[0] for action in actions]
     env.close()
