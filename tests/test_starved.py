@@ -31,6 +31,16 @@ def test_no_test_begins_after_the_deadline(
     assert said in judged.stdout and bool(said) == bool(judged.stdout)
 
 
+def test_a_failure_is_not_lost_by_the_deadline(tmp_path: Path) -> None:
+    """The first try fails before it, and the second one begins after it."""
+    late = "import time\ndef test_it():\n    time.time = lambda: 1e12\n    assert False\n"
+    (tmp_path / "test_it.py").write_text(late)
+    deadline = {"CI_DEADLINE": str(time.time() + 9999), "PYTHONPATH": str(ROOT / ".ci")}
+    command = ["-m", "pytest", "-p", "starved", "--reruns", "1", "-c", "/dev/null"]
+    done = run(*command, str(tmp_path), **deadline)
+    assert done.returncode == 1 and "1 failed, 1 rerun" in done.stdout, done.stdout + done.stderr
+
+
 def test_how_much_of_this_machine_is_ours() -> None:
     done = run(".ci/starved.py")
     assert done.returncode == 0, done.stderr

@@ -35,7 +35,8 @@ RUN = {"console", "python"}
 SECONDS = 3000.0
 """For a command. `make demo` takes six, and two minutes on a machine that is busy with others."""
 
-LONG = re.compile(r" \[[^][]* s\]$")
+DURATION = re.compile(r" \[[^][]* s\]$")
+"""Behind an action, where a machine is slow: `   [1.2 s]`."""
 
 
 @dataclass
@@ -119,9 +120,9 @@ def run(warm: Warm, command: str, folder: Path, code: int, where: str) -> str:
 def check_output(shown: list[str], output: str, where: str) -> None:
     """Each line that a page shows is among what was printed; runs of blanks count as one.
 
-    How long an action took is left out: where a machine is slow, `intercode show` says so.
+    How long an action took is left out.
     """
-    printed = [" ".join(LONG.sub("", line).split()) for line in output.splitlines()]
+    printed = [" ".join(DURATION.sub("", line).split()) for line in output.splitlines()]
     for line in shown:
         parts = [" ".join(part.split()) for part in line.split("…")]
         pattern = re.compile(".*".join(map(re.escape, parts)))
