@@ -201,7 +201,7 @@ DEFENCES = [
     ),
     _one(
         "programs_are_ended_first", "self DoS", NATIVE + "inside.py",
-        '    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORE), 0)\n', "",
+        '    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORES[0]), 0)\n', "",
     ),
     _one(
         "masked_proc", "host leak", LAUNCH,

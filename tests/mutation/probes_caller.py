@@ -250,7 +250,7 @@ def cgroups_of_the_killed() -> bool:
     with closing(NativeProvider()) as provider:
         provider.start()
         spawner = provider._running()
-        names = [Path(parent, cgroup.PREFIX + spawner.name) for _, parent in cgroup.parents()]
+        names = [Path(parent, cgroup.PREFIX + spawner.name) for parent in cgroup.parents()]
         if not any(path.is_dir() for path in names):
             raise ProbeError("there is no cgroup")
         spawner.process.kill()

@@ -119,7 +119,7 @@ def test_no_cgroup_outlives_a_spawner_that_was_killed() -> None:
     with closing(NativeProvider()) as provider:
         sandboxes = [provider.start() for _ in range(3)]
         spawner = provider._running()
-        folders = [Path(parent, cgroup.PREFIX + spawner.name) for _, parent in cgroup.parents()]
+        folders = [Path(parent, cgroup.PREFIX + spawner.name) for parent in cgroup.parents()]
         assert os.geteuid() != 0 or any(folder.is_dir() for folder in folders)
         spawner.process.kill()
         spawner.process.wait()

@@ -55,7 +55,7 @@ def held(provider: Any = None) -> dict[str, int]:
         "spawner descriptors": sum(1 for _ in own_descriptors(spawner)),
         "spawner mounts": len(Path(f"/proc/{spawner}/mountinfo").read_text().splitlines()),
         "sandboxes": len(list(children(spawner))),
-        "cgroups": sum(len(list(Path(p).glob(pattern))) for _, p in cgroup.parents()),
+        "cgroups": sum(len(list(Path(p).glob(pattern))) for p in cgroup.parents()),
         "snapshots": len(list((cache_root() / "snapshots").glob(f"{os.getpid()}-*"))),
         "memory": kilobytes(os.getpid()),
         "spawner memory": kilobytes(spawner),

@@ -59,4 +59,4 @@ def children() -> set[int]:
 
 def cgroups_of(pid: int) -> list[Path]:
     """The control groups of a process's sandboxes."""
-    return [f for _, p in cgroup.parents() for f in Path(p).glob(f"{cgroup.PREFIX}{pid}-*")]
+    return [f for p in cgroup.parents() for f in Path(p).glob(f"{cgroup.PREFIX}{pid}-*")]

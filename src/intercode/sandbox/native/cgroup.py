@@ -1,8 +1,9 @@
-"""Memory and process limits for a whole sandbox, by cgroup v1 or v2, where we may write them.
+"""Memory, process and CPU limits for a whole sandbox, by cgroups that we may write.
 
 One folder for each spawner, named after it so that a sweep can tell a dead one's; in it a folder
-for each sandbox. Without a writable cgroup the per-process limits still hold: `doctor` and the
-run's record say so.
+for each sandbox. In version 1 each controller has a hierarchy of folders; in version 2 there is
+one for all of them, in which a cgroup with limited children has no processes of its own. Without a
+writable cgroup the per-process limits still hold: `doctor` and the run's record say so.
 """
 
 from __future__ import annotations
@@ -11,9 +12,253 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 PREFIX = "intercode-"
+SUPERVISOR = "supervisor"
+"""Where we go ourselves, with all others in our cgroup, so that it may have limited children."""
+CONTROLLERS = ("memory", "pids", "cpu")
 _LEAVING_SECONDS = 2.0
+_DELEGATED = ("user.delegate", "trusted.delegate")
+"""What systemd marks a cgroup with that it has given away."""
+_MOVES = 20
+_TCP_SHARE = 8
+"""A sandbox's sockets may hold one of so many bytes of its memory, where the kernel counts them
+apart."""
+_WEIGHTS = {1: ("cpu.shares", 1024, 262_144), 2: ("cpu.weight", 100, 10_000)}
+"""The file, what a single process of the parent has, and the most."""
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """A cgroup in which spawners could have theirs."""
+
+    version: int
+    folder: str
+    controllers: tuple[str, ...]
+    """Those of `CONTROLLERS` that it could pass on."""
+
+
+def hierarchies() -> list[Hierarchy]:
+    """Where sandboxes' cgroups could be made, best first."""
+    by_folder: dict[str, list[str]] = {}
+    for controller in CONTROLLERS:
+        if folder := _folder("cgroup", controller):
+            by_folder.setdefault(folder, []).append(controller)
+    found = [Hierarchy(1, folder, tuple(names)) for folder, names in by_folder.items()]
+    if mount := _mount_point("cgroup2", ""):
+        own = _folder("cgroup2", "") or mount[0]
+        if os.path.basename(own) == SUPERVISOR:
+            own = os.path.dirname(own)
+        # The machine's root cgroup may have processes and limited children.
+        for folder in dict.fromkeys((own, mount[0])):
+            with contextlib.suppress(OSError):
+                there = _read(folder + "/cgroup.controllers").split()
+                found.append(Hierarchy(2, folder, tuple(c for c in CONTROLLERS if c in there)))
+    return found
+
+
+def parents() -> list[str]:
+    """All folders in which spawners could have theirs."""
+    return list(dict.fromkeys(hierarchy.folder for hierarchy in hierarchies()))
+
+
+def join(folders: list[str]) -> None:
+    """Put this process into cgroups. It may take 15 ms: the kernel waits for all processors.
+
+    Raises:
+        OSError: The kernel refused; the sandbox must not start.
+    """
+    for folder in folders:
+        _write(folder + "/cgroup.procs", "0")
+
+
+def open_peak(folders: list[str]) -> int | None:
+    """A descriptor of the file that tells the most memory that a cgroup has ever used."""
+    for folder in folders:
+        for name in ("memory.max_usage_in_bytes", "memory.peak"):  # v1; v2 from Linux 5.19
+            with contextlib.suppress(OSError):
+                return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+class Cgroups:
+    """The cgroups of one spawner's sandboxes.
+
+    Args:
+        name: The spawner's; see `lease`.
+        caller: The process that the spawner works for. Both may be moved.
+    """
+
+    def __init__(self, name: str, caller: int) -> None:
+        self.parts: list[Hierarchy] = []
+        """The spawner's own folders, with what is limited in each."""
+        self.sandboxes = 0
+        for hierarchy in hierarchies():
+            held = [controller for part in self.parts for controller in part.controllers]
+            wanted = [c for c in hierarchy.controllers if c not in held]
+            folder = f"{hierarchy.folder}/{PREFIX}{name}"
+            if not wanted or not os.access(hierarchy.folder, os.W_OK):
+                continue
+            try:
+                if hierarchy.version == 2:
+                    wanted = _passed_on(hierarchy.folder, wanted, caller)
+                os.mkdir(folder)
+                if hierarchy.version == 2:
+                    wanted = _pass_on(folder, wanted)
+            except OSError:
+                _removed(folder)
+                continue
+            self.parts.append(Hierarchy(hierarchy.version, folder, tuple(wanted)))
+
+    @property
+    def version(self) -> int:
+        """Of the cgroups that limit the memory of a sandbox as a whole; 0: none do."""
+        return next((part.version for part in self.parts if "memory" in part.controllers), 0)
+
+    @property
+    def controllers(self) -> list[str]:
+        """What is limited for a sandbox as a whole."""
+        return [c for c in CONTROLLERS if any(c in part.controllers for part in self.parts)]
+
+    def make(self, name: str) -> list[str]:
+        """Make a sandbox's cgroups, without limits so far: their folders, for `join`.
+
+        Raises:
+            OSError: The kernel refused; the sandbox must not start.
+        """
+        folders = [f"{part.folder}/{name}" for part in self.parts]
+        for folder in folders:
+            os.mkdir(folder)
+        self._weigh(+1)
+        return folders
+
+    def limit(self, name: str, memory: int, processes: int) -> None:
+        """Set the limits of a sandbox's cgroups.
+
+        Raises:
+            OSError: The kernel refused; the sandbox must not start.
+        """
+        for part in self.parts:
+            folder = f"{part.folder}/{name}"
+            if "memory" in part.controllers:
+                most, swap = ("memory.max", "memory.swap.max") if part.version == 2 else _V1_MEMORY
+                _write(f"{folder}/{most}", str(memory))
+                with contextlib.suppress(OSError):  # absent where the kernel does not count swap
+                    _write(f"{folder}/{swap}", "0" if part.version == 2 else str(memory))
+                if part.version == 1:
+                    with contextlib.suppress(OSError):  # absent where it cannot count it apart
+                        _write(f"{folder}/memory.kmem.tcp.limit_in_bytes", str(memory // _TCP_SHARE))
+            if "pids" in part.controllers:
+                _write(f"{folder}/pids.max", str(processes))
+
+    def remove(self, name: str) -> bool:
+        """Remove a sandbox's cgroups; False while a process is still leaving one."""
+        try:
+            for part in self.parts:
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(f"{part.folder}/{name}")
+        except OSError:
+            return False
+        self._weigh(-1)
+        return True
+
+    def close(self) -> None:
+        """Remove the spawner's own folders, with all that is left in them."""
+        for part in self.parts:
+            _remove_tree(part.folder)
+
+    def _weigh(self, more: int) -> None:
+        """Have all sandboxes of all spawners weigh the same when processors are short."""
+        self.sandboxes += more
+        for part in self.parts:
+            if "cpu" in part.controllers:
+                name, one, most = _WEIGHTS[part.version]
+                with contextlib.suppress(OSError):  # its limits hold all the same
+                    _write(f"{part.folder}/{name}", str(min(most, one * max(1, self.sandboxes))))
+
+
+_V1_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+
+
+def remove_all(name: str) -> None:
+    """Remove what a spawner of that name has left, which was killed."""
+    for folder in parents():
+        _remove_tree(f"{folder}/{PREFIX}{name}")
+
+
+def _passed_on(folder: str, wanted: list[str], caller: int) -> list[str]:
+    """Have a v2 cgroup pass controllers on to its children: those that it then does.
+
+    Raises:
+        OSError: None, or we may not.
+    """
+    try:
+        return _pass_on(folder, wanted)
+    except OSError as error:
+        if error.errno != errno.EBUSY or not _is_ours(folder, caller):
+            raise
+    for _ in range(_MOVES):  # processes may be started meanwhile
+        _move_all(folder)
+        try:
+            return _pass_on(folder, wanted)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+    raise OSError(errno.EBUSY, f"{folder}: its processes are more than can be moved")
+
+
+def _pass_on(folder: str, wanted: list[str]) -> list[str]:
+    path = folder + "/cgroup.subtree_control"
+    for controller in wanted:
+        try:
+            if controller not in _read(path).split():
+                _write(path, f"+{controller}")
+        except OSError as error:  # one without another is better than none
+            if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
+                raise
+    passed = [controller for controller in wanted if controller in _read(path).split()]
+    if not passed:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), path)
+    return passed
+
+
+def _is_ours(folder: str, caller: int) -> bool:
+    """Whether it is for us to move all processes of a cgroup, which are in the way.
+
+    It was given to us as a whole, or is a container's, or all of them are our caller's.
+    """
+    for name in _DELEGATED:
+        with contextlib.suppress(OSError):
+            if os.getxattr(folder, name) == b"1":
+                return True
+    root = _mount_point("cgroup2", "")
+    if root is not None and folder == root[0]:  # the machine's own would not have been in the way
+        return True
+    return all(caller in _ancestry(pid) for pid in _processes(folder))
+
+
+def _ancestry(pid: int) -> Iterator[int]:
+    """A process, its parent, and so on."""
+    while pid > 0:
+        yield pid
+        try:
+            pid = int(_read(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+        except OSError:  # it has just ended
+            return
+
+
+def _move_all(folder: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(f"{folder}/{SUPERVISOR}")
+    for pid in _processes(folder):
+        with contextlib.suppress(ProcessLookupError):
+            _write(f"{folder}/{SUPERVISOR}/cgroup.procs", str(pid))
+
+
+def _processes(folder: str) -> list[int]:
+    return [int(pid) for pid in _read(folder + "/cgroup.procs").split()]
 
 
 def _own_path(controller: str) -> str | None:
@@ -49,114 +294,14 @@ def _folder(kind: str, controller: str) -> str | None:
     return folder.rstrip("/") if os.path.isdir(folder) else point
 
 
-def parents() -> list[tuple[int, str]]:
-    """(version, folder) under which sandboxes' cgroups could be made, best first."""
-    found = []
-    if folder := _folder("cgroup", "memory"):
-        found.append((1, folder))
-    if mount := _mount_point("cgroup2", ""):
-        # Our own v2 cgroup holds processes, which bars it from having limited children; the root
-        # cgroup is exempt from that rule, and as root we may write there.
-        for folder in dict.fromkeys((_folder("cgroup2", "") or mount[0], mount[0])):
-            with contextlib.suppress(OSError), open(folder + "/cgroup.subtree_control") as file:
-                if "memory" in file.read().split():
-                    found.append((2, folder))
-    return found
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
 def _write(path: str, value: str) -> None:
     with open(path, "w") as file:
         file.write(value)
-
-
-def join(folder: str) -> None:
-    """Put this process into a cgroup. It may take 15 ms: the kernel waits for all processors.
-
-    Raises:
-        OSError: The kernel refused; the sandbox must not start.
-    """
-    _write(folder + "/cgroup.procs", "0")
-
-
-def open_peak(folder: str) -> int | None:
-    """A descriptor of the file that tells the most memory that a cgroup has ever used."""
-    for name in ("memory.max_usage_in_bytes", "memory.peak"):  # v1; v2 from Linux 5.19
-        with contextlib.suppress(OSError):
-            return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    return None
-
-
-class Cgroups:
-    """The cgroups of one spawner's sandboxes. `available` is False where none can be made."""
-
-    def __init__(self, name: str) -> None:
-        self.version = 0
-        self.folder = ""
-        for version, parent in parents():
-            folder = f"{parent}/{PREFIX}{name}"
-            try:
-                os.mkdir(folder)
-                if version == 2:
-                    _write(folder + "/cgroup.subtree_control", "+memory +pids")
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
-                continue
-            self.version, self.folder = version, folder
-            return
-
-    @property
-    def available(self) -> bool:
-        """Whether limits hold for a sandbox as a whole."""
-        return self.version != 0
-
-    def make(self, name: str) -> str:
-        """Make a sandbox's cgroup, without limits so far: its folder, for `join`.
-
-        Raises:
-            OSError: The kernel refused; the sandbox must not start.
-        """
-        folder = f"{self.folder}/{name}"
-        os.mkdir(folder)
-        return folder
-
-    def limit(self, name: str, memory: int, processes: int) -> None:
-        """Set the limits of a sandbox's cgroup.
-
-        Raises:
-            OSError: The kernel refused; the sandbox must not start.
-        """
-        folder = f"{self.folder}/{name}"
-        if self.version == 1:
-            _write(folder + "/memory.limit_in_bytes", str(memory))
-            with contextlib.suppress(OSError):  # absent where the kernel does not count swap
-                _write(folder + "/memory.memsw.limit_in_bytes", str(memory))
-        else:
-            _write(folder + "/memory.max", str(memory))
-            with contextlib.suppress(OSError):  # absent where the kernel does not count swap
-                _write(folder + "/memory.swap.max", "0")
-            _write(folder + "/pids.max", str(processes))
-
-    def remove(self, name: str) -> bool:
-        """Remove a sandbox's cgroup; False while a process is still leaving it."""
-        try:
-            os.rmdir(f"{self.folder}/{name}")
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Remove the spawner's own folder, with all that is left in it."""
-        if self.folder:
-            _remove_tree(self.folder)
-
-
-def remove_all(name: str) -> None:
-    """Remove what a spawner of that name has left, which was killed."""
-    for _, parent in parents():
-        _remove_tree(f"{parent}/{PREFIX}{name}")
 
 
 def _remove_tree(folder: str) -> None:

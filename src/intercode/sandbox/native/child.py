@@ -21,7 +21,7 @@ class Child:
         machine: launch.Machine,
         network: bool,
         layers_mounted: int,
-        folder: str,
+        cgroups: list[str],
         forget: Callable[[], None],
     ) -> None:
         self.layers_mounted = layers_mounted
@@ -32,12 +32,12 @@ class Child:
         self.pid = launch.clone(network)
         if self.pid == 0:
             forget()
-            become_sandbox(theirs, machine, network, folder)
+            become_sandbox(theirs, machine, network, cgroups)
         theirs.close()
 
 
 def become_sandbox(
-    link: socket.socket, machine: launch.Machine, network: bool, folder: str
+    link: socket.socket, machine: launch.Machine, network: bool, cgroups: list[str]
 ) -> None:
     """In the child: never returns into the spawner's loop."""
     failure: BaseException | None = None
@@ -46,10 +46,9 @@ def become_sandbox(
     try:
         link = wire.keep_only(link)
         try:
-            if folder:
-                cgroup.join(folder)
-                peak = cgroup.open_peak(folder)
-            score = launch.prepare(network, machine)
+            cgroup.join(cgroups)
+            peak = cgroup.open_peak(cgroups)
+            prepared = launch.prepare(network, machine)
         except OSError as error:
             failure = error
         message, fds = wire.receive(link)
@@ -57,7 +56,7 @@ def become_sandbox(
         control = socket.socket(fileno=fds[0]) if fds else None
         try:
             if failure is None:
-                inside = launch.enter(message["spec"], identity, link, machine, score)
+                inside = launch.enter(message["spec"], identity, link, machine, prepared)
                 os.close(identity.namespace)
                 message.clear()
                 if control is None:  # it is ready ahead of the request

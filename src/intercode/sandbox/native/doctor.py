@@ -8,6 +8,7 @@ import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from intercode.errors import InterCodeError
 from intercode.rights import STAND_IN, is_root, needs_stand_in
@@ -73,19 +74,18 @@ def _sandbox() -> list[Check]:
     return [Check("sandbox", True, f"native sandboxes work, as {who}"), _memory(facts)]
 
 
-def _memory(facts: dict[str, object]) -> Check:
+def _memory(facts: dict[str, Any]) -> Check:
     if facts["cgroup"]:
-        return Check("memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}")
-    fix = (
-        "systemd-run --user --scope -p Delegate=yes intercode …"
-        if os.geteuid()
-        else "mount -o remount,rw /sys/fs/cgroup"
-    )
+        held = ", ".join(facts["controllers"])
+        return Check("memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}: {held}")
     return Check(
         "memory limit",
         None,
-        "no writable cgroup: memory is limited for each process, not for a sandbox as a whole",
-        fix,
+        "no cgroup can be written: memory is limited for each program, not for a sandbox as a whole; "
+        "memory files and shared mappings not at all, so that one program can take what there is",
+        "systemd-run --user --scope -p Delegate=yes intercode …"
+        if os.geteuid()
+        else "mount -o remount,rw /sys/fs/cgroup",
     )
 
 

@@ -127,6 +127,7 @@ class Init:
                 before = inside.alive()
             with inside.first_to_go(self.inside.score):
                 pid = self.execute(argv, cwd, env, self.user(user), given)
+            inside.before_all(self.inside, pid)
             # Out of the way of the numbers that a caller asks for.
             self.exit_pipes[pid] = inside.move_up(exit_pipe)
             if track:
@@ -192,6 +193,7 @@ class Init:
             pid = os.fork()
         if pid == 0:
             worker.become(module, channel, errors, self.null, self.inside)
+        inside.before_all(self.inside, pid)
         self.exit_pipes[pid] = inside.move_up(exit_pipe)
         return {"pid": pid}
 

@@ -21,7 +21,9 @@ from intercode.sandbox.native import wire
 
 Result = TypeVar("Result")
 
-_OOM_SCORE = 500
+_OOM_SCORES = 500, 1000
+"""How readily the kernel ends a program to free memory: while it starts, and from then on. The
+first is process 1's meanwhile, so that what runs already goes before it."""
 _USERS_BYTES = 1 << 20
 _STILL_SECONDS = 5.0
 _STUCK_SECONDS = 0.2
@@ -49,6 +51,8 @@ class Inside:
     """One of the image."""
     score: int
     """One of process 1's own ``oom_score_adj``."""
+    proc: int
+    """One of a /proc that can be written, unlike the programs'."""
     rights: int
     """The capabilities of process 1."""
     kept: int
@@ -185,18 +189,28 @@ def first_to_go(score: int) -> Iterator[None]:
 
     That is before process 1 and before the machine's programs. Against a program that fills memory
     files, which count for no process, process 1 would be the largest. It takes the score itself
-    meanwhile: a program has it from its first instruction.
+    meanwhile: a program has it from its first instruction. `before_all` gives it a higher one.
 
     Args:
         score: See `Inside.score`.
     """
     own = os.pread(score, 16, 0)
     # Never below its own, which the kernel may refuse: a cluster's containers can begin with 1000.
-    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORE), 0)
+    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORES[0]), 0)
     try:
         yield
     finally:
         os.pwrite(score, own, 0)
+
+
+def before_all(inside: Inside, pid: int) -> None:
+    """Have the kernel end a program before any that is just starting, as process 1 may be."""
+    with suppress(OSError):  # it has ended
+        fd = os.open(f"{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=inside.proc)
+        try:
+            os.write(fd, b"%d" % _OOM_SCORES[1])
+        finally:
+            os.close(fd)
 
 
 def why_not_to_read(fd: int) -> int:

@@ -52,8 +52,8 @@ _DEVICE_LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-_DEV_OWNED = ["d", "d/shm", *(f"d/{name}" for name in (*_DEVICES, *_DEVICE_LINKS))]
-_DEV_SIZE = "64m"
+_DEV_OWNED = ["d", *(f"d/{name}" for name in (*_DEVICES, *_DEVICE_LINKS))]
+_DEV_SIZE = "1m"
 _RESOLVER_BYTES = 65_536
 _QUIET = sc.MS_NOSUID | sc.MS_NODEV
 MASKED = (
@@ -62,6 +62,10 @@ MASKED = (
 )
 """What Docker masks in /proc, and how the machine was started and is loaded."""
 _PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=64"
+_IPC = {"kernel/msgmni": 64, "fs/mqueue/queues_max": 16}
+"""Of a sandbox. What its programs leave there outlives them, and so must leave room."""
+_SHARED_PART = 2
+"""Of its memory, one byte of so many may be System V shared memory."""
 _SPECIAL_BYTES = 16 << 20
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -94,8 +98,12 @@ def clone(network: bool) -> int:
     return sc.clone(NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET)
 
 
-def prepare(network: bool, machine: Machine) -> int:
-    """Do what can be done before it is known what for; a descriptor for `Inside.score`."""
+def prepare(network: bool, machine: Machine) -> tuple[int, int]:
+    """Do what can be done before it is known what for.
+
+    Returns:
+        `Inside.score` and `Inside.proc`.
+    """
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -110,14 +118,21 @@ def prepare(network: bool, machine: Machine) -> int:
     sc.mount("tmpfs", "x", "tmpfs", _QUIET, "mode=755")
     for name in ("x/u", "x/w", "x/m", "x/e"):
         os.mkdir(name)
+    os.mkdir("x/shm", 0o1777)
     _mount_empty(network)
     _mount_dev(machine)
-    _mount_proc(machine)
-    return os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    proc = _mount_proc(machine)
+    for name, value in _IPC.items():
+        _set_ipc(name, value)
+    return os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC), proc
 
 
 def enter(
-    spec: dict[str, Any], identity: Identity, link: socket.socket, machine: Machine, score: int
+    spec: dict[str, Any],
+    identity: Identity,
+    link: socket.socket,
+    machine: Machine,
+    prepared: tuple[int, int],
 ) -> Inside:
     """Become process 1 of a sandbox, for good.
 
@@ -126,22 +141,25 @@ def enter(
         identity: Who it is to be.
         link: The spawner's socket; it hears when the file system is ready.
         machine: This machine.
-        score: What `prepare` returned.
+        prepared: What `prepare` returned.
     """
+    limits = spec["limits"]
+    _set_ipc("kernel/shmall", limits["memory"] // _SHARED_PART // resource.getpagesize())
     upper, lower = _file_system(spec, identity, machine)
     link.send(b"m")
     _become(identity)
-    limits = spec["limits"]
     _limit(limits, identity.own)
     kept = sum(1 << CAPABILITY_BITS[name] for name in limits["capabilities"])
     _drop_rights(kept)
+    sc.scope()
     sc.set_seccomp(machine.filters[limits["debugger"]])
     os.umask(0o022)
     ids = [int(part) for part in (spec["user"].replace(":", ",") or "0,0").split(",")]
     return Inside(
         upper=upper,
         lower=lower,
-        score=score,
+        score=prepared[0],
+        proc=prepared[1],
         rights=ALL_CAPABILITIES,
         kept=kept,
         user=User(ids[0], ids[1], tuple(ids[2:])),
@@ -158,6 +176,12 @@ def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
         peak: See `cgroup.open_peak`.
     """
     Init(control, inside, peak).run()
+
+
+def _set_ipc(name: str, value: int) -> None:
+    """Set what holds in this IPC namespace."""
+    with suppress(OSError), open(f"/proc/sys/{name}", "w") as file:  # a container's is read-only
+        file.write(str(value))
 
 
 def _loopback_up() -> None:
@@ -198,6 +222,8 @@ def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> 
     sc.mount("p", "x/m/proc", None, sc.MS_MOVE)
     for path in _DEV_OWNED if machine.root else ():
         os.lchown(path, identity.first, identity.first)
+    if machine.root:
+        os.chown("x/shm", identity.first, identity.first)
     sc.mount("d", "x/m/dev", None, sc.MS_MOVE)
     if spec["network"]:
         _bind_resolver()
@@ -323,13 +349,19 @@ def _bind_resolver() -> None:
         sc.mount("e/resolv.conf", target, None, sc.MS_BIND)
 
 
-def _mount_proc(machine: Machine) -> None:
-    """Mount ``p``, a /proc for reading only, without what tells of the machine."""
+def _mount_proc(machine: Machine) -> int:
+    """Mount ``p``, a /proc for reading only, without what tells of the machine.
+
+    Returns:
+        A descriptor of one that can be written, and is mounted nowhere.
+    """
     flags = _QUIET | sc.MS_NOEXEC
     sc.mount("proc", "p", "proc", flags)
+    writable = sc.open_tree("p")
     sc.mount("", "p", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)
     for name, kind in machine.masks:
         sc.mount(f"e/{kind}", f"p/{name}", None, sc.MS_BIND)
+    return writable
 
 
 def _mount_dev(machine: Machine) -> None:
@@ -348,7 +380,10 @@ def _mount_dev(machine: Machine) -> None:
             sc.mount(f"/dev/{name}", f"d/{name}", None, sc.MS_BIND)
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"d/{name}")
-    os.mkdir("d/shm", 0o1777)
+    os.mkdir("d/shm")
+    # In the room that the sandbox has for files.
+    sc.mount("x/shm", "d/shm", None, sc.MS_BIND)
+    sc.mount("", "d/shm", None, sc.MS_BIND | sc.MS_REMOUNT | flags)
     os.mkdir("d/pts")
     sc.mount("devpts", "d/pts", "devpts", flags, _PTS_OPTIONS)
 
@@ -371,7 +406,10 @@ def _limit(limits: dict[str, Any], own: int) -> None:
         value = _at_most_hard(which, value)
         resource.setrlimit(which, (value, value))
 
-    both(resource.RLIMIT_CORE, 0)
+    # A core pattern with a pipe hands a dump to the machine's root, unless the limit is 1 byte.
+    both(resource.RLIMIT_CORE, 1)
+    both(resource.RLIMIT_NICE, 0)
+    both(resource.RLIMIT_RTPRIO, 0)
     both(resource.RLIMIT_DATA, limits["memory"])
     # An ordinary user's process 1 has the same id as its programs.
     limit_processes(max(limits["processes"], 2) + (0 if own else OWN_THREADS))

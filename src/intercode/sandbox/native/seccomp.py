@@ -60,13 +60,13 @@ _ENOSYS_AARCH64 = {"io_setup": 0}
 _BY_ARGUMENT = {
     "x86_64": {
         "clone": 56, "ioctl": 16, "personality": 135, "socket": 41, "socketpair": 53,
-        "setsockopt": 54, "fcntl": 72, "prlimit64": 302, "seccomp": 317,
-        "prctl": 157,
+        "setsockopt": 54, "fcntl": 72, "prlimit64": 302, "setrlimit": 160, "seccomp": 317,
+        "prctl": 157, "sync": 162,
     },
     "aarch64": {
         "clone": 220, "ioctl": 29, "personality": 92, "socket": 198, "socketpair": 199,
-        "setsockopt": 208, "fcntl": 25, "prlimit64": 261, "seccomp": 277,
-        "prctl": 167,
+        "setsockopt": 208, "fcntl": 25, "prlimit64": 261, "setrlimit": 164, "seccomp": 277,
+        "prctl": 167, "sync": 81,
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -86,12 +86,13 @@ _SOL_SOCKET = 1
 _SOCKET_FILTERS = (26, 50, 51, 52)
 _F_SETLEASE = 1024
 _PR_SET_SECCOMP = 22
+_RLIMIT_CORE = 4
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
 _LOAD, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
 # Offsets in struct seccomp_data; an argument's low word comes first on both architectures.
-_NR, _ARCH, _ARG0, _ARG1, _ARG2 = 0, 4, 16, 24, 32
+_NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH = 0, 4, 16, 24, 32, 36
 
 
 def _op(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
@@ -100,6 +101,10 @@ def _op(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
 
 def _deny(number: int) -> bytes:
     return _op(_RET, _ERRNO | number)
+
+
+_NOTHING = _deny(0)
+"""The call has no effect, and succeeds."""
 
 
 def _test(*values: int, then: list[bytes], otherwise: list[bytes]) -> list[bytes]:
@@ -114,6 +119,16 @@ def _argument_rules() -> dict[str, list[bytes]]:
     none = [_deny(errno.EAFNOSUPPORT)]
     unknown = [_deny(errno.EINVAL)]
     protocol = [_deny(errno.EPROTONOSUPPORT)]
+    # A pipe gets a core dump whatever the limit is, but for the one of 1 byte that process 1 sets.
+    # To ask for it is allowed: the new limit is a null pointer.
+    asks = _test(
+        0, then=[_op(_LOAD, _ARG2_HIGH), *_test(0, then=yes, otherwise=[_NOTHING])],
+        otherwise=[_NOTHING],
+    )  # fmt: skip
+    own_limit = [
+        _op(_LOAD, _ARG1),
+        *_test(_RLIMIT_CORE, then=[_op(_LOAD, _ARG2), *asks], otherwise=yes),
+    ]
     return {
         "clone": [_op(_LOAD, _ARG0), _op(_JSET, _CLONE_NEW_FLAGS, false=1), *no, *yes],
         "ioctl": [_op(_LOAD, _ARG1), *_test(_TIOCSTI, _TIOCLINUX, then=no, otherwise=yes)],
@@ -141,7 +156,10 @@ def _argument_rules() -> dict[str, list[bytes]]:
         ],
         "fcntl": [_op(_LOAD, _ARG1), *_test(_F_SETLEASE, then=no, otherwise=yes)],
         # Of another process: 0 is the caller.
-        "prlimit64": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)],
+        "prlimit64": [_op(_LOAD, _ARG0), *_test(0, then=own_limit, otherwise=no)],
+        "setrlimit": [_op(_LOAD, _ARG0), *_test(_RLIMIT_CORE, then=[_NOTHING], otherwise=yes)],
+        # It would wait for all disks of the machine. A sandbox's files are in memory.
+        "sync": [_NOTHING],
         # As by a kernel without filters: programs that have one for themselves do without.
         "seccomp": [*unknown],
         "prctl": [_op(_LOAD, _ARG0), *_test(_PR_SET_SECCOMP, then=unknown, otherwise=yes)],

@@ -19,7 +19,7 @@ from typing import Any
 
 from intercode.sandbox.native import cgroup, launch, layers, wire
 from intercode.sandbox.native.child import Child, report
-from intercode.sandbox.native.identity import Identities, Identity
+from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity
 from intercode.sandbox.native.syscalls import hide_arguments
 
 _QUIET_MS = 5
@@ -54,7 +54,7 @@ class Spawner:
         self.leaving: list[str] = []
         self.count = 0
         root = layers.prepare_namespaces()
-        self.cgroups = cgroup.Cgroups(name)  # with the rights that are left
+        self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
         self.machine = launch.look_around(root)
         self.layers = layers.Layers(root)
         self.pool = Identities(root)
@@ -111,7 +111,11 @@ class Spawner:
 
     def facts(self) -> dict[str, Any]:
         """What the run's record and `doctor` want to know."""
-        return {"root": self.machine.root, "cgroup": self.cgroups.version}
+        return {
+            "root": self.machine.root,
+            "cgroup": self.cgroups.version,
+            "controllers": self.cgroups.controllers,
+        }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
         """Start one sandbox. It announces itself on its socket when it is ready."""
@@ -127,11 +131,11 @@ class Spawner:
         """Tell a child what sandbox to become, and who."""
         try:
             identity = self.identities[child.pid] = self.pool.take(spec["limits"]["processes"])
-            if self.cgroups.available:
-                limits = spec["limits"]
-                # Files in memory count as memory: they have a limit of their own to fill.
-                total = limits["memory"] + limits["disk"]
-                self.cgroups.limit(self.live[child.pid], total, limits["processes"] + 1)
+            limits = spec["limits"]
+            # Files in memory count as memory: they have a limit of their own to fill.
+            total = limits["memory"] + limits["disk"]
+            processes = limits["processes"] + OWN_THREADS
+            self.cgroups.limit(self.live[child.pid], total, processes)
             message = {"spec": spec, "identity": identity.message()}
             wire.send(child.link, message, [*identity.fds, *fds])
         except OSError:
@@ -196,9 +200,9 @@ class Spawner:
         """A new child, which enters a cgroup of its own."""
         self.count += 1
         name = str(self.count)
-        folder = self.cgroups.make(name) if self.cgroups.available else ""
+        cgroups = self.cgroups.make(name)
         try:
-            child = Child(self.machine, network, self.layers.mounted, folder, self.forget)
+            child = Child(self.machine, network, self.layers.mounted, cgroups, self.forget)
         except OSError:
             self.cgroups.remove(name)
             raise
@@ -230,7 +234,7 @@ class Spawner:
         with suppress(ChildProcessError):
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 name = self.live.pop(pid, None)
-                if name is not None and self.cgroups.available:
+                if name is not None:
                     self.leaving.append(name)
                 if pid in self.identities:
                     # Process 1 is the last to end of all that had these ids.

@@ -15,7 +15,7 @@ from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
 def sweep(dry_run: bool = False) -> list[str]:
     """Remove what belongs to callers that are gone; the paths that were found."""
     found = []
-    for _, parent in parents():
+    for parent in parents():
         for folder in Path(parent).glob(f"{PREFIX}*"):
             if not lease.is_gone(folder.name.removeprefix(PREFIX)):
                 continue

@@ -63,6 +63,8 @@ _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
 _NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
+_NR_LANDLOCK_CREATE_RULESET = 444
+_NR_LANDLOCK_RESTRICT_SELF = 446
 _NR_CLONE = {"x86_64": 56, "aarch64": 220}.get(_MACHINE, -1)
 _NR_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, -1)
 _NR_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(_MACHINE, -1)
@@ -71,6 +73,10 @@ _NR_SETRESGID = {"x86_64": 119, "aarch64": 149}.get(_MACHINE, -1)
 _SIGCHLD = 17
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
 _IPC_RMID = 0
+_LANDLOCK_VERSION = 1
+_LANDLOCK_SCOPES = 6
+"""The version that knows them."""
+_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 _SPAWN_FLAGS = 0x04 | 0x08 | 0x80  # SETSIGDEF, SETSIGMASK, SETSID
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -208,6 +214,24 @@ def set_seccomp(program: bytes) -> None:
         struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     )
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp")
+
+
+def scope() -> None:
+    """Keep this process and its children to themselves, where the kernel has Landlock for it.
+
+    They reach no abstract socket and no process of others with connections or signals.
+    """
+    version = _syscall(_NR_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
+    if version < _LANDLOCK_SCOPES:
+        return
+    # struct landlock_ruleset_attr: files, ports, scopes.
+    rules = struct.pack("=QQQ", 0, 0, _ABSTRACT_SOCKETS_AND_SIGNALS)
+    size = ctypes.c_size_t(len(rules))
+    fd = _check(_syscall(_NR_LANDLOCK_CREATE_RULESET, rules, size, 0), "landlock")
+    try:
+        _check(_syscall(_NR_LANDLOCK_RESTRICT_SELF, fd, 0), "landlock")
+    finally:
+        os.close(fd)
 
 
 def spawn(

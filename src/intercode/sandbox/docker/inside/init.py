@@ -36,6 +36,7 @@ class ContainerInit(Init):
                 upper=-1,
                 lower=-1,
                 score=os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC),
+                proc=os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
                 rights=rights,
                 kept=kept,
                 user=User(self.account.uid, self.account.gid, self.account.groups),
