@@ -18,10 +18,10 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test soak chaos lint bench clean
+.PHONY: help demo set-up test test-cgroup2 soak chaos lint bench clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 $(BIN)/python:
 	@python=$$(scripts/find-python) && "$$python" -m venv $(VENV)
@@ -63,6 +63,11 @@ soak: set-up  ## Soak and fault tests at full size: hours
 # Its settings (MINUTES, SEED, …) are read from the environment, where make puts what it is given.
 chaos: set-up  ## Run tests while their processes are frozen at random (root; MINUTES=20)
 	@$(BIN)/python tests/chaos
+
+test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
+	@scripts/need-system debootstrap mke2fs
+	@scripts/need-system --packages debian-archive-keyring qemu-system-$(if $(filter aarch64,$(shell uname -m)),arm,x86)
+	@$(BIN)/python tests/cgroup2/machine.py
 
 lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules
 	@$(BIN)/ruff format --check .

@@ -52,6 +52,9 @@ def _filter(name: str, defends: str, old: str, new: str) -> Defence:
 NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_namespaces": 9')
 """Beside the filter, which alone would not be missed."""
 
+NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
+"""Beside the rlimit, which alone would not be missed."""
+
 DEFENCES = [
     Defence(
         "seccomp", "escape",
@@ -90,7 +93,7 @@ DEFENCES = [
     _filter("asynchronous_io", "host DoS", '{"io_setup": 206}', "{}"),
     _filter(
         "limits_of_others", "escape",
-        "_test(0, then=yes, otherwise=no)],", "_test(0, then=yes, otherwise=yes)],",
+        "*_test(0, then=own_limit, otherwise=no)", "*own_limit",
     ),
     _filter("tracing", "escape", "    if not debugger:", "    if False:"),
     Defence(
@@ -245,12 +248,13 @@ DEFENCES = [
                 "",
             ),
             Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""),
-            Edit(CGROUP, '            _write(folder + "/pids.max", str(processes))\n', ""),
+            NO_PIDS,
         ),
     ),
-    _one(
-        "processes_of_all_users", "host DoS", IDENTITY,
-        "            limit_processes(processes + OWN_THREADS)\n", "", needs_root=True,
+    Defence(
+        "processes_of_all_users", "host DoS",
+        (Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""), NO_PIDS),
+        needs_root=True,
     ),
     _one(
         "disk_size", "host DoS", LAUNCH,
@@ -268,6 +272,34 @@ DEFENCES = [
         "dev_size", "host DoS", LAUNCH,
         "size={_DEV_SIZE},nr_inodes=4096", "nr_inodes=4096",
     ),
+    _one(
+        "started_programs_are_ended_first", "self DoS", INIT,
+        "                pid = self.execute(argv, cwd, env, self.user(user), given)\n"
+        "            inside.before_all(self.inside, pid)\n",
+        "                pid = self.execute(argv, cwd, env, self.user(user), given)\n",
+    ),
+    _one(
+        "memory_of_sockets", "host DoS", CGROUP,
+        "str(memory // _TCP_SHARE)", "str(1 << 62)",
+    ),
+    _one(
+        "room_beside_shared_memory", "host DoS, self DoS", LAUNCH,
+        '    _set_ipc("kernel/shmall", limits', '    _set_ipc("kernel/none", limits',
+    ),
+    Defence("pids_controller", "host DoS", (NO_PIDS,)),
+    _one(
+        "equal_weights", "peer DoS", CGROUP,
+        "        self.sandboxes += more\n", "        self.sandboxes = 1\n",
+    ),
+    _one(
+        "no_core_by_a_pipe", "host leak, escape", LAUNCH,
+        "    both(resource.RLIMIT_CORE, 1)\n", "    both(resource.RLIMIT_CORE, 0)\n",
+    ),
+    _filter(
+        "core_limit", "host leak, escape",
+        "then=[_op(_LOAD, _ARG2), *asks], otherwise=yes)", "then=yes, otherwise=yes)",
+    ),
+    _one("abstract_sockets", "lateral", LAUNCH, "    sc.scope()\n", ""),
     _one(
         "memory_of_a_process", "host DoS", LAUNCH,
         '    both(resource.RLIMIT_DATA, limits["memory"])\n', "",

@@ -35,7 +35,7 @@ from intercode.sandbox.native import syscalls as sc
 from intercode.task import Dataset, Task
 from waiting import new_marker
 
-from . import probes_caller
+from . import probes_caller, probes_limits
 from .tools import (
     ProbeError,
     SkippedError,
@@ -228,10 +228,6 @@ def read_only_proc() -> bool:
     return "ro" in mount_options("/proc")
 
 
-def programs_are_ended_first() -> bool:
-    return one_of(say("cat /proc/self/oom_score_adj"), holds="500", gone="0")
-
-
 def masked_proc() -> bool:
     return say("cat /proc/cmdline") == ""
 
@@ -335,7 +331,7 @@ def file_size() -> bool:
 
 
 def dev_size() -> bool:
-    script = "head -c 80M /dev/zero >/dev/shm/f || exit 3"
+    script = "head -c 80M /dev/zero >/dev/f || exit 3"
     return one_of(str(run(script, disk=256 * MIB).exit_code), holds="3", gone="0")
 
 
@@ -452,7 +448,10 @@ def main(name: str, src: str) -> int:
 
         if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
             raise ProbeError(f"{loaded.__file__} is not in {src}")
-        probe = getattr(probes_caller, name, None) or globals()[name]
+        probe = globals().get(name)
+        for module in (probes_caller, probes_limits):
+            probe = probe or getattr(module, name, None)
+        assert probe is not None, f"no probe is named {name}"
         if probe():
             return HOLDS
         return GONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.sandbox import Completed, Limits, Provider, Sandbox
 
 from . import Run, Start, not_for_docker
 
@@ -150,9 +150,12 @@ def test_too_many_files(provider: Provider, start: Start) -> None:
 @pytest.mark.case(63)
 @pytest.mark.defends("host DoS", "peer DoS")
 @pytest.mark.parametrize("folder", ["/dev", "/dev/shm"])
-def test_memory_file_systems_are_limited(
-    provider: Provider, sandbox: Sandbox, sh: Run, folder: str
-) -> None:
+def test_memory_file_systems_are_limited(provider: Provider, start: Start, folder: str) -> None:
+    sandbox = start(disk=48 * MIB, files=4000)
+
+    def sh(script: str) -> Completed:
+        return sandbox.exec(["bash", "-c", script])
+
     done = sh(f"head -c 300M /dev/zero > {folder}/fill; stat -c %s {folder}/fill")
     assert b"No space left" in done.stderr
     assert int(done.stdout) <= 64 * MIB
@@ -179,16 +182,32 @@ def test_a_sparse_file_of_terabytes(sandbox: Sandbox) -> None:
 
 @pytest.mark.defends("host DoS")
 def test_limits_cannot_be_raised(sandbox: Sandbox, sh: Run) -> None:
-    for flag in ("-u", "-f", "-d", "-c", "-l", "-i", "-q"):
+    for flag in ("-u", "-f", "-d", "-l", "-i", "-q", "-e", "-r"):
         assert not sh(f"ulimit {flag} unlimited").ok, flag
     assert not sh("echo -1000 > /proc/self/oom_score_adj").ok
     assert sh("nice -n -10 true 2>&1; ionice -c 1 true").stdout != b""
 
 
+@pytest.mark.attack(23)
 @pytest.mark.defends("host leak")
-def test_no_core_is_left(sh: Run) -> None:
-    sh("cd /tmp; ulimit -c unlimited; sh -c 'kill -SEGV $$'")
+def test_no_core_is_left(provider: Provider, sh: Run) -> None:
+    not_for_docker(provider, "its engine decides the limit")
+    # With a limit of one byte nothing is left, and a pipe is not begun: see core(5).
+    look = "grep 'core file size' /proc/self/limits"
+    for limit in ("unlimited", "0", "1"):
+        done = sh(f"cd /tmp; ulimit -c {limit}; {look}; sh -c 'kill -SEGV $$'")
+        assert done.stdout.split()[-3:] == [b"1", b"1", b"bytes"], limit
+    both = "my $l = pack 'QQ', 0, 0; print syscall(302, 0, 4, $l, 0) if `uname -m` =~ /x86/;"
+    sh(f"perl -e '{both}'")
     assert sh("ls /tmp").stdout == b""
+
+
+@pytest.mark.attack(41)
+@pytest.mark.defends("peer DoS")
+def test_no_program_goes_before_others(sh: Run) -> None:
+    assert sh("ulimit -e; ulimit -r").stdout == b"0\n0\n"
+    assert not sh("nice -n -1 true 2>&1 | grep -v cannot").ok
+    assert sh("sync").ok
 
 
 @pytest.mark.parametrize("name", ["timeout", "memory", "processes", "disk", "files", "output"])

@@ -16,7 +16,13 @@ MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 def answer(program: bytes, machine: int, number: int, *arguments: int) -> int:
-    """Run a filter as the kernel does: 0 for an allowed call, or its error number."""
+    """What a filter makes of a call: 0 if it is allowed or has no effect, or its error number."""
+    found = verdict(program, machine, number, *arguments)
+    return 0 if found == ALLOW else found & 0xFFFF
+
+
+def verdict(program: bytes, machine: int, number: int, *arguments: int) -> int:
+    """Run a filter as the kernel does."""
     data = struct.pack("=IIQ6Q", number, machine, 0, *(*arguments, 0, 0, 0, 0, 0, 0)[:6])
     steps = list(struct.iter_unpack("=HBBI", program))
     at = value = 0
@@ -24,12 +30,12 @@ def answer(program: bytes, machine: int, number: int, *arguments: int) -> int:
         code, true, false, k = steps[at]
         at += 1
         if code == 0x20:
-            value = struct.unpack_from("=I", data, k)[0]
+            value = int(struct.unpack_from("=I", data, k)[0])
         elif code == 0x05:
             at += k
         elif code == 0x06:
             assert k == ALLOW or k & 0xFFFF0000 == ERRNO
-            return 0 if k == ALLOW else k & 0xFFFF
+            return k
         else:
             holds = {0x15: value == k, 0x35: value >= k, 0x45: bool(value & k)}[code]
             at += true if holds else false
@@ -70,7 +76,7 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
         return answer(program, machine, calls[name], *arguments)
 
     low = [value & 0xFFFFFFFF for value in (first, second, third)]
-    assert asked("prlimit64", first) == (errno.EPERM if low[0] else 0)
+    assert asked("prlimit64", first, 7, third) == (errno.EPERM if low[0] else 0)
     assert asked("fcntl", first, second) == (errno.EPERM if low[1] == 1024 else 0)
     assert asked("socketpair", first) == (0 if low[0] == 1 else errno.EAFNOSUPPORT)
     assert asked("prctl", first) == (errno.EINVAL if low[0] == 22 else 0)
@@ -84,3 +90,22 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
     refused = low[1] == 1 and low[2] in (26, 50, 51, 52)
     assert asked("setsockopt", first, second, third) == (errno.EPERM if refused else 0)
     assert asked("setsockopt", first, 1, 26) == errno.EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    ("name", "arguments", "allowed"),
+    [
+        ("sync", (), False),
+        ("setrlimit", (4, 1 << 40), False),
+        ("setrlimit", (7, 1 << 40), True),
+        ("prlimit64", (0, 4, 1 << 40), False),
+        ("prlimit64", (0, 4, 8), False),
+        ("prlimit64", (0, 4, 0), True),
+        ("prlimit64", (0, 7, 8), True),
+    ],
+)
+def test_without_effect(machine: str, name: str, arguments: tuple[int, ...], allowed: bool) -> None:
+    number = vars(seccomp)["_BY_ARGUMENT"][machine][name]
+    program = seccomp.build(machine=machine)
+    assert verdict(program, MACHINES[machine], number, *arguments) == (ALLOW if allowed else ERRNO)

@@ -149,7 +149,9 @@ class Cgroups:
                     _write(f"{folder}/{swap}", "0" if part.version == 2 else str(memory))
                 if part.version == 1:
                     with contextlib.suppress(OSError):  # absent where it cannot count it apart
-                        _write(f"{folder}/memory.kmem.tcp.limit_in_bytes", str(memory // _TCP_SHARE))
+                        _write(
+                            f"{folder}/memory.kmem.tcp.limit_in_bytes", str(memory // _TCP_SHARE)
+                        )
             if "pids" in part.controllers:
                 _write(f"{folder}/pids.max", str(processes))
 
@@ -211,11 +213,10 @@ def _passed_on(folder: str, wanted: list[str], caller: int) -> list[str]:
 
 def _pass_on(folder: str, wanted: list[str]) -> list[str]:
     path = folder + "/cgroup.subtree_control"
-    for controller in wanted:
+    for controller in set(wanted) - set(_read(path).split()):
         try:
-            if controller not in _read(path).split():
-                _write(path, f"+{controller}")
-        except OSError as error:  # one without another is better than none
+            _write(path, f"+{controller}")
+        except OSError as error:  # noqa: PERF203 - one without another is better than none
             if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
                 raise
     passed = [controller for controller in wanted if controller in _read(path).split()]

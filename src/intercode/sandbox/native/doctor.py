@@ -77,12 +77,14 @@ def _sandbox() -> list[Check]:
 def _memory(facts: dict[str, Any]) -> Check:
     if facts["cgroup"]:
         held = ", ".join(facts["controllers"])
-        return Check("memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}: {held}")
+        return Check(
+            "memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}: {held}"
+        )
     return Check(
         "memory limit",
         None,
-        "no cgroup can be written: memory is limited for each program, not for a sandbox as a whole; "
-        "memory files and shared mappings not at all, so that one program can take what there is",
+        "no cgroup can be written: memory is limited for each program, not for a sandbox as a "
+        "whole; memory files and shared mappings are not, so that one can take what there is",
         "systemd-run --user --scope -p Delegate=yes intercode …"
         if os.geteuid()
         else "mount -o remount,rw /sys/fs/cgroup",

@@ -1,0 +1,115 @@
+"""The tests of limits on a machine with cgroup v2: a virtual one, in each layout that there is.
+
+``make test-cgroup2`` builds Debian's files and kernel by our own images, boots them under qemu, and
+prints what the tests print there. Exit code 0 if each layout ran them, and they passed. It needs
+root, for the files, and a gigabyte in the cache; without ``/dev/kvm`` it takes an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from intercode.sandbox.images import resolve
+
+SUITE = "trixie"
+PYTHON = "3.13"
+"""The suite's."""
+KERNEL = {"x86_64": "linux-image-cloud-amd64", "aarch64": "linux-image-cloud-arm64"}
+PACKAGES = (
+    *("dbus", "initramfs-tools", "perl", "procps", "python3", "systemd-sysv", "systemd"),
+    *("iproute2", "libperl5.40", "util-linux"),
+)
+NEEDED = ("gymnasium", "hypothesis", "pytest", "pytest-timeout", "requests")
+"""What the tests import, and what they import."""
+ROOT = Path(__file__).parents[2]
+FILES = ("src", "tests", "pyproject.toml", "README.md")
+LAYOUTS = ("service", "scope", "user", "container", "bare", "without-pids")
+"""What `guest` runs them in."""
+ROOM = "2G"
+CONSOLE = "ttyS0" if platform.machine() == "x86_64" else "ttyAMA0"
+
+
+def main() -> int:
+    """Build, boot and judge."""
+    if os.geteuid():
+        print("make test-cgroup2 needs root: a Debian's files have owners", file=sys.stderr)
+        return 2
+    name = f"debian:{SUITE}[{','.join([*PACKAGES, KERNEL[platform.machine()]])}]"
+    [layer] = resolve(name, print).layers
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        work = Path(folder)
+        disk = make_disk(layer, work)
+        kernel, initrd = (
+            next((layer / "boot").glob(f"{part}-*")) for part in ("vmlinuz", "initrd.img")
+        )
+        said = ""
+        for init in ("", "/intercode/tests/cgroup2/guest"):  # systemd's, and nobody's
+            said += boot(disk, kernel, initrd, init)
+    ended = dict(re.findall(r"^LAYOUT ([\w-]+): (\d+)\r?$", said, re.MULTILINE))
+    for layout in LAYOUTS:
+        print(f"{layout:14}{ended.get(layout, 'was not reached')}")
+    return int([ended.get(layout) for layout in LAYOUTS] != ["0"] * len(LAYOUTS))
+
+
+def make_disk(layer: Path, work: Path) -> Path:
+    """The layer's files, ours, and what they import, on an ext4."""
+    tree, disk = work / "tree", work / "disk"
+    run("cp", "-a", str(layer), str(tree))
+    (tree / "intercode").mkdir()
+    run("cp", "-a", *(str(ROOT / name) for name in FILES), str(tree / "intercode"))
+    run(
+        *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+        *("--target", str(tree / "intercode/lib"), "--only-binary=:all:"),
+        *("--python-version", PYTHON, *NEEDED),
+    )
+    run("mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(disk), ROOM)
+    shutil.rmtree(tree)
+    return disk
+
+
+def boot(disk: Path, kernel: Path, initrd: Path, init: str) -> str:
+    """Boot a machine, which turns itself off: what its console said."""
+    guest = "/intercode/tests/cgroup2/guest"
+    command = f"root=/dev/vda rw console={CONSOLE} quiet panic=-1 "
+    command += (
+        f"init={init}"
+        if init
+        else (
+            f'systemd.run="{guest}" systemd.run_success_action=poweroff '
+            "systemd.run_failure_action=poweroff systemd.show_status=no"
+        )
+    )
+    fast = os.access("/dev/kvm", os.R_OK | os.W_OK)
+    machine = "q35" if platform.machine() == "x86_64" else "virt"
+    argv = [
+        f"qemu-system-{platform.machine()}",
+        *("-machine", machine, "-accel", "kvm" if fast else "tcg"),
+        *("-cpu", "host" if fast else "max", "-smp", "2", "-m", "3G"),
+        *("-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-nic", "none"),
+        *("-kernel", str(kernel), "-initrd", str(initrd), "-append", command),
+        *("-drive", f"file={disk},format=raw,if=virtio,snapshot=on"),
+    ]
+    print(shlex.join(argv), flush=True)
+    said = []
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.decode(errors="replace"))
+            print(said[-1], end="", flush=True)
+    return "".join(said)
+
+
+def run(*argv: str) -> None:
+    subprocess.run(argv, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
