@@ -43,7 +43,7 @@ def main() -> int:
         print("make test-cgroup2 needs root: a Debian's files have owners", file=sys.stderr)
         return 2
     name = f"debian:{SUITE}[{','.join([*PACKAGES, KERNEL[platform.machine()]])}]"
-    [layer] = resolve(name, print).layers
+    [layer] = resolve(name, progress=print).layers
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         work = Path(folder)
         disk = make_disk(layer, work)
