@@ -9,12 +9,14 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from intercode.sandbox import Provider, Sandbox
 from intercode.sandbox.images import cache_root
+from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.launch import MASKED
 from waiting import eventually
 
@@ -137,6 +139,29 @@ def test_the_hosts_sockets(sh: Run, tmp_path: Path, kind: str) -> None:
         assert sh(f"perl -MSocket -e '{perl}'").exit_code == 1
         with pytest.raises(BlockingIOError):
             listener.recv(1) if kind == "udp" else listener.accept()
+
+
+@pytest.mark.attack(32)
+@pytest.mark.defends("escape", "lateral")
+def test_abstract_sockets_on_the_machines_network(provider: Provider) -> None:
+    """They belong to the network, and know nothing of users and files."""
+    not_for_docker(provider, "a container has a network of its own")
+    if not sc.can_scope():
+        pytest.skip("not for this kernel: its Landlock has no scopes")
+    named = f'socket S,AF_UNIX,SOCK_STREAM,0; my $a = pack("S a*",1,"\\0{CANARY}"); '
+    reach = ["perl", "-MSocket", "-e", named + 'print connect(S,$a) ? "reached" : "not"']
+    listen = ["perl", "-MSocket", "-e", named + "bind S,$a; listen S,9; sleep"]
+    with (
+        closing(provider.start(network=True)) as peer,
+        closing(provider.start(network=True)) as sandbox,
+    ):
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"\0{CANARY}")
+            listener.listen()
+            assert sandbox.exec(reach).stdout == b"not"
+        peer.popen(listen, channels={})
+        assert eventually(lambda: peer.exec(reach).stdout == b"reached")
+        assert sandbox.exec(reach).stdout == b"not"
 
 
 @pytest.mark.case(71)

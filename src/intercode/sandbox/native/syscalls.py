@@ -216,13 +216,18 @@ def set_seccomp(program: bytes) -> None:
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp")
 
 
+def can_scope() -> bool:
+    """Whether the kernel has Landlock, and that has scopes: Linux 6.12."""
+    version = _syscall(_NR_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
+    return bool(version >= _LANDLOCK_SCOPES)
+
+
 def scope() -> None:
-    """Keep this process and its children to themselves, where the kernel has Landlock for it.
+    """Keep this process and its children to themselves, where the kernel can.
 
     They reach no abstract socket and no process of others with connections or signals.
     """
-    version = _syscall(_NR_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
-    if version < _LANDLOCK_SCOPES:
+    if not can_scope():
         return
     # struct landlock_ruleset_attr: files, ports, scopes.
     rules = struct.pack("=QQQ", 0, 0, _ABSTRACT_SOCKETS_AND_SIGNALS)
