@@ -65,7 +65,7 @@ chaos: set-up  ## Run tests while their processes are frozen at random (root; MI
 	@$(BIN)/python tests/chaos
 
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
-	@scripts/need-system debootstrap mke2fs zstd
+	@scripts/need-system debootstrap mke2fs
 	@scripts/need-system --packages debian-archive-keyring qemu-system-$(if $(filter aarch64,$(shell uname -m)),arm,x86)
 	@$(BIN)/python tests/cgroup2/machine.py
 

@@ -284,7 +284,7 @@ DEFENCES = [
     ),
     _one(
         "room_beside_shared_memory", "host DoS, self DoS", LAUNCH,
-        '    _set_ipc("kernel/shmall", limits', '    _set_ipc("kernel/none", limits',
+        '"kernel/shmall"', '"kernel/none"',
     ),
     Defence("pids_controller", "host DoS", (NO_PIDS,)),
     _one(

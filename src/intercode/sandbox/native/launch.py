@@ -123,7 +123,7 @@ def prepare(network: bool, machine: Machine) -> tuple[int, int]:
     _mount_dev(machine)
     proc = _mount_proc(machine)
     for name, value in _IPC.items():
-        _set_ipc(name, value)
+        _set_ipc(proc, name, value)
     return os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC), proc
 
 
@@ -144,7 +144,9 @@ def enter(
         prepared: What `prepare` returned.
     """
     limits = spec["limits"]
-    _set_ipc("kernel/shmall", limits["memory"] // _SHARED_PART // resource.getpagesize())
+    _set_ipc(
+        prepared[1], "kernel/shmall", limits["memory"] // _SHARED_PART // resource.getpagesize()
+    )
     upper, lower = _file_system(spec, identity, machine)
     link.send(b"m")
     _become(identity)
@@ -178,10 +180,14 @@ def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
     Init(control, inside, peak).run()
 
 
-def _set_ipc(name: str, value: int) -> None:
-    """Set what holds in this IPC namespace."""
-    with suppress(OSError), open(f"/proc/sys/{name}", "w") as file:  # a container's is read-only
-        file.write(str(value))
+def _set_ipc(proc: int, name: str, value: int) -> None:
+    """Set a limit of this IPC namespace, by a /proc that can be written: a container's cannot."""
+    with suppress(OSError):  # older kernels do not let an ordinary user
+        fd = os.open(f"sys/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+        try:
+            os.write(fd, b"%d" % value)
+        finally:
+            os.close(fd)
 
 
 def _loopback_up() -> None:
