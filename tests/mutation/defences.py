@@ -54,6 +54,13 @@ NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_name
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
 """Beside the rlimit, which alone would not be missed."""
+LATER_SCORE = Edit(
+    INIT,
+    "                pid = self.execute(argv, cwd, env, self.user(user), given)\n"
+    "            inside.before_all(self.inside, pid)\n",
+    "                pid = self.execute(argv, cwd, env, self.user(user), given)\n",
+)
+"""Beside the first score, which comes a moment before."""
 
 DEFENCES = [
     Defence(
@@ -202,9 +209,12 @@ DEFENCES = [
         "None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)",
         "None, sc.MS_BIND | sc.MS_REMOUNT | flags)",
     ),
-    _one(
-        "programs_are_ended_first", "self DoS", NATIVE + "inside.py",
-        '    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORES[0]), 0)\n', "",
+    Defence(
+        "programs_are_ended_first", "self DoS",
+        (
+            Edit(INSIDE, '    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORES[0]), 0)\n', ""),
+            LATER_SCORE,
+        ),
     ),
     _one(
         "masked_proc", "host leak", LAUNCH,
@@ -272,12 +282,7 @@ DEFENCES = [
         "dev_size", "host DoS", LAUNCH,
         "size={_DEV_SIZE},nr_inodes=4096", "nr_inodes=4096",
     ),
-    _one(
-        "started_programs_are_ended_first", "self DoS", INIT,
-        "                pid = self.execute(argv, cwd, env, self.user(user), given)\n"
-        "            inside.before_all(self.inside, pid)\n",
-        "                pid = self.execute(argv, cwd, env, self.user(user), given)\n",
-    ),
+    Defence("started_programs_are_ended_first", "self DoS", (LATER_SCORE,)),
     _one(
         "memory_of_sockets", "host DoS", CGROUP,
         "str(memory // _TCP_SHARE)", "str(1 << 62)",

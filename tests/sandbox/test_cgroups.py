@@ -174,10 +174,12 @@ print(done.exit_code)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.attack(23)
 @pytest.mark.defends("host leak", "escape")
 def test_a_core_pattern_with_a_pipe_gets_nothing(tmp_path: Path) -> None:
+    """What programs are told is in test_limits; a handler is set for all of a machine."""
+    if "INTERCODE_CONTROLLERS" not in os.environ or os.geteuid() != 0:
+        pytest.skip("not for a machine in use: make test-cgroup2 boots one")
     handler = tmp_path / "handler"
     handler.write_text(HANDLED.format(folder=tmp_path))
     handler.chmod(0o755)
