@@ -61,6 +61,8 @@ LATER_SCORE = Edit(
     "                pid = self.execute(argv, cwd, env, self.user(user), given)\n",
 )
 """Beside the first score, which comes a moment before."""
+UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.POLLIN)\n", "")
+"""Beside the end of its socket, which a fork of the caller may hold."""
 
 DEFENCES = [
     Defence(
@@ -348,6 +350,7 @@ DEFENCES = [
                 "if not self.take_request():\n"
                 "                            self.poll.unregister(self.caller)\n",
             ),
+            UNWATCHED,
         ),
     ),
     _one(
@@ -407,10 +410,7 @@ DEFENCES = [
             Edit(CLIENT, "_START_SECONDS = 30.0", "_START_SECONDS = 15.0"),
         ),
     ),
-    _one(
-        "owner_is_watched", "host DoS", SPAWNER,
-        "        self.poll.register(self.owner, select.POLLIN)\n", "",
-    ),
+    Defence("owner_is_watched", "host DoS", (UNWATCHED,)),
     _one(
         "forks_disown", "peer DoS", "intercode/sandbox/ownership.py",
         "os.register_at_fork(after_in_child=_disown_all)\n", "",
