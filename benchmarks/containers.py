@@ -40,17 +40,9 @@ def measure() -> list[Row]:
 
 
 def _provider(url: str) -> list[Row]:
-    rows: list[Row] = []
-    for reuse in ("never", "untouched", "restored"):
-        provider = DockerProvider(url=url, reuse=reuse)  # type: ignore[arg-type]
-        with closing(provider):
-            provider.start("host").close()  # which gives the engine the image
-            if reuse == "never":
-                rows += _cold(provider)
-            rows += _episodes(provider, reuse)
-            if reuse == "restored":
-                rows += _many(provider)
-    return rows
+    with closing(DockerProvider(url=url)) as provider:
+        provider.start("host").close()  # which gives the engine the image
+        return [*_cold(provider), *_episodes(provider), *_many(provider)]
 
 
 def _cold(provider: DockerProvider) -> list[Row]:
@@ -63,7 +55,7 @@ def _cold(provider: DockerProvider) -> list[Row]:
     return [Row("Docker: a new container, its process 1 ready", median(times), "ms")]
 
 
-def _episodes(provider: DockerProvider, reuse: str) -> list[Row]:
+def _episodes(provider: DockerProvider) -> list[Row]:
     env: Any = BashEnv(TASKS, provider=provider, max_turns=10**9)
     with closing(env):
         env.reset()
@@ -72,16 +64,12 @@ def _episodes(provider: DockerProvider, reuse: str) -> list[Row]:
         env._score()
         score = median_ms(env._score, 50)
         waited, hurried = _resets(env, 0.6), _resets(env, 0.0)
-    rows = [
-        below(f"Docker: reset from a pool that has one ready, reuse {reuse}", waited, 20, "ms"),
-        Row(f"Docker: episodes one after the other, reuse {reuse}: reset", hurried, "ms"),
+    return [
+        below("Docker: reset, a container ready", waited, 20, "ms"),
+        Row("Docker: reset, episodes one after the other", hurried, "ms"),
+        below("Docker: step of a shell builtin", builtin, 1, "ms"),
+        below("Docker: score, one changed file, gold cached", score, 20, "ms"),
     ]
-    if reuse == "restored":
-        rows += [
-            below("Docker: step of a shell builtin", builtin, 1, "ms"),
-            below("Docker: score, one changed file, gold cached", score, 20, "ms"),
-        ]
-    return rows
 
 
 def _resets(env: Any, pause: float) -> float:

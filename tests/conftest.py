@@ -127,8 +127,7 @@ def engine() -> Iterator[PrivateEngine]:
 def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
     if request.param == "docker":
         request.getfixturevalue("engine")
-        # Containers that were put back are quick to have, and each test finds out whether they are.
-        found: Provider = DockerProvider(reuse="restored")
+        found: Provider = DockerProvider()
     else:
         found = get_provider(request.param)
     yield found

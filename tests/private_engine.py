@@ -21,6 +21,13 @@ _CONTAINED = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
 )
+_REMAP = """
+chmod o+x $0; printf '%%s:%d:65536\\n' nobody nogroup > $0/ids
+mount --bind $0/ids /etc/subuid && mount --bind $0/ids /etc/subgid
+exec "$@" --userns-remap=nobody:nogroup
+"""
+REMAPPED = 1_610_612_736
+"""Which id of this machine's a container's 0 is, where the engine remaps them."""
 _PLAIN = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false")
 
 
@@ -29,10 +36,12 @@ class PrivateEngine:
 
     Args:
         folder: An empty folder for all that it keeps.
+        remap: Whether containers have ids of their own.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, remap: bool = False) -> None:
         self.folder = folder
+        self.remap = remap
         self.url = f"unix://{folder}/socket"
         self._group = f"/intercode-tests-{os.getpid()}-{folder.name}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,6 +72,7 @@ class PrivateEngine:
             self._process = subprocess.Popen(
                 [
                     *_CONTAINED,
+                    *(("sh", "-c", _REMAP % REMAPPED, str(self.folder)) if self.remap else ()),
                     *("dockerd", f"--host={self.url}", f"--data-root={self.folder}/data"),
                     *(f"--exec-root={self.folder}/exec", f"--pidfile={self.folder}/pid"),
                     *(f"--cgroup-parent={self._group}", *_PLAIN),

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
+
+LONGEST_SECONDS = 1e6
+"""The longest time limit there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +264,8 @@ def _seconds(value: object) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"must be a number of seconds, not {_kind(value)}")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"must be a positive number of seconds, not {value}")
+    if not 0 < value <= LONGEST_SECONDS:
+        raise ValueError(f"must be above 0, and at most {LONGEST_SECONDS:.0f} seconds, not {value}")
     return float(value)
 
 

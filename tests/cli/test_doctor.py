@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from intercode.cli import _programs
 from ordinary import ordinary_user
 
 from .conftest import Run, command, keys, parsed
@@ -68,19 +64,6 @@ def test_no_sandboxes_at_all() -> None:
     assert "FAIL  sandbox " in done.stdout
     assert "to mend it: sysctl -w user.max_user_namespaces=" in done.stdout
     assert done.stdout.endswith("Sandboxes cannot be used on this machine yet.\n")
-
-
-def test_an_engine_that_listens_at_no_socket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "podman"
-    program.write_text("#!/bin/sh\necho podman version 4.3.1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    found = {check.name: check for check in _programs.check()}["podman"]
-    assert found.ok is None and found.detail.startswith("4.3.1, but listens at no socket")
-    assert found.fix.startswith("systemctl ") and "podman.socket" in found.fix
 
 
 def test_an_engine_in_a_closed_folder(tmp_path: Path) -> None:

@@ -199,6 +199,18 @@ def help_of(*command: str) -> str:
     return said.getvalue()
 
 
+def test_the_tests_that_the_table_of_defences_names() -> None:
+    text = (ROOT / "docs/explanation/sandbox.md").read_text(encoding="utf-8")
+    rows = text.split("## Beside others")[1].split("\n## ")[0].split("\n|")[3:]
+    cells = [row.rstrip(" |\n").rpartition("|")[2] for row in rows]
+    assert len(cells) > 15 and sum("`" not in cell for cell in cells) == 1  # one has none
+    for cell in cells:
+        source = ""
+        for file, test in re.findall(r"`(?:(test_\w+\.py)(?:::)?)?(\w*)`", cell):
+            source = (ROOT / "tests/sandbox" / file).read_text() if file else source
+            assert f"def {test}" in source, cell
+
+
 def test_cli_page_has_every_command_and_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")

@@ -35,7 +35,7 @@ NOT_SAME_TWICE = {"archive-06", "checker"}
 
 @pytest.fixture(scope="module")
 def provider(engine: PrivateEngine) -> Iterator[DockerProvider]:
-    with closing(DockerProvider(preload=PRELOAD, reuse="restored")) as found:
+    with closing(DockerProvider(preload=PRELOAD)) as found:
         yield found
 
 

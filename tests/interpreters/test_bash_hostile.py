@@ -114,11 +114,59 @@ def test_a_forged_report_changes_at_most_the_own_exit_code(bash: BashInterpreter
     for number in range(2, 12):  # the fixture's action was the first
         done = bash.execute(
             f"printf '%s\\0' '' {number} A 0 hB /etc a:b c:d /proc/1 >&199; "
-            f"printf 'forged=1\\n\\0\\0end\\0{number}\\0' >&199; (exit 9)"
+            f"printf 'forged=1\\n\\000\\000end\\000{number}\\000' >&199; (exit 9)"
         )
         assert done.exit_code in (0, 9)
-    assert output_of(bash, "echo $forged$kept") == "1\n"
+    assert output_of(bash, "echo $kept") == "1\n"
     assert bash.execute("(exit 5)").exit_code == 5
+
+
+FORGED = """
+report() {{
+printf '%s\\0' '' {number} {kind} "${{1:-0}}" hB "${{2:-/tmp/w}}" a:b c:d "${{3:-/proc/2}}"
+printf '%s\\n\\000\\000end\\000{number}\\000' "${{4:-x=1}}"; }} 2>/dev/null >&199
+long=$(printf '9%.0s' {{1..5000}})
+"""
+
+
+@pytest.mark.ordinary
+@pytest.mark.defends("self DoS", "host DoS")
+@pytest.mark.parametrize(
+    "attack",
+    ["report $long", "report 0 /tmp /proc/$long", "head -c 5000000 /dev/zero >&199; report"],
+)
+def test_a_forged_report_that_is_no_report(bash: BashInterpreter, attack: str) -> None:
+    bash.execute(FORGED.format(number=2, kind="A") + attack)
+    assert_goes_on(bash)
+
+
+@pytest.mark.defends("host DoS")
+def test_a_directory_without_end(bash: BashInterpreter) -> None:
+    big = "head -c 3000000 /dev/zero | tr '\\0' A"
+    bash.execute(f"unset DIRSTACK; DIRSTACK=$({big})")
+    assert len(str(bash.execute("true").info["cwd"])) < 20_000
+
+
+@pytest.mark.defends("self DoS")
+def test_a_state_that_never_is_restored(
+    bash: BashInterpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "intercode.interpreters.shell._RESTORE_SECONDS", 0.5
+    )  # allow limit: it hangs for good
+    attack = "report 0 /tmp /proc/2 'sleep 1000'; kill -9 $$"
+    done = bash.execute(FORGED.format(number=0, kind="X") + attack)
+    assert "lost" in done.notes[0]
+    assert output_of(bash, "echo on") == "on\n"
+
+
+@pytest.mark.ordinary
+@pytest.mark.defends("self DoS")
+def test_a_full_control_pipe(bash: BashInterpreter) -> None:
+    """As an ordinary user, and in a container, the agent owns what its shell reads from."""
+    fill = "for fd in /proc/$$/fd/25?; do chmod 666 $fd; cat /dev/zero > $fd & done"
+    bash.execute(f"{{ {fill}; sleep 1; }} 2>/dev/null")
+    assert_goes_on(bash)
 
 
 @pytest.mark.case(48)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import closing
 
 import pytest
 
+from intercode.errors import SandboxClosedError
 from intercode.interpreters.python import PythonInterpreter
+from intercode.interpreters.python_start import provider
+from intercode.sandbox import Limits
 from waiting import PATIENCE, eventually
 
 from .conftest import OpenPython
@@ -18,6 +23,7 @@ KEPT = {
     "input of stdin": ("import sys; sys.stdin.read()", "''"),
     "exit": ("exit()", r"\[exit\(0\) ends nothing here"),
     "exit with a code": ("import sys; sys.exit(3)", r"\[exit\(3\) ends"),
+    "exit with many words": ("raise SystemExit('y' * 10 ** 7)", r"\[exit\(y{200}\) ends"),
     "exit with words": ("raise SystemExit('bye')", r"\[exit\(bye\) ends"),
     "recursion": ("def f(): f()\nf()", "RecursionError"),
     "memory": ("bytes(10 ** 10)", "MemoryError"),
@@ -216,3 +222,37 @@ def test_forged_answers_harm_only_their_own_episode(open_python: OpenPython) -> 
     )
     assert python.execute("1 + 1").observation.startswith(("2\n", "[the interpreter"))
     assert python.execute("1 + 1").observation == "2\n"
+
+
+def test_a_large_environment() -> None:
+    with closing(provider().start("host", Limits(timeout=PATIENCE))) as sandbox:
+        more = {f"V{n}": "x" * 1000 for n in range(300)}
+        sandbox.env = {**sandbox.env, **more}  # type: ignore[misc] # as of an image that has it
+        with closing(PythonInterpreter(sandbox)) as python:
+            assert python.execute("import os; len(os.environ) >= 300").output == b"True\n"
+
+
+def test_no_descriptor_can_be_sent_to_us(python: PythonInterpreter) -> None:
+    """Closing it may take as long as the action likes: a TCP socket that lingers, for one."""
+    look = (
+        "import os, stat\n"
+        "fds = [int(n) for n in os.listdir('/proc/self/fd')]\n"
+        "print([n for n in fds if os.path.exists(f'/proc/self/fd/{n}') "
+        "and stat.S_ISSOCK(os.fstat(n).st_mode)])"
+    )
+    assert python.execute(look).output == b"[]\n"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_fork_of_ours_does_not_speak_to_it(python: PythonInterpreter) -> None:
+    python.execute("x = 1")
+    child = os.fork()
+    if child == 0:
+        try:
+            python.execute("x = 2")
+        except SandboxClosedError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert python.execute("print(x)").output == b"1\n"

@@ -19,6 +19,9 @@ IDENTITY = NATIVE + "identity.py"
 SECCOMP = NATIVE + "seccomp.py"
 CLIENT = NATIVE + "client.py"
 INSIDE = NATIVE + "inside.py"
+DOCKER = "docker_"
+"""How the names of those begin that need an engine."""
+CONTAINER = "intercode/sandbox/docker/container.py"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ def _one(
 
 def _filter(name: str, defends: str, old: str, new: str) -> Defence:
     return _one(f"seccomp_{name}", defends, SECCOMP, old, new)
+
+
+def _docker(name: str, defends: str, file: str, old: str, new: str) -> Defence:
+    return _one(DOCKER + name, defends, file, old, new, needs_root=True)
 
 
 NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_namespaces": 9')
@@ -95,6 +102,26 @@ DEFENCES = [
         "_test(_UNIX, then=yes, otherwise=none)],\n", "_test(_UNIX, then=yes, otherwise=yes)],\n",
     ),
     _filter("socket_protocols", "escape", "_PROTOCOLS = (0, ", "_PROTOCOLS = (262, 0, "),
+    _filter("socket_types", "escape", "_TYPE_BITS = (1, ", "_TYPE_BITS = (5, 6, 1, "),
+    _filter("modules", "escape", "(0x5423, 0x8940, ", "("),
+    _filter("huge_pages", "host DoS", "_MFD_HUGETLB = 0x40000, 0x4", "_MFD_HUGETLB = 0x40000, 8"),
+    _filter(
+        "other_programs_treatment", "peer DoS",
+        "_PR_OF_THE_MACHINE = 22, (67, 62)", "_PR_OF_THE_MACHINE = 22, (62,)",
+    ),
+    _filter("lingering_sockets", "host DoS", "_SO_LINGER = 13", "_SO_LINGER = 99"),
+    _filter(
+        "scheduling_of_others", "self DoS",
+        '"sched_setscheduler": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)]',
+        '"sched_setscheduler": yes',
+    ),
+    _filter("page_cache", "host leak, lateral", ' "mincore": 27,', ""),
+    _filter("emptied_page_cache", "host leak", "(20, 21), 4", "(20, 21), 9"),
+    _filter("paged_out", "host leak", "(20, 21), 4", "(98, 99), 4"),
+    _filter("merged_memory", "peer DoS", "_MADV_MERGEABLE = 12", "_MADV_MERGEABLE = 99"),
+    _filter("keys_of_sockets", "host DoS", "_TCP_KEYS = 6, (14, ", "_TCP_KEYS = 6, (99, "),
+    _filter("flow_labels", "peer DoS", "_FLOW_LABELS = 41, 32", "_FLOW_LABELS = 41, 99"),
+    _filter("access_lists", "host DoS", "_LONGEST_ATTRIBUTE = 256", "_LONGEST_ATTRIBUTE = 65536"),
     _filter("kernel_events", "host leak", "_NETLINKS = (0, ", "_NETLINKS = (15, 0, "),
     _filter("socket_filters", "host DoS", "_SOCKET_FILTERS = (26, ", "_SOCKET_FILTERS = ("),
     _filter("filters_of_ones_own", "host DoS", "unknown = [_deny(errno.EINVAL)]", "unknown = yes"),
@@ -274,15 +301,16 @@ DEFENCES = [
     ),
     _one(
         "file_count", "host DoS", LAUNCH,
-        ",nr_inodes={limits['files']}", "",
+        "nr_inodes={files}", "nr_inodes=0",
     ),
     _one(
         "file_size", "host DoS", LAUNCH,
         '    both(resource.RLIMIT_FSIZE, limits["disk"])\n', "",
     ),
     _one(
-        "dev_size", "host DoS", LAUNCH,
-        "size={_DEV_SIZE},nr_inodes=4096", "nr_inodes=4096",
+        "read_only_dev", "cheating", LAUNCH,
+        "sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _DEV_FLAGS",
+        "sc.MS_REMOUNT | sc.MS_BIND | _DEV_FLAGS",
     ),
     Defence("started_programs_are_ended_first", "self DoS", (LATER_SCORE,)),
     _one(
@@ -293,6 +321,10 @@ DEFENCES = [
         "room_beside_shared_memory", "host DoS, self DoS", LAUNCH,
         '"kernel/shmall"', '"kernel/none"',
     ),
+    _one(
+        "few_to_remove", "self DoS", LAUNCH, '"kernel/sem": "32000 8192 500 128"',
+        '"kernel/sem": "32000 8192 500 9999"',
+    ),
     Defence("pids_controller", "host DoS", (NO_PIDS,)),
     _one(
         "equal_weights", "peer DoS", CGROUP,
@@ -301,6 +333,44 @@ DEFENCES = [
     _one(
         "no_core_by_a_pipe", "host leak, escape", LAUNCH,
         "    both(resource.RLIMIT_CORE, 1)\n", "    both(resource.RLIMIT_CORE, 0)\n",
+    ),
+    _one(
+        "empty_cores", "host leak", LAUNCH,
+        '        file.write("0")\n', '        file.write("33")\n',
+    ),
+    _one(
+        "room_beside_files", "self DoS", LAUNCH,
+        'min(limits["files"], limits["memory"] // _FILE_BYTES)',
+        'limits["files"]',
+    ),
+    _one(
+        "standing_still", "cheating", INSIDE,
+        "now.items() ^ self.turns.items()", "()",
+    ),
+    _one(
+        "one_moment", "cheating", "intercode/rewards/at_rest.py",
+        "    snapshot = sandbox.at_rest(save)\n", "    snapshot = sandbox.snapshot()\n    look()\n",
+    ),
+    _one(
+        "only_what_runs_is_killed", "self DoS", NATIVE + "init.py",
+        "        if pid in self.alive_before:\n            self.kill_except(",
+        "        if self.alive_before.setdefault(pid, set()) or 1:\n            self.kill_except(",
+    ),
+    _one(
+        "looked_at_again", "self DoS", NATIVE + "sandbox.py",
+        'if reply.get("kind") == "RestlessError":', "if False:",
+    ),
+    _one(
+        "nothing_is_left_out", "cheating", NATIVE + "archive.py",
+        "        raise diff.too_deep()\n", "        return\n",
+    ),
+    _one(
+        "read_once", "self DoS", NATIVE + "diff.py",
+        "            if st.st_nlink == 1:\n", "            if True:\n",
+    ),
+    _one(
+        "holes_stay_holes", "host DoS", NATIVE + "diff.py",
+        "min(BLOCK, _whole_pages(end - offset))", "BLOCK",
     ),
     _filter(
         "core_limit", "host leak, escape",
@@ -331,8 +401,8 @@ DEFENCES = [
     ),
     _one(
         "timeout_kills_sessions", "host DoS, self DoS", INIT,
-        "        self.kill_except(self.alive_before.pop(pid, set()))\n",
-        "        self.do_signal(pid, signal.SIGKILL, [])\n",
+        "            self.kill_except(self.alive_before.pop(pid))\n",
+        "            self.do_signal(pid, signal.SIGKILL, [])\n",
     ),
     Defence(
         "caller_killed", "host DoS",
@@ -365,7 +435,7 @@ DEFENCES = [
     ),
     _one(
         "no_setuid_on_disk", "escape", NATIVE + "archive.py",
-        "info.mode & ~_SPECIAL_BITS", "info.mode",
+        "entry.mode & ~_SPECIAL_BITS", "entry.mode",
     ),
     _one(
         "read_only_cache", "self DoS", "intercode/sandbox/images/cache.py",
@@ -377,8 +447,8 @@ DEFENCES = [
         "        if self.room < 0:\n", "        if False:\n",
     ),
     _one(
-        "sockets_with_two_names", "self DoS", NATIVE + "archive.py",
-        "        if stat.S_ISSOCK(st.st_mode):\n", "        if False:\n",
+        "sockets_are_saved", "cheating", NATIVE + "archive.py",
+        "os.mknod(target, stat.S_IFSOCK)", "os.mkfifo(target)",
     ),
     _one(
         "magic_links", "escape", NATIVE + "syscalls.py",
@@ -386,7 +456,7 @@ DEFENCES = [
     ),
     _one(
         "files_of_process_1", "host leak", INSIDE,
-        "    return errno.EACCES if own else 0\n", "    return 0\n",
+        'path.startswith(("/proc/1/", "/proc/sys/"))', "False",
     ),
     _one(
         "paths_in_workers", "host leak", SPAWNER,
@@ -456,5 +526,22 @@ DEFENCES = [
     _one(
         "processes_without_a_first_thread", "self DoS", INSIDE,
         " or len(_threads(int(pid))) > 1\n", "\n",
+    ),
+    _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
+    Defence(
+        DOCKER + "close", "host DoS",
+        (
+            Edit("intercode/sandbox/docker/sandbox.py", "= container.process", "= None"),
+            Edit(CONTAINER, "self.process.end(_HEARD_SECONDS)", "pass"),
+        ),
+        needs_root=True,
+    ),
+    _docker(
+        "filter", "host DoS", "intercode/sandbox/docker/inside/main.py",
+        '    sc.set_seccomp(seccomp.build(limits["debugger"]))\n', "",
+    ),
+    _docker(
+        "processes", "host DoS", CONTAINER,
+        '            "PidsLimit": key.processes + OWN_THREADS,\n', "",
     ),
 ]  # fmt: skip

@@ -35,7 +35,8 @@ from intercode.sandbox.native import syscalls as sc
 from intercode.task import Dataset, Task
 from waiting import new_marker
 
-from . import probes_caller, probes_limits
+from . import probes_caller, probes_docker, probes_limits
+from .defences import DOCKER
 from .tools import (
     ProbeError,
     SkippedError,
@@ -85,6 +86,68 @@ def seccomp_socket_pairs() -> bool:
 
 def seccomp_socket_protocols() -> bool:
     return _call(41, 198, "2, 1, 262") == errno.EPROTONOSUPPORT
+
+
+def seccomp_socket_types() -> bool:
+    return _call(41, 198, "2, 6, 262") == errno.ESOCKTNOSUPPORT  # else EPROTONOSUPPORT
+
+
+def seccomp_modules() -> bool:
+    return _call(16, 29, "0, 0x8940, $b") == errno.EPERM  # else ENOTTY
+
+
+def seccomp_huge_pages() -> bool:
+    return _call(319, 279, "$b, 4") == errno.ENOMEM
+
+
+def seccomp_other_programs_treatment() -> bool:
+    if not os.path.exists("/sys/kernel/mm/ksm"):
+        raise SkippedError("needs a kernel that merges memory")
+    return _call(157, 167, "67, 1, 0, 0, 0") == errno.EINVAL
+
+
+def seccomp_lingering_sockets() -> bool:
+    script = (
+        "socket(S, 2, 1, 0); setsockopt(S, 1, 13, pack('ii', 1, 5)) or die; "
+        "print unpack('i', getsockopt(S, 1, 13))"
+    )
+    return one_of(perl(script), holds="0", gone="1")
+
+
+def seccomp_scheduling_of_others() -> bool:
+    return _call(144, 119, "$$, 0, pack('i', 0)") == errno.EPERM
+
+
+def seccomp_page_cache() -> bool:
+    if not _X86:
+        raise SkippedError("the mutant is of x86-64")
+    return _call(27, 232, "0, 0, $b") == errno.EPERM
+
+
+def seccomp_emptied_page_cache() -> bool:
+    return _call(221, 223, "99, 0, 0, 4") == 0  # else EBADF
+
+
+def seccomp_paged_out() -> bool:
+    return _call(28, 233, "1, 1, 21") == 0  # else EINVAL
+
+
+def seccomp_keys_of_sockets() -> bool:
+    return _call(54, 208, "0, 6, 14, 0, 0") == errno.EPERM  # else ENOTSOCK
+
+
+def seccomp_merged_memory() -> bool:
+    if not os.path.exists("/sys/kernel/mm/ksm"):
+        raise SkippedError("needs a kernel that merges memory")
+    return _call(28, 233, "0, 0, 12") == errno.EINVAL
+
+
+def seccomp_flow_labels() -> bool:
+    return _call(54, 208, "0, 41, 32, 0, 0") == errno.EPERM  # else ENOTSOCK
+
+
+def seccomp_access_lists() -> bool:
+    return _call(190, 7, "99, 'user.x', $b, 257, 0") == errno.E2BIG  # else EBADF
 
 
 def seccomp_kernel_events() -> bool:
@@ -330,9 +393,8 @@ def file_size() -> bool:
     return one_of(perl(script, disk=8 * MIB), holds="27", gone="done")
 
 
-def dev_size() -> bool:
-    script = "head -c 80M /dev/zero >/dev/f || exit 3"
-    return one_of(str(run(script, disk=256 * MIB).exit_code), holds="3", gone="0")
+def read_only_dev() -> bool:
+    return one_of(str(run("rm /dev/fd && mkdir /dev/fd || exit 3").exit_code), holds="3", gone="0")
 
 
 def memory_of_a_process() -> bool:
@@ -449,7 +511,7 @@ def main(name: str, src: str) -> int:
         if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
             raise ProbeError(f"{loaded.__file__} is not in {src}")
         probe = globals().get(name)
-        for module in (probes_caller, probes_limits):
+        for module in (probes_caller, probes_docker, probes_limits):
             probe = probe or getattr(module, name, None)
         assert probe is not None, f"no probe is named {name}"
         if probe():
@@ -463,6 +525,8 @@ def main(name: str, src: str) -> int:
         return BROKEN
     finally:
         get_provider().close()
+        if name.startswith(DOCKER):
+            get_provider("docker").close()
 
 
 if __name__ == "__main__":

@@ -8,14 +8,15 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from intercode.errors import SandboxError, SandboxUnavailableError
-from intercode.sandbox import Sandbox
+from intercode.errors import OutputLimitError, SandboxError, SandboxUnavailableError
+from intercode.sandbox import Sandbox, get_provider
 from intercode.sandbox.images import cache_root
-from intercode.sandbox.native import cgroup, wire
+from intercode.sandbox.native import cgroup, diff, wire
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot
 from waiting import eventually, new_marker
@@ -81,16 +82,49 @@ def bounded_paths() -> bool:
     return False
 
 
-def sockets_with_two_names() -> bool:
+def sockets_are_saved() -> bool:
     sandbox = start()
-    script = "socket S, AF_UNIX, SOCK_STREAM, 0; bind S, sockaddr_un('s') or die; link 's', 'a'"
+    script = "socket S, AF_UNIX, SOCK_STREAM, 0; bind S, sockaddr_un('s') or die"
     if not sandbox.exec(["perl", "-MSocket", "-e", script], cwd="/root").ok:
+        raise ProbeError("it could not be made")
+    with closing(get_provider().start(sandbox.snapshot())) as again:
+        return again.exec(["test", "-S", "/root/s"]).ok
+
+
+def nothing_is_left_out() -> bool:
+    sandbox = start()
+    if not sandbox.exec(["perl", "-e", "for (1 .. 305) { mkdir 1; chdir 1 }"], cwd="/root").ok:
         raise ProbeError("it could not be made")
     try:
         sandbox.snapshot().delete()
-    except SandboxError:
-        return False
-    return True
+    except OutputLimitError:
+        return True
+    return False
+
+
+def read_once() -> bool:
+    reads: list[int] = []
+    digest = diff.content_digest
+    with tempfile.TemporaryDirectory() as name:
+        upper, lower = Path(name, "upper"), Path(name, "lower")
+        upper.mkdir()
+        lower.mkdir()
+        (upper / "a").write_text("x")
+        os.link(upper / "a", upper / "b")
+        folders = [os.open(path, os.O_RDONLY) for path in (upper, lower, upper)]
+        diff.content_digest = lambda fd, check: (reads.append(fd), digest(fd, check))[1]
+        found = diff.changes(*folders, timeout=60)
+    if len(found) != 2 or found[0][7] != found[1][7]:
+        raise ProbeError(f"not two alike: {found}")
+    return one_of(str(len(reads)), holds="1", gone="2")
+
+
+def holes_stay_holes() -> bool:
+    sandbox = start()
+    say("for i in {1..40}; do echo x | dd of=/x bs=1M seek=$i status=none; done", sandbox)
+    snapshot = sandbox.snapshot()
+    assert isinstance(snapshot, NativeSnapshot)
+    return (snapshot.image.layers[-1] / "x").stat().st_blocks * 512 < 1 << 20
 
 
 # -- process 1's own things ----------------------------------------------------------------------

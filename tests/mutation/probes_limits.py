@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
+from contextlib import closing
 
 from groups import groups_of, told
+from intercode.episode import Episode
+from intercode.errors import SandboxError
+from intercode.rewards.at_rest import at_rest
 from intercode.sandbox import Limits, Sandbox, get_provider
+from restless import RESTLESS
 
 from .tools import ProbeError, SkippedError, one_of, say, start
 
@@ -41,6 +47,68 @@ def memory_of_sockets() -> bool:
 def room_beside_shared_memory() -> bool:
     pages = int(say("cat /proc/sys/kernel/shmall", memory=64 * MIB))
     return one_of(str(pages * resource.getpagesize() < 64 * MIB), holds="True", gone="False")
+
+
+def empty_cores() -> bool:
+    return one_of(say("cat /proc/self/coredump_filter"), holds="00000000", gone="00000021")
+
+
+def room_beside_files() -> bool:
+    inodes = say("stat -f -c %c /dev/shm", memory=64 * MIB, disk=64 * MIB)
+    return one_of(inodes, holds="16384", gone="200000")
+
+
+def standing_still() -> bool:
+    sandbox = start(timeout=60)
+    program = sandbox.popen(["python3", "-c", RESTLESS], channels={})
+    if os.read(program.fds[1], 100) != b"ready\n":
+        raise SkippedError("needs a Python in the image")
+    sandbox.exec(["bash", "-c", "head -c 100M /dev/zero > /tmp/big"])
+    for _ in range(20):  # it goes on by chance
+        sandbox.changes()
+        if sandbox.processes() == []:  # it was found out, and ended
+            return True
+    return False
+
+
+def only_what_runs_is_killed() -> bool:
+    sandbox = start()
+    program = sandbox.popen(["sleep", "60"], channels={})
+    sandbox._kill_started(99999)  # type: ignore[attr-defined]
+    return sandbox.processes() == [program.pid]
+
+
+def one_moment() -> bool:
+    """Whether a program that undoes its tampering when it is let go on again is found out."""
+    provider = get_provider()
+    with closing(start(timeout=60)) as sandbox:
+        undo = "rmdir '/sbin'; symlink 'usr/sbin', '/sbin'; print 'undone'"
+        program = f"unlink '/sbin'; mkdir '/sbin'; $SIG{{CONT}} = sub {{ {undo} }}"
+        script = f"$| = 1; {program}; print 'ready'; sleep 60 while 1"
+        running = sandbox.popen(["perl", "-e", script], channels={})
+        if os.read(running.fds[1], 100) != b"ready":
+            raise ProbeError("it did not start")
+        found: list[str] = []
+
+        def look() -> None:
+            state = sandbox.read_file(f"/proc/{running.pid}/stat").rpartition(b") ")[2][:1]
+            if state != b"T":
+                os.read(running.fds[1], 100)  # it has been let go on: until all is undone
+            found.extend(change.path for change in sandbox.changes())
+
+        with at_rest(provider, False, Episode("t", "q", "bash", status="running"), sandbox, look):
+            return any(path.startswith("/sbin") for path in found)
+
+
+def looked_at_again() -> bool:
+    try:
+        return standing_still()
+    except SandboxError:
+        return False
+
+
+def few_to_remove() -> bool:
+    return one_of(say("awk '{print $4}' /proc/sys/kernel/sem"), holds="128", gone="9999")
 
 
 def pids_controller() -> bool:

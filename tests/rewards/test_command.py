@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -146,6 +147,53 @@ def test_a_running_episode_goes_on(sandbox: Sandbox) -> None:
     shell.execute("touch flag")
     assert REWARD(task, running, sandbox).value == 0.0
     shell.close()
+
+
+def test_tampering_that_is_undone_when_it_goes_on(sandbox: Sandbox) -> None:
+    undo = "rmdir '/sbin'; symlink 'usr/sbin', '/sbin'"
+    program = f"unlink '/sbin'; mkdir '/sbin'; $SIG{{CONT}} = sub {{ {undo} }}"
+    sandbox.write_file("program", f"{program}; open F, '>', 'ready'; sleep 60 while 1".encode())
+    with closing(BashInterpreter(sandbox)) as shell:
+        assert shell.execute("perl program & until [ -e ready ]; do sleep 0.1; done").ok
+        task = Task("t", "q", verification="true")
+        score = REWARD(task, Episode("t", "q", "bash", status="running"), sandbox)
+        assert score.value == 0.0
+        assert score.detail["tampered"] == ["/sbin"]
+
+
+@pytest.mark.parametrize("status", ["running", "submitted"])
+@pytest.mark.parametrize("place", ["/root", "x" * 250 + "/../" * 15, "/proc/self/fd/9"])
+def test_something_else_in_the_place_of_the_directory(
+    sandbox: Sandbox, status: Status, place: str
+) -> None:
+    task = Task("t", "q", verification="true")
+    assert sandbox.exec(["bash", "-c", f"cd /; rm -rf /root; ln -s {place} /root"]).ok
+    score = REWARD(task, Episode("t", "q", "bash", status=status), sandbox)
+    assert score.value == 0.0
+    assert "error" in score.detail
+
+
+# Each leaves a file named z where a copy of the files might have none.
+HIDDEN = {
+    "a socket": "perl -MSocket -e \"socket S, 1, 1, 0; bind S, sockaddr_un('z') or die\"",
+    "holes": "truncate -s 500M a b c z",
+    "too deep": "perl -e 'for (1 .. 305) { mkdir q(d); chdir q(d) } open F, q(>), z'",
+    "too long": "perl -e 'for (1 .. 20) { mkdir d x 250; chdir d x 250 } open F, q(>), z'",
+}
+
+
+@pytest.mark.parametrize("trick", HIDDEN)
+def test_what_cannot_be_copied_does_not_solve_a_task(sandbox: Sandbox, trick: str) -> None:
+    task = Task("t", "q", verification='test -z "$(find . -name z)"')
+    with closing(BashInterpreter(sandbox)) as shell:
+        running = Episode("t", "q", "bash", status="running")
+        assert REWARD(task, running, sandbox).value == 1.0
+        assert shell.execute(HIDDEN[trick]).ok
+        score = REWARD(task, running, sandbox)
+        assert score.value == 0.0
+        assert ("error" in score.detail) is trick.startswith("too")
+        running.status = "submitted"
+        assert REWARD(task, running, sandbox).value == 0.0
 
 
 def test_the_time_limit_is_a_zero_that_says_so(sandbox: Sandbox) -> None:

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from intercode.rights import is_root
 from intercode.sandbox import Provider, Sandbox
 from intercode.sandbox.native import cgroup
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.ownership import when_gone
 from waiting import eventually, new_marker, sleepers
 
-from . import Run, Start, not_for_docker
+from . import Run, Start
 
 pytestmark = pytest.mark.ordinary
 
@@ -49,7 +50,6 @@ def process_1(marker: str) -> int:
 @pytest.mark.defends("host DoS")
 @pytest.mark.parametrize("hold", ["nothing", "process 1 stands still", "vfork", "many"])
 def test_when_it_returns_all_has_ended(start: Start, provider: Provider, hold: str) -> None:
-    not_for_docker(provider, "the engine ends a container")
     sandbox, marker = start(), new_marker()
     sandbox.popen(["sleep", marker], channels={})
     assert eventually(lambda: sleepers(marker))
@@ -64,9 +64,8 @@ def test_when_it_returns_all_has_ended(start: Start, provider: Provider, hold: s
 
 
 def test_a_provider_that_is_closed_has_ended_all(provider: Provider) -> None:
-    not_for_docker(provider, "the engine ends a container")
     marker = new_marker()
-    with closing(NativeProvider()) as own:
+    with closing(type(provider)()) as own:
         boxes = [own.start() for _ in range(5)]
         for box in boxes:
             box.popen(["sleep", marker], channels={})
@@ -77,7 +76,7 @@ def test_a_provider_that_is_closed_has_ended_all(provider: Provider) -> None:
 @pytest.mark.attack(33)
 @pytest.mark.defends("host DoS")
 def test_shared_memory_goes_with_its_processes(sandbox: Sandbox, sh: Run) -> None:
-    other = os.geteuid() == 0
+    other = is_root()
     for user in ("0", "1000") if other else ("0",):
         made = sandbox.exec(["ipcmk", "-M", "1000000", "-S", "2", "-Q"], user=user)
         assert made.ok, made
@@ -120,7 +119,7 @@ def test_no_cgroup_outlives_a_spawner_that_was_killed() -> None:
         sandboxes = [provider.start() for _ in range(3)]
         spawner = provider._running()
         folders = [Path(parent, cgroup.PREFIX + spawner.name) for parent in cgroup.parents()]
-        assert os.geteuid() != 0 or any(folder.is_dir() for folder in folders)
+        assert not is_root() or any(folder.is_dir() for folder in folders)
         spawner.process.kill()
         spawner.process.wait()
         provider.start().close()

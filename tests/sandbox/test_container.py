@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ def run(api: Any) -> Iterator[Any]:
     needed = {"/usr", "/etc", sys.base_prefix, sys.prefix, str(REPOSITORY)}
     made = []
 
-    def run(user: str, home: str, *arguments: str) -> tuple[int, str]:
+    def run(user: str, home: str, *arguments: str, seconds: int = 120) -> tuple[int, str]:
         host = api.create_host_config(
             binds=[f"{path}:{path}:ro" for path in sorted(needed)],
             network_mode="none",
@@ -86,12 +87,16 @@ def run(api: Any) -> Iterator[Any]:
             [sys.executable, *arguments],
             host_config=host,
             working_dir="/tmp",
-            environment={"HOME": home, "PATH": os.environ["PATH"]},
+            environment={
+                "HOME": home,
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": f"{REPOSITORY}/src",
+            },
             user=user,
         )["Id"]
         made.append(container)
         api.start(container)
-        code = api.wait(container, timeout=120)["StatusCode"]
+        code = api.wait(container, timeout=seconds)["StatusCode"]
         return code, api.logs(container).decode()
 
     yield run
@@ -114,3 +119,12 @@ def test_as_documented(run: Any, user: str, home: str) -> None:
     assert facts["locks"] == "[True, True]"
     assert facts["files"] == "True 2"
     assert facts["owners"] == "[b'root', b'nobody']"
+
+
+@pytest.mark.timeout(3600)  # as long as the others of an ordinary user
+def test_what_holds_for_an_ordinary_user(run: Any) -> None:
+    chosen = ["-m", "attack and ordinary", "-k", "not docker", str(REPOSITORY / "tests/sandbox")]
+    quiet = ["-q", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider"]
+    code, said = run("0", "/root", "-m", "pytest", *quiet, *chosen, seconds=3600)
+    assert code == 0, said[-15000:]
+    assert int(re.findall(r"(\d+) passed", said)[-1]) > 30, said

@@ -18,7 +18,7 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.envs.bash import BashEnv
-from intercode.errors import ImageError, SandboxError, SandboxUnavailableError, UsageError
+from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.sandbox import Limits
 from intercode.sandbox.docker import container as containers
 from intercode.sandbox.docker.doctor import check
@@ -26,8 +26,8 @@ from intercode.sandbox.docker.engine import LEASE, Engine
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.docker.sweep import sweep
 from intercode.task import Dataset, Task
-from private_engine import PrivateEngine
-from waiting import PATIENCE, eventually
+from private_engine import REMAPPED, PrivateEngine
+from waiting import PATIENCE, eventually, new_marker, sleepers
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for ordinary users: they start no engine"
@@ -76,58 +76,60 @@ def test_our_own_python_is_closed_to_programs(provider: DockerProvider) -> None:
         assert not sandbox.exec([f"{inside}/python/ld.so", "--version"]).ok
 
 
-READ_ONLY = "ls -R /etc > /dev/null; sleep 99 & echo > /dev/shm/x"
-WRITTEN = (
-    "echo x > /tmp/x; rm -r /opt; touch -d @99 /srv; chmod 700 /home; echo >> /etc/passwd; "
-    "ln -sfn /x /var/run; mkfifo /media/f; mkdir -p /mnt/a/b; echo >> /etc/hosts; touch /etc/group"
-)
-LEFT = {
-    "shared memory": "perl -e 'shmget(0x1234, 100, 0x200 | 0600)'",
-    "a device": "rm /dev/null; touch /dev/null",
-    "the mode of a folder in memory": "chmod 700 /dev/shm",
-}
-# But for the two folders that an engine makes anew for each container.
-WALK = (
-    "find / -xdev -path /proc -prune -o ! -path / ! -path /etc "
-    "-printf '%p %y %m %U %G %s %T@ %l\\n' | sort"
-)
-
-
-@pytest.mark.parametrize("reuse", ["untouched", "restored"])
-def test_when_a_container_is_as_good_as_new(
-    engine: PrivateEngine, monkeypatch: pytest.MonkeyPatch, reuse: Any
-) -> None:
-    # What takes too long to put back is given up: not here, however slow the machine is.
-    monkeypatch.setattr("intercode.sandbox.docker.provider._RESET_SECONDS", PATIENCE)
-    with closing(DockerProvider(reuse=reuse)) as provider:
-
-        def as_new(script: str) -> bool:
-            with closing(provider.start("host")) as sandbox:
-                before = sandbox.exec(["bash", "-c", WALK], timeout=PATIENCE).stdout
-                assert b"/etc/passwd f" in before
-                assert sandbox.exec(["bash", "-c", script]).ok
-                new = provider._as_new(sandbox.container)
-                if new:
-                    assert sandbox.changes() == [] and sandbox.processes() == []
-                    walk = sandbox.exec(["bash", "-c", WALK], timeout=PATIENCE)
-                    assert walk.stdout == before
-                    assert sandbox.exec(["ls", "/dev/shm"]).stdout == b""
-                return new
-
-        assert as_new(READ_ONLY)
-        assert as_new(WRITTEN) == (reuse == "restored")
-        assert not [left for left, script in LEFT.items() if as_new(script)]
-
-
-def test_no_container_is_used_twice_where_none_may_be(engine: PrivateEngine) -> None:
-    with closing(DockerProvider(reuse="never")) as provider:
+@pytest.mark.attack(9)
+@pytest.mark.defends("lateral")
+def test_each_sandbox_has_a_container_of_its_own(engine: PrivateEngine) -> None:
+    """Also one that nobody wrote to: what an episode did to a kernel's object is no file."""
+    with closing(DockerProvider()) as provider:
         used = set()
-        for _ in range(4):
+        for _ in range(6):
             with closing(provider.start("host")) as sandbox:
                 used.add(sandbox.container.id)
-        assert len(used) == 4
-    with pytest.raises(UsageError, match="restored"):
-        DockerProvider(reuse="sometimes")  # type: ignore[arg-type]
+                assert sandbox.exec(["cat", "/etc/hostname"]).ok
+        assert len(used) == 6
+
+
+@pytest.mark.attack(40)
+@pytest.mark.defends("escape")
+def test_an_engine_that_remaps_users(tmp_path: Path) -> None:
+    """All works, for ids that nobody has on this machine."""
+    with (
+        tempfile.TemporaryDirectory(prefix="intercode-engine-", dir="/var/tmp") as folder,
+        PrivateEngine(Path(folder), remap=True) as engine,
+        closing(DockerProvider(url=engine.url)) as provider,
+        closing(provider.start("host")) as sandbox,
+    ):
+        assert provider.facts()["remapped"]
+        marker = new_marker()
+        sandbox.popen(["sleep", marker], channels={})
+        assert eventually(lambda: sleepers(marker))
+        assert Path(f"/proc/{sleepers(marker)[0]}").stat().st_uid == REMAPPED
+        assert sandbox.exec(["id", "-u"]).stdout == b"0\n"
+        assert not sandbox.exec(["ls", "/dev/.intercode"]).ok
+        assert not sandbox.exec(["/dev/.intercode/python/ld.so", "--version"]).ok
+        sandbox.write_file("/etc/new", b"x")
+        assert [change.path for change in sandbox.changes()] == ["/etc/new"]
+        with closing(provider.start(sandbox.snapshot())) as again:
+            assert again.read_file("/etc/new") == b"x" and again.changes() == []
+
+
+def test_podman_is_refused() -> None:
+    with tempfile.TemporaryDirectory(prefix="podman-") as folder:  # Podman wants a short name
+        url = f"unix://{folder}/socket"
+        places = [f"--root={folder}/root", f"--runroot={folder}/run", f"--tmpdir={folder}/tmp"]
+        # What it mounts goes with it.
+        command = ["unshare", "--mount", "podman", *places, "system", "service", "--time=0", url]
+        with subprocess.Popen(command) as service:
+            try:
+                assert eventually(Path(folder, "socket").exists)
+                with (
+                    closing(DockerProvider(url=url)) as provider,
+                    pytest.raises(SandboxUnavailableError, match="Podman's") as caught,
+                ):
+                    provider.start("host")
+            finally:
+                service.terminate()
+    assert caught.value.fix
 
 
 def test_what_the_engine_lacks(engine: PrivateEngine, provider: DockerProvider) -> None:
@@ -148,9 +150,19 @@ def test_an_engine_that_does_not_see_our_files(engine: PrivateEngine) -> None:
             provider.start("host")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+FORK = """
+import ctypes
+if (child := ctypes.PyDLL(None).fork()) == 0:
+    time.sleep(600)
+"""
+"""A fork that runs no code of ours: it holds all that the caller has open."""
+
+
+@pytest.mark.parametrize(
+    ("number", "fork"), [(signal.SIGKILL, ""), (signal.SIGINT, ""), (signal.SIGKILL, FORK)]
+)
 def test_nothing_is_left_of_a_caller_that_ends(
-    api: Any, engine: PrivateEngine, number: int
+    api: Any, engine: PrivateEngine, number: int, fork: str
 ) -> None:
     program = (
         "import time; from intercode.sandbox import get_provider; "
@@ -158,17 +170,22 @@ def test_nothing_is_left_of_a_caller_that_ends(
         "boxes[0].changes(); boxes[1].snapshot()\n"
         # One that the engine is just making would stay, to be found by its label.
         "while any(p._pool._coming.values()): time.sleep(0.01)\n"
-        "print(p._home.lease, flush=True)\n"
+        f"child = 0\n{fork}\n"
+        "print(p._home.lease, child, flush=True)\n"
         "for _ in range(600): time.sleep(0.1)"  # a long one may miss an interrupt
     )
     caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL)  # fmt: skip
     with caller:
         assert caller.stdout is not None
-        lease = caller.stdout.readline().decode().strip()
+        lease, child = caller.stdout.readline().decode().split()
         assert len(api.containers(filters={"label": [f"{LEASE}={lease}"]})) >= 4
         caller.send_signal(number)
-    assert eventually_none(api, f"{LEASE}={lease}")
+    try:
+        assert eventually_none(api, f"{LEASE}={lease}")
+    finally:
+        if fork:
+            os.kill(int(child), signal.SIGKILL)
     with closing(Engine()) as own:
         sweep(own)
     assert not list(Path.home().glob(f".cache/intercode/docker/run-{lease}"))
@@ -189,7 +206,7 @@ def test_what_is_begun_ahead_is_waited_for(
     # What takes too long is not waited for: not here, however slow the machine is.
     monkeypatch.setattr("intercode.sandbox.docker.pool._COMING_SECONDS", PATIENCE)
     monkeypatch.setattr("intercode.sandbox.docker.provider._GONE_SECONDS", PATIENCE)
-    provider = DockerProvider(reuse="never")
+    provider = DockerProvider()
     label = f"{LEASE}={provider._prepared().lease}"
     sandboxes = [provider.start("host") for _ in range(2)]
     pool = provider._pool
@@ -227,7 +244,7 @@ def test_an_engine_that_dies_and_comes_back() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="intercode-engine-") as folder,
         PrivateEngine(Path(folder)) as engine,
-        closing(DockerProvider(url=engine.url, reuse="restored")) as provider,
+        closing(DockerProvider(url=engine.url)) as provider,
         closing(BashEnv(Dataset([task], "one"), provider=provider)) as env,
     ):
         env.reset()

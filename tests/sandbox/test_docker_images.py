@@ -35,7 +35,7 @@ LIST = (
 
 @pytest.fixture(scope="module")
 def provider(engine: PrivateEngine) -> Iterator[DockerProvider]:
-    with closing(DockerProvider(reuse="restored")) as found:
+    with closing(DockerProvider()) as found:
         yield found
 
 

@@ -247,3 +247,12 @@ def test_directories_that_cannot_be_entered(sandbox: Sandbox, sh: Run) -> None:
     with pytest.raises(PermissionError):
         sandbox.exec(["pwd"], cwd="/tmp/closed")
     assert sandbox.exec(["true"]).ok
+
+
+def test_the_limit_of_a_program_that_has_just_ended(sandbox: Sandbox) -> None:
+    """It is no reason to end any other."""
+    other = sandbox.popen(["sleep", "60"], channels={})
+    for _ in range(20):
+        done = sandbox.exec(["head", "-c", "6000", "/dev/zero"], output_limit=100)
+        assert done.truncated
+        assert sandbox.processes() == [other.pid]

@@ -31,6 +31,8 @@ def verdict(program: bytes, machine: int, number: int, *arguments: int) -> int:
         at += 1
         if code == 0x20:
             value = int(struct.unpack_from("=I", data, k)[0])
+        elif code == 0x54:
+            value &= k
         elif code == 0x05:
             at += k
         elif code == 0x06:
@@ -79,17 +81,31 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
     assert asked("prlimit64", first, 7, third) == (errno.EPERM if low[0] else 0)
     assert asked("fcntl", first, second) == (errno.EPERM if low[1] == 1024 else 0)
     assert asked("socketpair", first) == (0 if low[0] == 1 else errno.EAFNOSUPPORT)
-    assert asked("prctl", first) == (errno.EINVAL if low[0] == 22 else 0)
+    assert asked("prctl", first) == (errno.EINVAL if low[0] in (22, 62, 67) else 0)
+    assert asked("memfd_create", 0, second) == (errno.ENOMEM if low[1] & 4 else 0)
+    assert asked("mmap", 0, 0, 0, third) == (errno.ENOMEM if low[2] & 0x40000 else 0)
     assert asked("clone", first) == (errno.EPERM if low[0] & 0x7E020000 else 0)
     for family in (2, 10):
-        fine = low[2] in (0, 1, 6, 17, 58)
-        assert asked("socket", family, second, third) == (0 if fine else errno.EPROTONOSUPPORT)
+        refusal = 0 if low[2] in (0, 1, 6, 17, 58) else errno.EPROTONOSUPPORT
+        if low[1] & 15 not in (1, 2, 3):
+            refusal = errno.ESOCKTNOSUPPORT
+        assert asked("socket", family, second, third) == refusal
+        assert asked("socket", family, 0x80801, 6) == 0
     assert asked("socket", 16, second, third) == (0 if low[2] in (0, 4) else errno.EPROTONOSUPPORT)
     if low[0] not in (1, 2, 10, 16):
         assert asked("socket", first, second, third) == errno.EAFNOSUPPORT
-    refused = low[1] == 1 and low[2] in (26, 50, 51, 52)
+    for name in ("sched_setscheduler", "sched_setattr"):
+        assert asked(name, first, second, third) == (errno.EPERM if low[0] else 0)
+    for name in ("setxattr", "lsetxattr", "fsetxattr"):
+        assert asked(name, first, 0, 0, third) == (errno.E2BIG if third > 256 else 0)
+    refused = (low[1] == 1 and low[2] in (26, 50, 51, 52)) or (low[1], low[2]) == (41, 32)
+    refused = refused or (low[1] == 6 and low[2] in (14, 32, 38, 39, 40, 41))
     assert asked("setsockopt", first, second, third) == (errno.EPERM if refused else 0)
     assert asked("setsockopt", first, 1, 26) == errno.EPERM
+    assert asked("setsockopt", first, 41, 32) == errno.EPERM
+    assert asked("setsockopt", first, 6, 14) == errno.EPERM
+    assert asked("madvise", first, second, 12) == errno.EINVAL
+    assert asked("process_madvise", first, second, third, 12) == errno.EINVAL
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -97,6 +113,18 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
     ("name", "arguments", "allowed"),
     [
         ("sync", (), False),
+        ("syncfs", (3,), False),
+        ("setsockopt", (3, 1, 13), False),
+        ("setsockopt", (3, 6, 13), True),
+        ("setsockopt", (3, 41, 26), True),
+        ("fadvise64", (3, 0, 0, 4), False),
+        ("fadvise64", (3, 0, 0, 3), True),
+        ("madvise", (0, 0, 4), True),
+        ("madvise", (0, 0, 20), False),
+        ("madvise", (0, 0, 21), False),
+        ("process_madvise", (0, 0, 0, 21), False),
+        ("process_madvise", (0, 0, 0, 8), True),
+        ("setxattr", (0, 0, 0, 256), True),
         ("setrlimit", (4, 1 << 40), False),
         ("setrlimit", (7, 1 << 40), True),
         ("prlimit64", (0, 4, 1 << 40), False),

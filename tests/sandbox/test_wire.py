@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from contextlib import suppress
 
@@ -135,6 +136,25 @@ def test_what_fails_for_want_of_ours_is_no_exit_code(
         sandbox.close()
         for process in held:
             process.close()
+
+
+def test_a_caller_without_descriptors_is_no_exit_code(sandbox: Sandbox) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 50, before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(held[0]))
+        for _ in range(4):
+            with pytest.raises(SandboxError, match="descriptors"):
+                sandbox.exec(["true"])
+            os.close(held.pop())  # enough for one more of those that a program needs
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in held:
+            os.close(fd)
+    assert sandbox.exec(["true"]).ok
 
 
 @pytest.mark.attack(22)

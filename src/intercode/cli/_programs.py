@@ -59,7 +59,6 @@ def check() -> list[Check]:
         Check("sqlite", True, f"{sqlite3.sqlite_version}: --engine sqlite, the default"),
         _server("mysql", "pymysql", "mariadb-server"),
         _server("postgresql", "psycopg", "postgresql"),
-        _podman(),
         _room_for_runs(),
     ]
 
@@ -122,25 +121,6 @@ def _server(engine: str, driver: str, package: str) -> Check:
     said = _says_version(found.binary)
     detail = f"{found.product} {said}, driver {version(driver)}: --engine {engine}"
     return Check(engine, True, f"{detail} starts servers of its own")
-
-
-def _podman() -> Check:
-    """Another engine with Docker's API."""
-    path = shutil.which("podman")
-    if path is None:
-        return Check("podman", True, "not installed, nor needed: Docker's engine does the same")
-    run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
-    sockets = [f"{run}/podman/podman.sock", "/run/podman/podman.sock"]
-    for socket in sockets:
-        if os.access(socket, os.W_OK):
-            return Check("podman", True, f"{_says_version(path)}, listens at {socket}")
-    user = "--user " if os.geteuid() else ""
-    return Check(
-        "podman",
-        None,
-        f"{_says_version(path)}, but listens at no socket: no --sandbox docker by it",
-        f"systemctl {user}enable --now podman.socket",
-    )
 
 
 def _room_for_runs() -> Check:

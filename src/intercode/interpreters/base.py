@@ -40,12 +40,17 @@ class Interpreter(Protocol):
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
+        After an exception of the caller's own (Ctrl-C), the action may go on: what it prints
+        belongs to the next one. From another thread, the sandbox can be closed meanwhile, but not
+        the interpreter.
+
         Args:
             action: Code in the interpreter's language.
             timeout: Seconds; default: the sandbox's limit.
 
         Raises:
             ActionError: The action cannot be run at all (it holds a NUL).
+            UsageError: There is no such time limit; see `Limits.seconds`.
             SandboxError: The sandbox died.
         """
 

@@ -23,7 +23,13 @@ from dataclasses import replace
 
 from intercode.errors import ActionError, SandboxError
 from intercode.interpreters.base import Execution
-from intercode.interpreters.shell import HARD_OUTPUT_FACTOR, Run, Shell, ShellStartError
+from intercode.interpreters.shell import (
+    HARD_OUTPUT_FACTOR,
+    Run,
+    Shell,
+    ShellLateError,
+    ShellStartError,
+)
 from intercode.interpreters.shell_lines import TIMEOUT_SIGNAL
 from intercode.interpreters.shell_state import Frame
 from intercode.sandbox.base import Sandbox
@@ -59,7 +65,7 @@ class BashInterpreter:
         if self._shell is None:
             return self._gone()
         began = time.monotonic()
-        seconds = self.sandbox.limits.timeout if timeout is None else timeout
+        seconds = self.sandbox.limits.seconds(timeout)
         self._shell.wake()
         run = Run(self._pending, began + seconds, survivors=self._survivors(self._shell))
         self._pending = OutputBuffer(self.sandbox.limits.output)
@@ -176,7 +182,9 @@ class BashInterpreter:
         """A new shell with the last known state; what became of it, in words."""
         state = self._state
         self.close()
-        for attempt in (state, state, Frame(status=state.status)):
+        attempts = [state, state, Frame(status=state.status)]
+        while attempts:
+            attempt = attempts.pop(0)
             try:
                 self._shell = Shell(self.sandbox, self.user, attempt)
             except (OSError, ShellStartError) as error:
@@ -184,6 +192,8 @@ class BashInterpreter:
                     raise
                 if isinstance(error, OSError) and error.errno not in (errno.EAGAIN, errno.ENOMEM):
                     break  # the sandbox no longer has a bash
+                if isinstance(error, ShellLateError):
+                    del attempts[:-1]
                 self.sandbox.kill()  # a fork bomb, for instance, stands in its way
                 continue
             self._state = self._shell.state

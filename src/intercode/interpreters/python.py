@@ -33,6 +33,8 @@ _EXIT_SECONDS = 5.0
 _PRELUDE_SECONDS = 60.0
 _CHUNK = 1 << 18
 _MOST_AT_ONCE = 1 << 20
+_LONGEST_CODE = 200
+"""Bytes that are quoted of what an action gives `exit`."""
 _GONE = "it cannot be started any more: its program is gone"
 _KILLED = 128 + signal.SIGKILL
 
@@ -100,7 +102,7 @@ class PythonInterpreter:
         if self._gone:
             return Execution(b"", ok=False, notes=(_GONE,), info={"executed": False})
         began = time.monotonic()
-        seconds = self.sandbox.limits.timeout if timeout is None else timeout
+        seconds = self.sandbox.limits.seconds(timeout)
         _drain.release(self._process.out)
         self._number += 1
         run = _Run(self._number, self._pending, began + seconds)
@@ -217,7 +219,7 @@ class PythonInterpreter:
             if status == worker.STARTED:
                 self._process.started = True
             elif number == run.number:
-                run.status, run.code = status, code.decode(errors="replace")
+                run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
     def _finish(self, run: _Run, seconds: float) -> list[str]:
         """Restart it if need be; what the agent is to be told."""

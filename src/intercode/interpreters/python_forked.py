@@ -10,6 +10,7 @@ import json
 import os
 import site
 import socket
+import struct
 import sys
 import warnings
 
@@ -49,22 +50,32 @@ _library = _load()
 def enter(sock: socket.socket) -> tuple[Channel, int, int]:
     """Become such a Python: the channel, the descriptor that output goes to, and its limit.
 
-    The first message says how programs of the sandbox start (``env``, ``cwd``) and the limit.
+    The socket brings pipes, which are used from then on. First comes how programs of the sandbox
+    start (``env``, ``cwd``), and the limit.
     """
-    data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
-    start = json.loads(data)
+    _, fds, _, _ = socket.recv_fds(sock, 1, 3, socket.MSG_CMSG_CLOEXEC)
+    out, read, write = fds
+    start = json.loads(_exactly(read, *struct.unpack("=I", _exactly(read, 4))))
     os.environ.clear()
     os.environ.update(start["env"])
     try:
         os.chdir(start["cwd"])
     except OSError:
         os.chdir("/")
-    out = fds[0]
     os.dup2(out, 1)
     os.dup2(out, 2)
     _settle()
-    fd = sock.detach()
-    return Channel(fd, fd), out, start["limit"]
+    sock.close()
+    return Channel(read, write), out, start["limit"]
+
+
+def _exactly(fd: int, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += (more := os.read(fd, count - len(data)))
+        if not more:
+            raise EOFError
+    return data
 
 
 def _settle() -> None:

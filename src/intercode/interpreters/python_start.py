@@ -14,14 +14,15 @@ import select
 import socket
 import struct
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ImageError, SandboxError, UsageError
 from intercode.interpreters.python_wire import Frames, frame
 from intercode.sandbox import Process, Provider, Sandbox, get_provider
+from intercode.sandbox.ownership import disown_in_forks
 
 if TYPE_CHECKING:
     from intercode.interpreters.python_wire import Frame
@@ -99,8 +100,10 @@ class PythonProcess:
         """Whether it has said that an interrupt would reach its action, not end it."""
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
+        self._own = {read, write, out} - {-1, *process.fds.values()}
         for fd in {read, write, out} - {-1}:
             os.set_blocking(fd, False)
+        disown_in_forks(self)
 
     def send(
         self, kind: int, number: int = 0, payload: bytes = b"", seconds: float = _SECONDS
@@ -137,10 +140,17 @@ class PythonProcess:
 
     def close(self) -> None:
         """Kill it, if it runs. Idempotent."""
-        out, self.out = self.out, -1
-        if out >= 0 and out not in self.process.fds.values():
-            os.close(out)
+        own, self._own, self.out = self._own, set(), -1
+        for fd in own:
+            os.close(fd)
         self.process.close()
+
+    def disown(self) -> None:
+        """See `ownership.Owned`. The numbers stay valid, with nothing behind them."""
+        nothing = os.memfd_create("nothing", os.MFD_CLOEXEC)
+        for fd in self._own:
+            os.dup2(nothing, fd, inheritable=False)
+        os.close(nothing)
 
 
 def writable(fd: int, seconds: float) -> bool:
@@ -167,7 +177,7 @@ def start(sandbox: Sandbox, module: str, python: str | None = None) -> PythonPro
 
 
 def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
-    facts = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
+    given = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     try:
         worker = sandbox.worker(module)
     except LookupError as error:
@@ -175,21 +185,28 @@ def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
             "this sandbox cannot fork a Python: have its provider preload "
             "intercode.interpreters.python_start.PRELOAD, or name a program of the image's"
         ) from error
-    out = -1
-    try:
+    with ExitStack() as on_failure, ExitStack() as theirs:
+        on_failure.callback(worker.close)
+        answers, answer = os.pipe2(os.O_CLOEXEC)
+        on_failure.callback(os.close, answers)
+        theirs.callback(os.close, answer)
+        question, questions = os.pipe2(os.O_CLOEXEC)
+        on_failure.callback(os.close, questions)
+        theirs.callback(os.close, question)
+        out = -1
         if module in (SESSION, PROGRAM):
-            out, inside = os.pipe2(os.O_CLOEXEC)
-            os.fchmod(inside, 0o666)  # a program opens /dev/stdout anew, by its name
+            out, output = os.pipe2(os.O_CLOEXEC)
+            on_failure.callback(os.close, out)
+            os.fchmod(output, 0o666)  # a program opens /dev/stdout by its name
         else:
-            inside = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        with suppress(BrokenPipeError, ConnectionResetError):  # who asks it next will notice
-            socket.send_fds(worker.socket, [json.dumps(facts).encode()], [inside])
-        os.close(inside)
-        control = worker.socket.fileno()
-        return PythonProcess(worker, control, control, out)
-    except BaseException:
-        worker.close()
-        raise
+            output = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        theirs.callback(os.close, output)
+        with suppress(BrokenPipeError, ConnectionResetError):  # the next question will tell
+            socket.send_fds(worker.socket, [b"\0"], [output, question, answer])
+        on_failure.pop_all()
+    # An action could send descriptors by it; to close one may take as long as the action likes.
+    worker.socket.close()
+    return _introduced(PythonProcess(worker, answers, questions, out), given)
 
 
 def _execute(sandbox: Sandbox, module: str, python: str) -> PythonProcess:
@@ -206,9 +223,13 @@ def _execute(sandbox: Sandbox, module: str, python: str) -> PythonProcess:
         raise ImageError(f"the image has no program {python!r} to be its Python") from error
     sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _NEEDED[module]]
     given = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
-    facts = json.dumps(given).encode()
     fds = process.fds
-    started = PythonProcess(process, fds[_WRITE], fds[_READ], fds[1])
+    return _introduced(PythonProcess(process, fds[_WRITE], fds[_READ], fds[1]), given)
+
+
+def _introduced(started: PythonProcess, given: dict[str, Any]) -> PythonProcess:
+    """Tell a worker where it is; if it is gone, the next question will tell."""
+    facts = json.dumps(given).encode()
     started.send_raw(struct.pack("=I", len(facts)) + facts)
     return started
 

@@ -18,6 +18,8 @@ from intercode.sandbox.output import OutputBuffer
 HARD_OUTPUT_FACTOR = 64
 """Who prints this many times the output limit is stopped: nobody reads on."""
 _START_SECONDS = 30.0
+_RESTORE_SECONDS = 10.0
+"""With an agent's state, which may never come to its end."""
 _PIPE_SIZE = 1 << 20
 _CHUNK = 1 << 18
 _MOST_CHUNKS = 8
@@ -28,6 +30,10 @@ _drain = Drain()
 
 class ShellStartError(SandboxError):
     """Bash does not come up in this sandbox."""
+
+
+class ShellLateError(ShellStartError):
+    """It takes too long, for instance over the state that it is to restore."""
 
 
 @dataclass(slots=True)
@@ -50,7 +56,8 @@ class Shell:
 
     Raises:
         OSError: It cannot be executed.
-        ShellStartError: It ends, or does not answer.
+        ShellStartError: It ends.
+        ShellLateError: It does not answer.
     """
 
     def __init__(self, sandbox: Sandbox, user: str | None, state: Frame) -> None:
@@ -83,7 +90,7 @@ class Shell:
             raise
 
     def _start(self, epilogue: int, state: Frame) -> Frame:
-        for fd in (self._out, self._status):
+        for fd in (self._out, self._status, self._control):
             os.set_blocking(fd, False)
         _enlarge(self._out)
         _rewrite(epilogue, lines.EPILOGUE_TEXT)
@@ -91,10 +98,11 @@ class Shell:
         self._frames.expect(self._number)
         os.write(self._control, lines.start_line(self._number, state.status))
         # Bash grumbles at its start that it has no terminal: that output is dropped.
-        run = Run(OutputBuffer(4096), time.monotonic() + _START_SECONDS)
+        seconds = _RESTORE_SECONDS if state.variables else _START_SECONDS
+        run = Run(OutputBuffer(4096), time.monotonic() + seconds)
         while not self.read(run, run.deadline):
             if time.monotonic() >= run.deadline:
-                raise ShellStartError(f"bash did not start within {_START_SECONDS:.0f} s")
+                raise ShellLateError(f"bash did not start within {seconds:.0f} s")
         if run.frame is None:
             said = run.output.getvalue().decode(errors="replace").strip()
             raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {said}")
@@ -107,7 +115,7 @@ class Shell:
         _rewrite(self._action, self.state.preamble + action.encode("utf-8", "surrogateescape"))
         try:
             os.write(self._control, lines.run_line(self._number))
-        except BrokenPipeError:
+        except (BrokenPipeError, BlockingIOError):  # the agent may have filled its pipe
             return False
         return True
 

@@ -11,10 +11,15 @@ _DROPPED = frozenset(
 )
 _OUR_TRAPS = re.compile(rb"^trap -- '\{ \\\. /proc/self/fd/\d+ .*\n", re.MULTILINE)
 _DEFAULTS = re.compile(rb"^trap -- - .*\n", re.MULTILINE)  # listed by bash in POSIX mode
-_PROCESS = re.compile(rb"/proc/(\d+|\[0-9]\*)")  # itself, where it was not expanded
+_PROCESS = re.compile(rb"/proc/(\d{1,9}|\[0-9]\*)")  # itself, where it was not expanded
+_STATUS = re.compile(rb"\d{1,3}")
 
 _LONGEST = 1 << 26
 """Bytes of a report; a flood on the channel costs the agent its report, and us no memory."""
+_MOST_FIELDS = 100_000
+"""Of a report, which has one for each process. More are a flood, and each would be an object."""
+_LONGEST_PATH = 1 << 14
+"""Bytes of a directory's name. Bash can be in one that is longer than what any call takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +88,21 @@ class FrameReader:
 
     @staticmethod
     def _parse(data: bytes, number: bytes) -> Frame | None:
+        if data.count(b"\0") > _MOST_FIELDS:
+            return None
         *fields, variables, functions = data.split(b"\0")
         pids = []
         while fields and (match := _PROCESS.fullmatch(fields[-1])):
             pids.append(match[1])
             fields.pop()
-        if len(fields) < 8 or fields[-7] != number or not fields[-5].isdigit():
+        if len(fields) < 8 or fields[-7] != number or not _STATUS.fullmatch(fields[-5]):
             return None
         hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
         return Frame(
             kind.decode(errors="replace"),
             int(status),
             flags,
-            directory,
+            directory[:_LONGEST_PATH],
             tuple(int(pid) for pid in pids if pid.isdigit() and pid != b"1"),
             tuple(shell_options.split(b":")),
             # Switched off while the processes were listed.

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from intercode.episode import Episode
-from intercode.sandbox.base import Provider, Sandbox
+from intercode.sandbox.base import Provider, Sandbox, Snapshot
 
 
 @contextmanager
 def at_rest(
-    provider: Provider, network: bool, episode: Episode, sandbox: Sandbox
+    provider: Provider,
+    network: bool,
+    episode: Episode,
+    sandbox: Sandbox,
+    look: Callable[[], object] = lambda: None,
 ) -> Iterator[Sandbox]:
     """The sandbox of an episode that has ended; of one that goes on, a copy of its files.
 
@@ -20,12 +24,20 @@ def at_rest(
         network: Whether it reaches the network.
         episode: The episode.
         sandbox: Where it happens.
+        look: Is called when nothing runs, or changes anything, any more: of a copy, it would be too
+            late, as what was copied could be undone meanwhile.
     """
     if episode.status != "running":
         sandbox.kill()
+        look()
         yield sandbox
         return
-    snapshot = sandbox.snapshot()
+
+    def save() -> Snapshot:
+        look()
+        return sandbox.snapshot()
+
+    snapshot = sandbox.at_rest(save)
     try:
         with closing(provider.start(snapshot, sandbox.limits, network)) as copy:
             yield copy

@@ -25,15 +25,15 @@ from collections.abc import Callable
 from contextlib import closing
 
 from intercode.episode import Episode, Score, decode
-from intercode.errors import TaskError
+from intercode.errors import InterCodeError, OutputLimitError, TaskError
 from intercode.rewards.at_rest import at_rest
 from intercode.rewards.gold import differing
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.task import Task
 
 SYSTEM_PATHS = re.compile(
-    r"/(bin|sbin|lib(32|64|x32)?|usr|etc/(alternatives|ld\.so\.(cache|preload)|perl|python3[^/]*"
-    r"|ssl/openssl\.cnf))(/|$)"
+    r"/(bin|sbin|lib(32|64|x32)?|usr|etc/(alternatives|ld\.so\.(cache|preload)|ld-musl-[^/]*|perl"
+    r"|python3[^/]*|ssl/openssl\.cnf))(/|$)"
 )
 """Files, and directories with all that is in them, that decide how any command runs."""
 
@@ -75,14 +75,24 @@ class CommandReward:
         """
         if task.verification is None:
             raise TaskError(f"task {task.task_id!r}: field 'verification' is missing")
-        with at_rest(self._provider, self._network, episode, sandbox) as quiet:
-            if tampered := self._tampered(task, sandbox):
-                return Score(0.0, {"verification": 0.0}, {"tampered": tampered[:20]})
-            try:
+        found: dict[str, Change] = {}
+
+        def look() -> None:
+            found.clear()
+            found.update(_system_changes(sandbox))
+
+        try:
+            with at_rest(self._provider, self._network, episode, sandbox, look) as quiet:
+                if tampered := self._tampered(task, found):
+                    return Score(0.0, {"verification": 0.0}, {"tampered": tampered[:20]})
                 done = self._verify(task, quiet)
-            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-                # The agent removed the directory in which everything starts.
-                return Score(0.0, {"verification": 0.0}, {"error": str(error)})
+        except OutputLimitError as error:  # the agent made what cannot be copied or compared
+            return Score(0.0, {"verification": 0.0}, {"error": str(error)})
+        except OSError as error:
+            if isinstance(error, InterCodeError):
+                raise
+            # In the place of the directory where everything starts is now something else.
+            return Score(0.0, {"verification": 0.0}, {"error": str(error)})
         value = 1.0 if done.ok else 0.0
         detail = {
             "exit_code": done.exit_code,
@@ -91,9 +101,8 @@ class CommandReward:
         }
         return Score(value, {"verification": value}, detail)
 
-    def _tampered(self, task: Task, sandbox: Sandbox) -> list[str]:
-        """The system paths that the agent changed."""
-        found = _system_changes(sandbox)
+    def _tampered(self, task: Task, found: dict[str, Change]) -> list[str]:
+        """The system paths, of those that differ, that the agent changed."""
         if found and (task.setup or task.files):
             with closing(self._start(task)) as prepared:
                 return sorted(differing(found, _system_changes(prepared)))

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from intercode.episode import Episode, Score
+from intercode.errors import OutputLimitError
 from intercode.rewards.at_rest import at_rest
 from intercode.rewards.python_io import run_cases, stdio_cases, submission
 from intercode.rewards.python_plan import Plan, make_plan
@@ -60,12 +61,18 @@ class PythonReward:
             TaskError: The task has no tests, or they are no Python.
             SandboxError: A sandbox died.
         """
+        try:
+            return _share(self._results(task, episode, sandbox))
+        except OutputLimitError as error:  # the agent made files that cannot be copied
+            return Score(0.0, {"tests": 0.0}, {"error": str(error)})
+
+    def _results(self, task: Task, episode: Episode, sandbox: Sandbox) -> list[Result]:
         setup = task.metadata.get("setup_code")
-        timeout = sandbox.limits.timeout if task.timeout is None else task.timeout
+        timeout = sandbox.limits.seconds(task.timeout)
         if cases := stdio_cases(task):
             program = submission(episode, setup)
             with at_rest(self._provider, self._network, episode, sandbox) as subject:
-                return _share(run_cases(subject, self._python, program, cases, timeout))
+                return run_cases(subject, self._python, program, cases, timeout)
         plan = self._plan(task)
         sources = [*([setup] if setup else []), *session_source(episode)]
         with (
@@ -73,7 +80,7 @@ class PythonReward:
             Trial(subject, self._python, sources, plan.message(episode.answer), timeout) as trial,
             self._grader(task) as grader,
         ):
-            return _share(trial.run(grader, plan.tests))
+            return trial.run(grader, plan.tests)
 
     def close(self) -> None:
         """Close the sandbox that is kept for the next grading. Idempotent."""

@@ -33,7 +33,7 @@ class Run:
 
 def run(sandbox: Sandbox, plan: Plan) -> Run:
     """Run the plan's tests in a sandbox that has the agent's work, and the tests."""
-    seconds = sandbox.limits.timeout if plan.timeout is None else plan.timeout
+    seconds = sandbox.limits.seconds(plan.timeout)
     if plan.runner == "command":
         return _run_commands(sandbox, plan, seconds)
     secret = secrets.token_hex(16)

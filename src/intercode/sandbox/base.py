@@ -9,13 +9,17 @@ embedded default, Docker, and a reader's own back end are exchangeable; one conf
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
+
+from intercode.errors import UsageError
+from intercode.task import LONGEST_SECONDS
 
 MIB = 1024 * 1024
 
+Seen = TypeVar("Seen")
 ChangeKind = Literal["added", "modified", "deleted"]
 FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
@@ -45,6 +49,18 @@ class Limits:
     debugger: bool = False
     """Whether a program may trace another one and change its memory, as gdb and strace do. Code
     that is under test could then control what tests it."""
+
+    def seconds(self, timeout: float | None) -> float:
+        """A time limit: `timeout`, or the one of these limits where that is None.
+
+        Raises:
+            UsageError: It is no number of seconds that can be waited for.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        if not seconds <= LONGEST_SECONDS:
+            most = f"at most {LONGEST_SECONDS:.0f} seconds"
+            raise UsageError(f"a time limit must be {most}, not {seconds}")
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +235,7 @@ class Sandbox(Protocol):
         """The pids (as seen inside) of what runs, except process 1."""
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """The content of a regular file.
+        """The content of a regular file. Files of /proc tell what a reader outside sees.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: As named.
@@ -236,6 +252,17 @@ class Sandbox(Protocol):
 
     def changes(self) -> list[Change]:
         """All that differs from the image, sorted by path. Exact; costs O(changes)."""
+
+    def at_rest(self, look: Callable[[], Seen]) -> Seen:
+        """Look at several things, as of one moment: meanwhile no program changes any.
+
+        Args:
+            look: Asks for `changes`, a `snapshot`, or both. It is called again where a program did
+                not stand still, which is ended.
+
+        Raises:
+            SandboxError: As `changes` and `snapshot` do.
+        """
 
     def snapshot(self) -> Snapshot:
         """Save the file system as it is now. Processes and their state are not saved."""

@@ -17,8 +17,9 @@ def check_limits(limits: Limits) -> None:
         UsageError: Says which.
     """
     for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
-        if getattr(limits, name) <= 0:
+        if not getattr(limits, name) > 0:
             raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
+    limits.seconds(None)
     if limits.open_files < _FEWEST_FILES:
         raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
     if unknown := set(limits.capabilities) - set(CAPABILITIES):

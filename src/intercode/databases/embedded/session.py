@@ -88,7 +88,7 @@ class EmbeddedSession:
     def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
         """Run an action: one statement or several."""
         _check(sql)
-        seconds = self.limits.timeout if timeout is None else timeout
+        seconds = self.limits.seconds(timeout)
         size = _RESULT_OUTPUTS * self.limits.output
         message = ("execute", sql, seconds, max_rows, size)
         with self._using() as worker:

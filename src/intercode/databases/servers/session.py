@@ -83,7 +83,7 @@ class ServerSession(ABC, Generic[ConnectionT]):
     def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
         """See `intercode.databases.base.Session.execute`."""
         text = self._text(sql)
-        seconds = self.limits.timeout if timeout is None else timeout
+        seconds = self.limits.seconds(timeout)
         with self._using:
             self._check_open()
             self._limit.start(seconds + _GRACE_SECONDS)

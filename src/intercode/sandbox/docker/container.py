@@ -1,8 +1,8 @@
 """One container: started by the engine, and from then on ours over a socket of its process 1.
 
-The socket is in a folder that is mounted into the container; as soon as process 1 has called, there
-is nobody behind it any more. When our end closes, process 1 ends, and the engine removes the
-container: also when this process is killed.
+The socket's folder is mounted into the container; once process 1 has connected, nothing listens
+there. Process 1 ends when our end closes or this process ends; then the engine removes the
+container.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -19,22 +20,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import SandboxError, SandboxUnavailableError
+from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
 from intercode.sandbox.base import MIB, Limits
-from intercode.sandbox.docker.engine import LABEL, LEASE, Engine, NotThereError
+from intercode.sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
 from intercode.sandbox.docker.home import Home
 from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.docker.runtime import LOADER, PYTHON
 from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
+from intercode.sandbox.native.client import ProcessOne
 from intercode.sandbox.native.identity import OWN_THREADS
-from intercode.sandbox.native.launch import MASKED
+from intercode.sandbox.native.launch import IPC_LIMITS, MASKED
 from intercode.sandbox.ownership import disown_in_forks
 
 INSIDE = "/dev/.intercode"
 """Where our things are in a container: in memory, so that its own files are as the image's."""
 _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.25
+_HEARD_SECONDS = 2.0
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
 """Those of process 1. It hands on none but what `Limits.capabilities` names."""
 _OVERHEAD = 96 * MIB
@@ -71,6 +74,8 @@ class Container:
     key: Key
     id: str
     control: socket.socket
+    process: ProcessOne | None
+    """Its process 1; None where the engine's processes do not show to this one."""
     engine: Engine
     facts: Mapping[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,6 +111,8 @@ class Container:
         """See `ownership.Owned`."""
         self._lock = threading.Lock()
         self.control.close()
+        if self.process is not None:
+            self.process.disown()
 
     @property
     def alive(self) -> bool:
@@ -126,10 +133,21 @@ class Container:
         return self.ask({"op": "root"})[1][0]
 
     def close(self) -> None:
-        """End it. Idempotent; the engine removes what is left."""
+        """End it: when this returns, all that ran in it has ended. Idempotent.
+
+        What is left is the engine's to remove.
+        """
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         self.control.close()
+        if self.process is not None:
+            try:
+                # An ordinary user may not kill it: then it ends when it hears of the hang-up.
+                self.process.end(_HEARD_SECONDS)
+            except SandboxTimeoutError:
+                with suppress(NotThereError), self.engine.errors("ending a container") as api:
+                    api.kill(self.id)
+                self.process.end()
 
     def remove(self) -> None:
         """End it and see to it that it is gone."""
@@ -161,7 +179,7 @@ def start(engine: Engine, home: Home, key: Key) -> Container:
             except SandboxError as error:
                 raise _explained(error, engine) from error
             control = _accept(listener, engine, identity)
-        container = Container(key, identity, control, engine)
+        container = Container(key, identity, control, _process_one(control), engine)
         try:
             _greet(container)
         except BaseException:
@@ -219,9 +237,10 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
             "CapAdd": list(_CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],
             "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware"],
-            "ReadonlyPaths": [f"/proc/{name}" for name in _READ_ONLY],
+            "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
             "NetworkMode": "bridge" if key.network else "none",
             "IpcMode": "private",
+            "Sysctls": {name.replace("/", "."): value for name, value in IPC_LIMITS.items()},
             "Memory": memory,
             "MemorySwap": memory,
             "PidsLimit": key.processes + OWN_THREADS,
@@ -261,11 +280,10 @@ def _programs(path: str, empty: Path) -> dict[str, Any]:
 def _explained(error: SandboxError, engine: Engine) -> SandboxError:
     text = str(error)
     if "bind source path does not exist" in text or "bind mount source" in text:
-        fix = "export DOCKER_HOST=unix:///var/run/docker.sock"
         return SandboxUnavailableError(
             f"the engine at {engine.url} does not see this machine's files, which it must: it is "
-            f"on another machine, or in a container. To mend it: `{fix}` ({text})",
-            fix,
+            f"on another machine, or in a container. To mend it: `{DOCKER}` ({text})",
+            DOCKER,
         )
     return error
 
@@ -292,6 +310,15 @@ def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.so
     return control
 
 
+def _process_one(control: socket.socket) -> ProcessOne | None:
+    form = "3i"
+    size = struct.calcsize(form)
+    pid, *_ = struct.unpack(form, control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    with suppress(OSError):  # it has died, which its greeting will tell
+        return ProcessOne(os.pidfd_open(pid)) if pid else None
+    return None
+
+
 def _greet(container: Container) -> None:
     key = container.key
     names = ("memory", "disk", "open_files", "debugger")
@@ -308,7 +335,11 @@ def _greet(container: Container) -> None:
                 "volumes": list(key.image.volumes),
                 "files": files,
             }
-            wire.send(container.control, hello)
+            owner = os.pidfd_open(os.getpid())
+            try:
+                wire.send(container.control, hello, [owner])
+            finally:
+                os.close(owner)
             up, _ = wire.receive(container.control)
     except (EOFError, OSError) as error:
         raise SandboxError(f"container {container.id[:12]} did not start: {error}") from error

@@ -9,11 +9,13 @@ from typing import Any
 
 from intercode.errors import InterCodeError
 from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
+from intercode.sandbox.docker.home import has_quota, remapped
 from intercode.sandbox.docker.images import SCHEME
-from intercode.sandbox.docker.provider import DockerProvider, has_quota
+from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.native.doctor import Check
 
 DOCKER_SANDBOX = "docker sandbox"
+_REMAP = 'add "userns-remap": "default" to /etc/docker/daemon.json, and restart the engine'
 _QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
 
 
@@ -32,7 +34,7 @@ def check() -> list[Check]:
         return [Check("docker", None, f"no engine at {default_url()}: --sandbox native only", fix)]
     finally:
         engine.close()
-    return [_engine(info), _sandbox(), _disk(info), _cgroup(info)]
+    return [_engine(info), _sandbox(), _user(info), _disk(info), _cgroup(info)]
 
 
 def _engine(info: dict[str, Any]) -> Check:
@@ -63,6 +65,15 @@ def _sandbox() -> Check:
         said = (done.stdout + done.stderr).decode(errors="replace").strip()
         return Check(name, None, f"a command did not run: {said}", "report this as a bug")
     return Check(name, True, "containers work: --sandbox docker")
+
+
+def _user(info: dict[str, Any]) -> Check:
+    name = "docker user"
+    options = info.get("SecurityOptions") or ()
+    if remapped(info) is not None or any("name=rootless" in option for option in options):
+        return Check(name, True, "a container's user 0 is another one on this machine")
+    detail = "a container's user 0 is this machine's, without any capability"
+    return Check(name, None, detail, _REMAP)
 
 
 def _disk(info: dict[str, Any]) -> Check:

@@ -19,9 +19,9 @@ LABEL = "intercode"
 LEASE = "intercode.lease"
 """Whose it is: a sweep removes those of processes that are gone."""
 _SECONDS = 120
+DOCKER = "export DOCKER_HOST=unix:///var/run/docker.sock"
 INSTALL = "pip install 'intercode-gym[docker]'"
-_SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock", "{run}/podman/podman.sock",
-            "/run/podman/podman.sock")  # fmt: skip
+_SOCKETS = ("/var/run/docker.sock", "{run}/docker.sock")
 
 
 class Engine:
@@ -81,10 +81,21 @@ class Engine:
             raise SandboxError(f"the engine at {self.url} failed at {doing}: {said}") from error
 
     def info(self) -> dict[str, Any]:
-        """What it says of itself."""
+        """The engine's version, storage and options, by the names of its API's ``/info``.
+
+        Raises:
+            SandboxUnavailableError: It is Podman's, or there is none.
+        """
         with self.errors("telling of itself") as api:
             found: dict[str, Any] = api.info()
-            return found
+        if "BuildahVersion" in found:
+            raise SandboxUnavailableError(
+                f"the engine at {self.url} is Podman's, which names images in another way and does "
+                f"not know all of our mounts. Use Docker's: `{DOCKER}`, or --sandbox native, "
+                "which needs no engine",
+                DOCKER,
+            )
+        return found
 
     def close(self) -> None:
         """Close all connections. Who asks again gets a new one."""
@@ -124,7 +135,7 @@ def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
         fix = "usermod -aG docker $USER  # as root, and log in anew"
         why = f"{path} is not for this user"
     elif not url.startswith("unix://"):
-        fix, why = "export DOCKER_HOST=unix:///var/run/docker.sock", f"{url} does not answer"
+        fix, why = DOCKER, f"{url} does not answer"
     else:
         fix = "systemctl start docker"
         why = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"

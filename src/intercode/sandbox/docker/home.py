@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import re
 import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from intercode.sandbox.docker.runtime import CLOSED_TO, runtime
+from intercode.sandbox.docker.runtime import runtime
 from intercode.sandbox.images import cache_root
 from intercode.sandbox.native import lease
 from intercode.sandbox.ownership import when_gone
@@ -34,6 +36,8 @@ except Exception:
     control.send(b"J" + json.dumps({"failed": traceback.format_exc()}).encode())
 os._exit(0)
 """
+_NOBODY, _NOBODY_INSIDE = 1_878_982_656, 65_533
+"""An id of this machine's that no account has, and one of a remapped container's."""
 PARENT = "docker"
 RUNS = "run-"
 
@@ -44,12 +48,13 @@ class Home:
     Args:
         preload: The modules that workers run.
         path: Where those of them that are not ours are found.
-        quota: Whether the engine's driver can limit what a container writes.
+        info: What the engine says of itself.
     """
 
-    def __init__(self, preload: Sequence[str], path: Sequence[str], quota: bool) -> None:
-        self.python = runtime()
-        self.quota = quota
+    def __init__(self, preload: Sequence[str], path: Sequence[str], info: dict[str, Any]) -> None:
+        self.quota = has_quota(info)
+        self._owner = closed_to(info)
+        self.python = runtime(self._owner)
         self.preload = json.dumps(list(preload))
         self.lease = lease.name()
         self.folder = cache_root() / PARENT / f"{RUNS}{self.lease}"
@@ -67,7 +72,9 @@ class Home:
         place.mkdir()
         for name in ("python", "code"):
             (place / name).mkdir()
-        _close(place)
+        if os.geteuid() == 0:
+            os.chown(place, self._owner, self._owner)
+        place.chmod(0o700)
         return place
 
     def close(self) -> None:
@@ -102,8 +109,28 @@ class Home:
                 shutil.copyfile(found[0], others / found[0].name)
 
 
-def _close(folder: Path) -> None:
-    """To all but process 1 of a container, which has rights over others' files."""
-    if os.geteuid() == 0:
-        os.chown(folder, CLOSED_TO, CLOSED_TO)
-    folder.chmod(0o700)
+def has_quota(info: dict[str, Any]) -> bool:
+    """Whether a container's size can be limited: overlay2 on xfs with project quotas."""
+    status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
+    return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"
+
+
+def remapped(info: dict[str, Any]) -> int | None:
+    """Which id of this machine's is a container's 0; None: 0 itself, or an ordinary user's.
+
+    An engine with ``--userns-remap`` tells by the name of its folder.
+    """
+    if not any("name=userns" in option for option in info.get("SecurityOptions") or ()):
+        return None
+    found = re.search(r"/(\d+)\.\d+/?$", info.get("DockerRootDir", ""))
+    return int(found[1]) if found else None
+
+
+def closed_to(info: dict[str, Any]) -> int:
+    """The owner, as an id of this machine's, of our folders in a container.
+
+    No program there has this id, or rights over others' files. Process 1 has such rights, but only
+    over ids that its container has: where the engine remaps ids, it must be one of those.
+    """
+    first = remapped(info)
+    return _NOBODY if first is None else first + _NOBODY_INSIDE

@@ -1,4 +1,4 @@
-"""Containers that wait: started ahead, or used before and verified to be as good as new."""
+"""Containers that wait: started ahead, each for one sandbox."""
 
 from __future__ import annotations
 
@@ -20,23 +20,14 @@ _THREADS = 2
 
 
 class Pool:
-    """Hands out containers and takes them back. Thread-safe.
+    """Hands out containers. Thread-safe.
 
     Args:
         start: Makes a container.
-        reset: Makes a used one as good as new; whether it is. None: no container is used twice.
-        most_ahead: How many of a kind are started before they are asked for.
     """
 
-    def __init__(
-        self,
-        start: Callable[[Key], Container],
-        reset: Callable[[Container], bool] | None,
-        most_ahead: int = MOST_AHEAD,
-    ) -> None:
+    def __init__(self, start: Callable[[Key], Container]) -> None:
         self._start = start
-        self._reset = reset
-        self._most_ahead = most_ahead
         self._changed = threading.Condition()
         self._ready: OrderedDict[Key, list[Container]] = OrderedDict()
         self._coming: Counter[Key] = Counter()
@@ -80,22 +71,10 @@ class Pool:
             container.close()
         return None
 
-    def give_back(self, container: Container) -> None:
-        """It is no longer used. Returns at once."""
-        key = container.key
+    def ended(self, key: Key) -> None:
+        """One that was handed out has ended."""
         with self._changed:
             self._live[key] -= 1
-            if self.closed or self._reset is None:
-                container.close()
-                return
-            self._coming[key] += 1
-        self._later(lambda: self._return(container))
-
-    def lost(self, container: Container) -> None:
-        """It is no longer used, and cannot be."""
-        with self._changed:
-            self._live[container.key] -= 1
-        container.close()
 
     def close(self) -> None:
         """End all that wait. What is on its way ends when it comes."""
@@ -114,37 +93,23 @@ class Pool:
         with self._changed:
             self._changed.wait_for(lambda: not any(self._coming.values()), _COMING_SECONDS)
 
-    def _as_new(self, container: Container) -> Container | None:
-        assert self._reset is not None
-        if not self.closed and self._reset(container):
-            return container
-        container.close()
-        return None
-
-    def _return(self, container: Container) -> None:
-        self._arrive(container.key, lambda: self._as_new(container))
-        self._refill(container.key)  # it may not have been usable
-
-    def _ahead(self, key: Key) -> Container | None:
-        return None if self.closed else self._start(key)
-
     def _refill(self, key: Key) -> None:
         """Begin some ahead: only of a kind that was asked for twice, and as many as are in use."""
         with self._changed:
             if self.closed or self._asked[key] < 2:
                 return
-            wanted = min(self._most_ahead, max(self._live[key], 1))
+            wanted = min(MOST_AHEAD, max(self._live[key], 1))
             missing = wanted - self._coming[key] - len(self._ready.get(key, ()))
             if missing <= 0:
                 return
             self._coming[key] += missing
         for _ in range(missing):
-            self._later(lambda: self._arrive(key, lambda: self._ahead(key)))
+            self._later(lambda: self._arrive(key))
 
-    def _arrive(self, key: Key, bring: Callable[[], Container | None]) -> None:
+    def _arrive(self, key: Key) -> None:
         container = None
         try:
-            container = bring()
+            container = None if self.closed else self._start(key)
         except InterCodeError as error:
             # Whoever asks for one will meet it, and be told.
             log.info("a container did not start ahead: %s", error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import threading
 import time
 import weakref
@@ -12,29 +10,25 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from intercode.errors import ImageError, InterCodeError, SandboxError, UsageError
+from intercode.errors import ImageError, SandboxError
 from intercode.sandbox.base import Limits, Snapshot
 from intercode.sandbox.docker import container as containers
 from intercode.sandbox.docker.container import Container, Key
 from intercode.sandbox.docker.engine import LEASE, Engine
-from intercode.sandbox.docker.home import Home
+from intercode.sandbox.docker.home import Home, remapped
 from intercode.sandbox.docker.images import EngineImage, Images
-from intercode.sandbox.docker.pool import MOST_AHEAD, Pool
+from intercode.sandbox.docker.pool import Pool
 from intercode.sandbox.docker.sandbox import DockerSandbox, Origin
 from intercode.sandbox.docker.snapshot import DockerSnapshot, Saved
 from intercode.sandbox.docker.sweep import sweep
 from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.limits import check_limits
 from intercode.sandbox.native.build import build_script
+from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks
 
-log = logging.getLogger(__name__)
-
-Reuse = Literal["never", "untouched", "restored"]
-_RESET_SECONDS = 5.0
-_RESET_ENTRIES = {"untouched": 0, "restored": 5000}
 _GONE_SECONDS = 20.0
 
 
@@ -47,11 +41,6 @@ class DockerProvider:
             each other's packages and `path` alone.
         path: Folders in which single-file modules among them are found.
         url: Where the engine listens; None: ``DOCKER_HOST``, or the usual socket.
-        reuse: When a container whose sandbox ended may become another one, which is then begun
-            anew in milliseconds. ``"never"``; ``"untouched"``: if nothing was written, which is
-            verified; ``"restored"``: also if what was written could be put back, which is verified.
-            A folder that was restored shows it, if only in its number of links and the order of
-            its entries, so that two runs of an episode may not print the same.
     """
 
     def __init__(
@@ -60,12 +49,8 @@ class DockerProvider:
         preload: Sequence[str] = (),
         path: Sequence[str] = (),
         url: str | None = None,
-        reuse: Reuse = "untouched",
     ) -> None:
         self.progress = progress
-        if reuse not in get_args(Reuse):
-            raise UsageError(f"reuse must be one of {', '.join(get_args(Reuse))}, not {reuse!r}")
-        self.reuse = reuse
         self._preload = tuple(preload)
         self._path = tuple(path)
         self._reset_to(url)
@@ -81,8 +66,8 @@ class DockerProvider:
         self._engine = Engine(url)
         self._images = Images(self._engine, self.build_script, lambda: self.progress)
         self._home: Home | None = None
-        self._pool = self._new_pool()
-        self._live: weakref.WeakSet[DockerSandbox] = weakref.WeakSet()
+        self._pool = Pool(self._begin)
+        self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
         self._pristine: dict[EngineImage, Container] = {}
         self._pristine_lock = threading.Lock()
 
@@ -104,9 +89,11 @@ class DockerProvider:
                 saved.apply(container)
             origin = Origin(base, saved, partial(self._pristine_of, base))
             own = _for_user(found, container)
-            sandbox = DockerSandbox(container, own, limits, origin, self._done)
+            closed = partial(self._closed, container.key)
+            sandbox = DockerSandbox(container, own, limits, origin, closed)
         except BaseException:
-            self._pool.lost(container)
+            self._pool.ended(container.key)
+            container.close()
             raise
         with self._lock:
             self._live.add(sandbox)
@@ -124,7 +111,7 @@ class DockerProvider:
             "engine": info.get("ServerVersion", ""),
             "driver": info.get("Driver", ""),
             "cgroup": int(info.get("CgroupVersion") or 1),
-            "reuse": self.reuse,
+            "remapped": remapped(info) is not None,
         }
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
@@ -148,7 +135,7 @@ class DockerProvider:
             self._wait_until_gone(home)
             home.close()
         self._engine.close()
-        self._pool = self._new_pool()
+        self._pool = Pool(self._begin)
 
     def _wait_until_gone(self, home: Home) -> None:
         deadline = time.monotonic() + _GONE_SECONDS
@@ -171,16 +158,8 @@ class DockerProvider:
         with self._lock:
             if self._home is None:
                 sweep(self._engine)
-                driver = self._engine.info()
-                self._home = Home(self._preload, self._path, has_quota(driver))
+                self._home = Home(self._preload, self._path, self._engine.info())
             return self._home
-
-    def _new_pool(self) -> Pool:
-        return Pool(
-            self._begin,
-            None if self.reuse == "never" else self._as_new,
-            most_ahead=1 if self.reuse == "restored" else MOST_AHEAD,
-        )
 
     def _find(self, image: str | Snapshot | Image) -> tuple[EngineImage, Saved | None]:
         if isinstance(image, DockerSnapshot):
@@ -204,26 +183,12 @@ class DockerProvider:
                 self._pristine[image] = self._begin(Key.of(image, False, Limits()))
             return self._pristine[image]
 
-    def _as_new(self, container: Container) -> bool:
-        entries = _RESET_ENTRIES[self.reuse]
-        try:
-            root = self._pristine_of(container.key.image, None).root()
-            try:
-                request = {"op": "reset", "timeout": _RESET_SECONDS, "entries": entries}
-                reply, _ = container.ask(request, [root])
-            finally:
-                os.close(root)
-        except InterCodeError as error:
-            log.info("a container is not used again: %s", error)
-            return False
-        if not reply["pristine"]:
-            log.debug("a container is not used again: %s", reply["why"])
-        return bool(reply["pristine"])
-
-    def _done(self, sandbox: DockerSandbox, usable: bool) -> None:
+    def _closed(self, key: Key, sandbox: NativeSandbox) -> None:
         with self._lock:
+            known = sandbox in self._live
             self._live.discard(sandbox)
-        (self._pool.give_back if usable else self._pool.lost)(sandbox.container)
+        if known:
+            self._pool.ended(key)
 
 
 def _for_user(found: EngineImage, container: Container) -> Image:
@@ -232,9 +197,3 @@ def _for_user(found: EngineImage, container: Container) -> Image:
         return found.image
     own = {"HOME": container.facts["home"], "USER": container.facts["name"]}
     return replace(found.image, env={**found.image.env, **own})
-
-
-def has_quota(info: dict[str, Any]) -> bool:
-    """Whether a container's size can be limited: overlay2 on xfs with project quotas."""
-    status = dict(entry for entry in info.get("DriverStatus") or () if len(entry) == 2)
-    return info.get("Driver") in ("btrfs", "zfs") or status.get("Backing Filesystem") == "xfs"

@@ -20,11 +20,8 @@ from intercode.sandbox.images import cache_root
 from intercode.sandbox.images.base import digest_of
 from intercode.sandbox.images.files import locked
 
-VERSION = "1"
+VERSION = "2"
 LOADER, PYTHON = "ld.so", "bin/python3"
-CLOSED_TO = 1_878_982_656
-"""Who the folder belongs to, where we are root: nobody, so that no program in a container, which
-has no rights over others' files, can use this Python."""
 _LEFT_OUT = shutil.ignore_patterns(
     "config-*", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test",
     "tests", "tkinter", "turtledemo", "*.a", "*.opt-?.pyc",
@@ -32,15 +29,19 @@ _LEFT_OUT = shutil.ignore_patterns(
 _LOADED = re.compile(r"(?:=>\s*)?(/\S+) \(0x[0-9a-f]+\)$")
 
 
-def runtime() -> Path:
+def runtime(owner: int) -> Path:
     """The folder with it, made if need be.
+
+    Args:
+        owner: Whose it is, where we are root: see `home.closed_to`.
 
     Raises:
         SandboxUnavailableError: This Python cannot be copied.
     """
     program = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     facts = program.stat()
-    digest = digest_of(VERSION, sys.version, str(program), f"{facts.st_size} {facts.st_mtime_ns}")
+    size = f"{facts.st_size} {facts.st_mtime_ns}"
+    digest = digest_of(VERSION, sys.version, str(program), size, str(owner))
     parent = cache_root() / "docker"
     parent.mkdir(parents=True, exist_ok=True)
     place = parent / f"python-{digest}"
@@ -51,7 +52,7 @@ def runtime() -> Path:
             temporary = parent / f".python-{digest}"
             shutil.rmtree(temporary, ignore_errors=True)
             try:
-                _copy(program, temporary)
+                _copy(program, temporary, owner)
             except OSError as error:
                 raise SandboxUnavailableError(
                     f"this Python ({program}) cannot be copied for containers: {error}"
@@ -60,7 +61,7 @@ def runtime() -> Path:
     return place
 
 
-def _copy(program: Path, place: Path) -> None:
+def _copy(program: Path, place: Path, owner: int) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     copied = place / "lib" / library.name
     shutil.copytree(library, copied, ignore=_LEFT_OUT)
@@ -76,7 +77,7 @@ def _copy(program: Path, place: Path) -> None:
     if not (place / LOADER).exists():
         raise OSError("it has no dynamic loader")
     if os.geteuid() == 0:
-        os.chown(place, CLOSED_TO, CLOSED_TO)
+        os.chown(place, owner, owner)
         place.chmod(0o700)
 
 

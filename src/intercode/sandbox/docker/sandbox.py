@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +36,7 @@ class DockerSandbox(NativeSandbox):
         image: How programs start.
         limits: Its limits.
         origin: What it began as.
-        done: Is told, at its end, whether the container can be used again.
+        closed: Is told of its end.
     """
 
     def __init__(
@@ -46,23 +45,22 @@ class DockerSandbox(NativeSandbox):
         image: Image,
         limits: Limits,
         origin: Origin,
-        done: Callable[[DockerSandbox, bool], None],
+        closed: Callable[[NativeSandbox], None],
     ) -> None:
-        super().__init__(container.control, None, image, limits, lambda _: None, lambda _: None)
+        process = container.process
+        super().__init__(container.control, process, image, limits, closed, lambda _: None)
         self.container = container
         self.origin = origin
-        self._done = done
-        self._ended = False
 
     def changes(self) -> list[Change]:
         """All that differs from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
-        reply = self._compared(request, self.origin.saved)
+        reply = self._until_still(lambda: self._compared(request, self.origin.saved))
         return [Change(*entry) for entry in reply["changes"]]
 
     def snapshot(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
         """Save the file system as it is now."""
-        return DockerSnapshot(self.origin.image, Saved(self.archive))
+        return self._until_still(lambda: DockerSnapshot(self.origin.image, Saved(self.archive)))
 
     def archive(self, out: int) -> None:
         """Stream what differs from the image into a descriptor, as native's `archive.write`."""
@@ -79,19 +77,8 @@ class DockerSandbox(NativeSandbox):
             os.close(root)
         return reply
 
-    def disown(self) -> None:
-        """See `ownership.Owned`."""
-        super().disown()
-        self._ended = True  # and the parent's to use again
-
     def close(self) -> None:
-        """End everything in it and free it."""
-        usable = not self._dead and self._lock.acquire(blocking=False)
-        self._dead = True
-        if usable:
-            self._lock.release()
-        if not self._ended:
-            self._ended = True
-            self.origin = replace(self.origin, saved=None)
-            with suppress(OSError):
-                self._done(self, usable)
+        """End everything in it and free it. When this returns, all that ran has ended."""
+        super().close()
+        self.container.close()  # where the engine must be asked to
+        self.origin = replace(self.origin, saved=None)

@@ -1,4 +1,4 @@
-"""A saved file system: what differs from the image, kept as a tar stream to be laid over it again.
+"""A saved file system: what differs from the image, kept as a stream to be laid over it again.
 
 Not a commit of the engine's: that makes an image and then needs a new container of it, where the
 stream is laid over a container that waits already.
@@ -39,7 +39,7 @@ class Saved:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
         when_gone(self, shutil.rmtree, self.folder, True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._path = self.folder / "layer.tar"
+        self._path = self.folder / "layer"
         self._lock = threading.Lock()
         self._pristine: Container | None = None
         try:
@@ -48,6 +48,8 @@ class Saved:
                 write(fd)
             finally:
                 os.close(fd)
+        except SandboxError:
+            raise
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 

@@ -1,32 +1,161 @@
-"""A sandbox's upper layer as a tar stream, and back into a layer folder.
+"""A sandbox's upper layer as a stream, and back into a layer folder.
 
-What overlayfs needs beyond a tar's own notions is kept so: a deleted path is the character device
-0:0 that overlayfs itself uses, and an opaque folder has an extended header. No program in a
-sandbox can make either.
+A stream is a line of JSON for each file, folders before what is in them; behind the line of a
+regular file follow its pieces. Holes are not sent: neither the stream nor what is made of it is
+larger than what the sandbox's disk holds. Nothing is left out in silence, or a task's verification
+would succeed in a copy of files that the agent had made too deep, too long or too odd to copy.
+
+A deleted path is the character device 0:0 in a layer, as overlayfs has it, and an opaque folder
+has an attribute of overlayfs's. No program in a sandbox can make either.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import stat
-import tarfile
+import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from intercode.sandbox.native import diff
 from intercode.sandbox.native.identity import ID_COUNT
 
-_OPAQUE_HEADER = "INTERCODE.opaque"
 LONGEST = 3072
-"""Bytes of a path in the layer: what has a longer one, which the machine could not name where
-layers are kept, is left out. So is what is in folders nested deeper than `diff.MAX_DEPTH`."""
-MOST_HOLES = 1 << 30
-"""Bytes of holes in files, which travel as zeros: files with more are left out."""
-_ST_BLOCK = 512
+"""Bytes of a path in a layer: the machine could not name a longer one where layers are kept."""
+_LONGEST_LINE = 1 << 20
+"""Bytes. Two paths of `diff.MAX_DEPTH` names are in one, and JSON may need six bytes for each."""
+_PIECE = struct.Struct("=QQ")
+"""Before each piece: where it begins, and how many bytes it has. One of 0 bytes is the last."""
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 
 Special = tuple[str, int]
 """A path in a layer, and the mode that it has in sandboxes, but not on the machine's disk."""
+
+
+class StreamError(ValueError):
+    """A stream is broken."""
+
+
+class Entry(NamedTuple):
+    """The fields of a line."""
+
+    path: str
+    """Without a slash before it; the root is ``.``."""
+    kind: str
+    """``deleted``, ``link`` (one more name of a file), or as `diff.file_type` has it."""
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    mtime: int = 0
+    """In nanoseconds."""
+    target: str = ""
+    """Where a symbolic link leads; the first name of a linked file."""
+    opaque: bool = False
+    """The folder hides what the image has there."""
+    size: int = 0
+
+
+class Writer:
+    """Writes a stream.
+
+    Args:
+        file: Where to.
+        bounds: Limits.
+    """
+
+    def __init__(self, file: BinaryIO, bounds: diff.Bounds) -> None:
+        self.bounds = bounds
+        self._file = file
+        self._names: dict[tuple[int, int], str] = {}
+
+    def add(self, path: str, name: str, fd: int, st: os.stat_result, opaque: bool = False) -> None:
+        """Write the file `name` of the folder `fd`; of a folder not what is in it.
+
+        Raises:
+            OSError: It cannot be read, or the reader is gone.
+            TimeoutError: See `diff.Bounds`.
+        """
+        self.bounds.check_time()
+        kind, target, size = diff.file_type(st.st_mode), "", 0
+        if kind == "device":  # only where programs have rights that ours have not
+            raise OSError(errno.EOVERFLOW, "a device cannot be saved", path)
+        if kind != "dir" and st.st_nlink > 1:
+            target = self._names.setdefault((st.st_dev, st.st_ino), path)
+        if target not in ("", path):
+            kind = "link"
+        elif kind == "symlink":
+            target = os.readlink(name, dir_fd=fd)
+        elif kind == "file":
+            target, size = "", st.st_size
+        times = (st.st_uid, st.st_gid, st.st_mtime_ns)
+        self._line(Entry(path, kind, stat.S_IMODE(st.st_mode), *times, target, opaque, size))
+        if kind == "file":
+            self._content(name, fd)
+
+    def deleted(self, path: str) -> None:
+        """Write that a path is deleted."""
+        self._line(Entry(path, "deleted"))
+
+    def end(self) -> None:
+        """Write that this was all."""
+        self._file.write(b"\n")
+        self._file.flush()
+
+    def _line(self, entry: Entry) -> None:
+        self._file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+
+    def _content(self, name: str, fd: int) -> None:
+        file = os.open(name, diff.FILE, dir_fd=fd)
+        try:
+            for offset, block in diff.content(file, self.bounds.check_time):
+                if block.count(0) < len(block):  # else it may as well be a hole
+                    self._file.write(_PIECE.pack(offset, len(block)))
+                    self._file.write(block)
+        finally:
+            os.close(file)
+        self._file.write(_PIECE.pack(0, 0))
+
+
+class Reader:
+    """Reads a stream: iterate over its entries. After one of a ``file``, `pieces` are due."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def __iter__(self) -> Iterator[Entry]:
+        while (line := self._file.readline(_LONGEST_LINE)) != b"\n":
+            try:
+                entry = Entry(*json.loads(line))
+            except (TypeError, ValueError) as error:
+                raise StreamError(f"the stream is broken at {line[:80]!r}") from error
+            if [type(field) for field in entry] != _KINDS:
+                raise StreamError(f"the stream has odd fields: {line[:80]!r}")
+            yield entry
+
+    def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
+        """The offset and the bytes of each piece of a regular file, in their order."""
+        end = 0
+        while True:
+            offset, count = _PIECE.unpack(self._exactly(_PIECE.size))
+            if count == 0:
+                return
+            if offset < end or count > diff.BLOCK or offset + count > entry.size:
+                raise StreamError(f"{entry.path!r} has a piece where none can be")
+            end = offset + count
+            yield offset, self._exactly(count)
+
+    def _exactly(self, count: int) -> bytes:
+        data = self._file.read(count)
+        if len(data) < count:
+            raise StreamError("the stream breaks off")
+        return data
+
+
+_KINDS = [str, str, int, int, int, int, str, bool, int]
 
 
 def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None:
@@ -34,90 +163,46 @@ def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None
 
     Raises:
         TimeoutError: It took longer than `timeout` seconds.
-        OSError: The reader is gone, or there is too much: see `diff.Bounds`.
+        OSError: The reader is gone; with EOVERFLOW, there is what no layer can hold: folders in
+            folders deeper than `diff.MAX_DEPTH`, paths longer than `LONGEST`, or too much of them.
     """
-    with (
-        open(out, "wb", closefd=False) as file,
-        tarfile.open(
-            fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, errors="surrogateescape"
-        ) as tar,
-    ):
-        _Writer(tar, diff.Bounds(timeout)).folder("", upper, lower, merged, os.fstat(upper))
+    with open(out, "wb", closefd=False, buffering=diff.BLOCK) as file:
+        writer = Writer(file, diff.Bounds(timeout))
+        _write_folder(writer, "", upper, lower, merged)
+        writer.end()
 
 
-class _Writer:
-    def __init__(self, tar: tarfile.TarFile, bounds: diff.Bounds) -> None:
-        self.tar = tar
-        self.bounds = bounds
-        self.names: dict[tuple[int, int], str] = {}
-        self.holes = 0
-
-    def folder(
-        self, path: str, upper: int, lower: int | None, merged: int | None, st: os.stat_result
-    ) -> None:
-        names = set(os.listdir(upper))
-        info = self._info(path or ".", st, tarfile.DIRTYPE)
-        if lower is not None and diff.is_opaque(names, lower, merged):
-            info.pax_headers = {_OPAQUE_HEADER: "y"}
-        self.tar.addfile(info)
-        if path.count("/") + 1 >= diff.MAX_DEPTH:
-            return
-        for name in sorted(names):
-            self.bounds.check_time()
-            child = diff.lstat(name, upper)
-            if child is None:
-                continue
-            child_path = f"{path}/{name}" if path else name
-            if len(os.fsencode(child_path)) > LONGEST:
-                continue
-            self.bounds.count(child_path)
-            if stat.S_ISDIR(child.st_mode):
-                old = diff.lstat(name, lower)
-                below = lower if old is not None and stat.S_ISDIR(old.st_mode) else None
-                with (
-                    diff.directory(name, upper) as up,
-                    diff.directory(name, below) as low,
-                    diff.directory(name, merged) as both,
-                ):
-                    if up is not None:
-                        self.folder(child_path, up, low, both, child)
-            else:
-                self._leaf(child_path, name, upper, child)
-
-    def _leaf(self, path: str, name: str, fd: int, st: os.stat_result) -> None:
-        if stat.S_ISREG(st.st_mode) and st.st_size > st.st_blocks * _ST_BLOCK:
-            self.holes += st.st_size - st.st_blocks * _ST_BLOCK
-            if self.holes > MOST_HOLES:
-                return
-        if stat.S_ISSOCK(st.st_mode):
-            return  # it means nothing without its process, and goes with it
-        first = self.names.setdefault((st.st_dev, st.st_ino), path) if st.st_nlink > 1 else path
+def _write_folder(
+    writer: Writer, path: str, upper: int, lower: int | None, merged: int | None
+) -> None:
+    names = set(os.listdir(upper))
+    opaque = lower is not None and diff.is_opaque(names, lower, merged)
+    writer.add(path or ".", ".", upper, os.fstat(upper), opaque)
+    if names and path.count("/") + 1 >= diff.MAX_DEPTH:
+        raise diff.too_deep()
+    for name in sorted(names):
+        st = diff.lstat(name, upper)
+        if st is None:
+            continue
+        child = f"{path}/{name}" if path else name
+        if len(os.fsencode(child)) > LONGEST:
+            message = f"what was changed has a path of more than {LONGEST} bytes"
+            raise OSError(errno.EOVERFLOW, message)
+        writer.bounds.count(child)
         if diff.is_whiteout(st):
-            self.tar.addfile(self._info(path, st, tarfile.CHRTYPE))
-        elif first != path:
-            info = self._info(path, st, tarfile.LNKTYPE)
-            info.linkname = first
-            self.tar.addfile(info)
-        elif stat.S_ISLNK(st.st_mode):
-            info = self._info(path, st, tarfile.SYMTYPE)
-            info.linkname = os.readlink(name, dir_fd=fd)
-            self.tar.addfile(info)
-        elif stat.S_ISFIFO(st.st_mode):
-            self.tar.addfile(self._info(path, st, tarfile.FIFOTYPE))
-        elif stat.S_ISREG(st.st_mode):
-            info = self._info(path, st, tarfile.REGTYPE)
-            with open(os.open(name, diff._FILE, dir_fd=fd), "rb") as file:
-                info.size = os.fstat(file.fileno()).st_size
-                self.tar.addfile(info, file)
-
-    @staticmethod
-    def _info(path: str, st: os.stat_result, kind: bytes) -> tarfile.TarInfo:
-        info = tarfile.TarInfo(path)
-        info.type = kind
-        info.mode = stat.S_IMODE(st.st_mode)
-        info.uid, info.gid = st.st_uid, st.st_gid
-        info.mtime = st.st_mtime_ns / 1e9
-        return info
+            writer.deleted(child)
+        elif not stat.S_ISDIR(st.st_mode):
+            writer.add(child, name, upper, st)
+        else:
+            old = diff.lstat(name, lower)
+            below = lower if old is not None and stat.S_ISDIR(old.st_mode) else None
+            with (
+                diff.directory(name, upper) as up,
+                diff.directory(name, below) as low,
+                diff.directory(name, merged) as both,
+            ):
+                if up is not None:
+                    _write_folder(writer, child, up, low, both)
 
 
 def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
@@ -134,90 +219,81 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
         The files that would run as their owner or group: here they do not.
 
     Raises:
-        tarfile.TarError, OSError: The stream is broken, or the folder cannot be written.
+        StreamError, OSError: The stream is broken, or the folder cannot be written.
     """
-    now = time.time()
-    with (
-        open(source, "rb", closefd=False) as file,
-        tarfile.open(fileobj=file, mode="r|", errors="surrogateescape") as tar,
-    ):
-        reader = _Reader(tar, folder, opaque_attribute)
-        for info in tar:
-            reader.take(info, now)
-        while file.read(1 << 16):
-            pass  # the padding: a writer still at work on it would get EPIPE
+    with open(source, "rb", closefd=False, buffering=diff.BLOCK) as file:
+        layer = _Layer(Reader(file), folder, opaque_attribute)
+        for entry in layer.reader:
+            layer.take(entry)
     # Last and deepest first: writing into a folder changes its times, and may need its old mode.
-    for name, info in reversed(reader.folders.items()):
-        reader.set(folder / name, info, now)
-    return reader.special
+    for entry in reversed(layer.folders.values()):
+        layer.set(folder / entry.path, entry)
+    return layer.special
 
 
-class _Reader:
-    def __init__(self, tar: tarfile.TarFile, folder: Path, opaque_attribute: str) -> None:
-        self.tar = tar
+class _Layer:
+    def __init__(self, reader: Reader, folder: Path, opaque_attribute: str) -> None:
+        self.reader = reader
         self.folder = folder
         self.opaque_attribute = opaque_attribute
         self.owner = os.geteuid() == 0
-        self.folders: dict[str, tarfile.TarInfo] = {}
+        self.now = time.time_ns()
+        self.folders: dict[str, Entry] = {}
         self.files: set[str] = set()
         self.special: list[Special] = []
 
-    def take(self, info: tarfile.TarInfo, now: float) -> None:
+    def take(self, entry: Entry) -> None:
         """Make the next one."""
-        target = self.folder / info.name
-        if info.name == "." and not self.folders:
-            self.folders["."] = info
-            self.opaque(target, info)
+        target = self.folder / entry.path
+        above, _, name = entry.path.rpartition("/")
+        if entry.kind == "dir" and entry.path == "." and not self.folders:
+            pass
+        elif (above or ".") not in self.folders or name in ("", ".", ".."):
+            raise StreamError(f"{entry.path!r} is in no folder of the stream")
+        elif entry.kind == "link":
+            if entry.target not in self.files:
+                raise StreamError(f"{entry.path!r} is a link to no file of the stream")
+            os.link(self.folder / entry.target, target, follow_symlinks=False)
             return
-        above, _, name = info.name.rpartition("/")
-        if (above or ".") not in self.folders or name in ("", ".", ".."):
-            raise tarfile.TarError(f"{info.name!r} is in no folder of the stream")
-        if info.isdir():
-            target.mkdir(mode=0o700)
-            self.folders[info.name] = info
-            self.opaque(target, info)
-            return
-        if info.islnk():
-            if info.linkname not in self.files:
-                raise tarfile.TarError(f"{info.name!r} is a link to no file of the stream")
-            os.link(self.folder / info.linkname, target, follow_symlinks=False)
-            return
-        if info.ischr():
-            os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
-        elif info.issym():
-            target.symlink_to(info.linkname)
-        elif info.isfifo():
-            os.mkfifo(target)
         else:
-            self.write(target, info)
-        self.files.add(info.name)
-        self.set(target, info, now)
+            self.make(target, entry)
+        if entry.kind == "dir":
+            self.folders[entry.path] = entry
+            if entry.opaque:
+                os.setxattr(target, self.opaque_attribute, b"y")
+        else:
+            self.files.add(entry.path)
+            self.set(target, entry)
 
-    def opaque(self, target: Path, info: tarfile.TarInfo) -> None:
-        """Mark a folder that hides what the image has there."""
-        if info.pax_headers.get(_OPAQUE_HEADER) == "y":
-            os.setxattr(target, self.opaque_attribute, b"y")
+    def make(self, target: Path, entry: Entry) -> None:
+        """Make one, without its owner, mode and times."""
+        if entry.kind == "dir":
+            target.mkdir(mode=0o700)
+        elif entry.kind == "deleted":
+            os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
+        elif entry.kind == "symlink":
+            target.symlink_to(entry.target)
+        elif entry.kind == "fifo":
+            os.mkfifo(target)
+        elif entry.kind == "socket":
+            os.mknod(target, stat.S_IFSOCK)
+        elif entry.kind == "file":
+            with target.open("xb", buffering=0) as out:
+                for offset, block in self.reader.pieces(entry):
+                    os.pwrite(out.fileno(), block, offset)
+                out.truncate(entry.size)
+        else:
+            raise StreamError(f"{entry.path!r} is of a kind that no sandbox makes: {entry.kind!r}")
 
-    def write(self, target: Path, info: tarfile.TarInfo) -> None:
-        """Make a regular file."""
-        data = self.tar.extractfile(info)
-        with target.open("xb") as out:
-            while data is not None and (block := data.read(1 << 20)):
-                if block.count(0) == len(block):
-                    out.seek(len(block), os.SEEK_CUR)  # a hole takes no room of the machine's
-                else:
-                    out.write(block)
-            out.truncate()
-
-    def set(self, target: Path, info: tarfile.TarInfo, now: float) -> None:
+    def set(self, target: Path, entry: Entry) -> None:
         """Give it its owner, mode and times."""
-        if not 0 <= info.uid < ID_COUNT or not 0 <= info.gid < ID_COUNT:
-            raise tarfile.TarError(f"{info.name!r} has an owner whose id no sandbox can have")
+        if not 0 <= entry.uid < ID_COUNT or not 0 <= entry.gid < ID_COUNT:
+            raise StreamError(f"{entry.path!r} has an owner whose id no sandbox can have")
         if self.owner:
-            os.chown(target, info.uid, info.gid, follow_symlinks=False)
-        if not info.issym() and not info.ischr():
-            mode = info.mode if info.isdir() else info.mode & ~_SPECIAL_BITS
+            os.chown(target, entry.uid, entry.gid, follow_symlinks=False)
+        if entry.kind not in ("symlink", "deleted"):
+            mode = entry.mode if entry.kind == "dir" else entry.mode & ~_SPECIAL_BITS
             target.chmod(mode)
-            if mode != info.mode and info.isreg():
-                self.special.append((info.name, info.mode))
-        os.utime(target, (now, info.mtime), follow_symlinks=False)
+            if mode != entry.mode and entry.kind == "file":
+                self.special.append((entry.path, entry.mode))
+        os.utime(target, ns=(self.now, entry.mtime), follow_symlinks=False)

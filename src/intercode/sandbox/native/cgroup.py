@@ -196,24 +196,24 @@ def _passed_on(folder: str, wanted: list[str], caller: int) -> list[str]:
     Raises:
         OSError: None, or we may not.
     """
-    try:
-        return _pass_on(folder, wanted)
-    except OSError as error:
-        if error.errno != errno.EBUSY or not _is_ours(folder, caller):
-            raise
     for _ in range(_MOVES):  # processes may be started meanwhile
-        _move_all(folder)
+        # Of those with processes, only the machine's own, which has no type, may have limited
+        # children. Others would not refuse every controller, but be of no use with it.
+        if os.path.exists(folder + "/cgroup.type") and _processes(folder):
+            if not _is_ours(folder, caller):
+                break
+            _move_all(folder)
         try:
             return _pass_on(folder, wanted)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
-    raise OSError(errno.EBUSY, f"{folder}: its processes are more than can be moved")
+    raise OSError(errno.EBUSY, "it has processes that are not ours, or too many", folder)
 
 
 def _pass_on(folder: str, wanted: list[str]) -> list[str]:
     path = folder + "/cgroup.subtree_control"
-    for controller in set(wanted) - set(_read(path).split()):
+    for controller in wanted:  # memory first, which alone is refused as long as there are processes
         try:
             _write(path, f"+{controller}")
         except OSError as error:  # noqa: PERF203 - one without another is better than none

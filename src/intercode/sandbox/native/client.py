@@ -172,7 +172,7 @@ class ProcessOne:
                 with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
 
-    def end(self) -> None:
+    def end(self, seconds: float = _END_SECONDS) -> None:
         """Kill it, and wait until it and all that runs in the sandbox has ended. Idempotent.
 
         Raises:
@@ -185,8 +185,8 @@ class ProcessOne:
             poll = select.poll()
             poll.register(self._file, select.POLLIN)
             # The kernel tells of the end of a namespace's first process when it was the last.
-            if not poll.poll(_END_SECONDS * 1000):
-                raise SandboxTimeoutError(f"a sandbox did not end within {_END_SECONDS:.0f} s")
+            if not poll.poll(seconds * 1000):
+                raise SandboxTimeoutError(f"a sandbox did not end within {seconds:.0f} s")
             self._file.close()
 
     def disown(self) -> None:

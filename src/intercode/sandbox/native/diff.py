@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_BLOCK = 1 << 16
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""To open a regular file whoever has made it."""
+BLOCK = 1 << 16
+"""Bytes that are read at once."""
 _PAGE = 1 << 12
 _ZEROS = bytes(_PAGE)
 MAX_DEPTH = 300
@@ -68,7 +70,7 @@ def directory(name: str, fd: int | None) -> Iterator[int | None]:
     child = None
     if fd is not None:
         with suppress(FileNotFoundError, NotADirectoryError):
-            child = os.open(name, _DIRECTORY, dir_fd=fd)
+            child = os.open(name, DIRECTORY, dir_fd=fd)
     try:
         yield child
     finally:
@@ -83,6 +85,11 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
             if entry.name not in names:
                 return lstat(entry.name, merged) is None
     return False
+
+
+def too_deep() -> OSError:
+    """The error where the deepest folders cannot be left out."""
+    return OSError(errno.EOVERFLOW, f"folders are nested more than {MAX_DEPTH} deep")
 
 
 class Bounds:
@@ -127,6 +134,9 @@ class Walker:
     def __init__(self, timeout: float) -> None:
         self.bounds = Bounds(timeout)
         self.entries: list[Entry] = []
+        self.whole = True
+        """Whether no folder was too deep to enter."""
+        self._digests: dict[tuple[int, int], str] = {}
 
     def walk(self, upper: int, lower: int | None, merged: int | None, prefix: str = "") -> None:
         """Compare one directory, and what is below it."""
@@ -172,7 +182,9 @@ class Walker:
             )
             if content or _metadata(st) != _metadata(old):
                 self._emit(path, "modified", st, digest, content)
-        if stat.S_ISDIR(st.st_mode) and path.count("/") < MAX_DEPTH:
+        if stat.S_ISDIR(st.st_mode) and path.count("/") >= MAX_DEPTH:
+            self.whole = False
+        elif stat.S_ISDIR(st.st_mode):
             below = lower if same_type else None
             with (
                 directory(name, upper) as up,
@@ -213,11 +225,17 @@ class Walker:
             return blake2b(target, digest_size=16).hexdigest()
         if not stat.S_ISREG(st.st_mode):
             return ""
-        file = os.open(name, _FILE, dir_fd=fd)
-        try:
-            return content_digest(file, self.bounds.check_time)
-        finally:
-            os.close(file)
+        key = st.st_dev, st.st_ino
+        if key not in self._digests:
+            file = os.open(name, FILE, dir_fd=fd)
+            try:
+                digest = content_digest(file, self.bounds.check_time)
+            finally:
+                os.close(file)
+            if st.st_nlink == 1:
+                return digest
+            self._digests[key] = digest  # it may have any number of names
+        return self._digests[key]
 
 
 def _metadata(st: os.stat_result) -> tuple[int, int, int]:
@@ -232,27 +250,39 @@ def content_digest(fd: int, check: Callable[[], None] = lambda: None) -> str:
     """
     size = os.fstat(fd).st_size
     state = blake2b(size.to_bytes(8, "little"), digest_size=16)
+    for offset, block in content(fd, check):
+        for start in range(0, len(block), _PAGE):
+            page = block[start : start + _PAGE]
+            if page != _ZEROS[: len(page)]:
+                state.update((offset + start).to_bytes(8, "little"))
+                state.update(page)
+    return state.hexdigest()
+
+
+def content(fd: int, check: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+    """Read a file's data, without its holes: offsets, at pages, and at most `BLOCK` bytes each.
+
+    Args:
+        fd: The file.
+        check: Is called between reads.
+    """
+    size = os.fstat(fd).st_size
     offset = 0
     while offset < size:
         try:
             offset = os.lseek(fd, offset, os.SEEK_DATA) // _PAGE * _PAGE
         except OSError:  # ENXIO: only a hole is left
-            break
+            return
         end = os.lseek(fd, offset, os.SEEK_HOLE)
         if end <= offset:  # the page's head is a hole; read it all the same
             end = offset + 1
         while offset < end:
             check()
-            block = os.pread(fd, min(_BLOCK, _whole_pages(end - offset)), offset)
+            block = os.pread(fd, min(BLOCK, _whole_pages(end - offset)), offset)
             if not block:
-                return state.hexdigest()
-            for start in range(0, len(block), _PAGE):
-                page = block[start : start + _PAGE]
-                if page != _ZEROS[: len(page)]:
-                    state.update((offset + start).to_bytes(8, "little"))
-                    state.update(page)
+                return
+            yield offset, block
             offset += _whole_pages(len(block))
-    return state.hexdigest()
 
 
 def _whole_pages(size: int) -> int:

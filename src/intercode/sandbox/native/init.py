@@ -17,12 +17,12 @@ import signal
 import socket
 import struct
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from intercode.sandbox.native import archive, diff, inside, wire, worker
 from intercode.sandbox.native import syscalls as sc
-from intercode.sandbox.native.inside import Inside, User
+from intercode.sandbox.native.inside import Frozen, Inside, User
 
 _KILL_SECONDS = 5.0
 
@@ -33,6 +33,8 @@ class ExecError(OSError):
 
 def _failure(error: Exception) -> dict[str, Any]:
     """An error as a reply."""
+    if isinstance(error, MemoryError):
+        error = OSError(errno.EOVERFLOW, "it is more than the sandbox has memory for")
     reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
     if isinstance(error, OSError):
         # A descriptor, where it is not a path, is no business of the caller's.
@@ -43,16 +45,31 @@ def _failure(error: Exception) -> dict[str, Any]:
 
 
 class Init:
-    """The event loop of process 1."""
+    """The event loop of process 1.
 
-    def __init__(self, control: socket.socket, inside: Inside, peak: int | None = None) -> None:
+    Args:
+        control: The caller's socket, at whose end this process ends.
+        inside: What programs are started with.
+        peak: A file that tells how much memory was used at most.
+        owner: A pidfd, at whose end this process ends, too.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        inside: Inside,
+        peak: int | None = None,
+        owner: int | None = None,
+    ) -> None:
         self.control = control
         self.inside = inside
         self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.peak = peak
+        self.owner = owner
         self.exit_pipes: dict[int, int] = {}
         self.alive_before: dict[int, set[int]] = {}
+        self.stopped: Frozen | None = None
         self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -62,9 +79,13 @@ class Init:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake_read, select.POLLIN)
+        if self.owner is not None:
+            poll.register(self.owner, select.POLLIN)
         wire.send(self.control, {"ready": True})
         while True:
             for fd, _ in poll.poll():
+                if fd == self.owner:
+                    return
                 if fd == self.wake_read:
                     with suppress(BlockingIOError):
                         os.read(self.wake_read, 4096)
@@ -226,8 +247,9 @@ class Init:
         return {"pids": sorted(inside.alive())}
 
     def do_kill_started(self, pid: int, fds: list[int]) -> None:
-        """Kill a tracked program and all that has been started since it was."""
-        self.kill_except(self.alive_before.pop(pid, set()))
+        """Kill a tracked program that still runs, and all that has been started since it was."""
+        if pid in self.alive_before:
+            self.kill_except(self.alive_before.pop(pid))
 
     def kill_except(self, keep: set[int]) -> int:
         """Kill until nothing else is left; how many were found to be killed."""
@@ -306,10 +328,21 @@ class Init:
             return {"changes": changed}
 
     def do_archive(self, timeout: float, fds: list[int]) -> None:
-        """Write the upper layer as a tar stream into the given descriptor."""
+        """Stream the upper layer into the given descriptor."""
         with self.frozen():
             archive.write(self.inside.upper, self.inside.lower, self.root, fds[0], timeout)
 
-    def frozen(self) -> inside.Frozen:
+    def do_stop(self, fds: list[int]) -> None:
+        """Stop all other processes until `do_go_on`."""
+        self.stopped = Frozen()
+        self.stopped.__enter__()
+
+    def do_go_on(self, fds: list[int]) -> None:
+        """Let them go on."""
+        stopped, self.stopped = self.stopped, None
+        if stopped is not None:
+            stopped.__exit__(None)
+
+    def frozen(self) -> AbstractContextManager[None]:
         """For its duration, all other processes are stopped."""
-        return inside.Frozen()
+        return nullcontext() if self.stopped else Frozen()

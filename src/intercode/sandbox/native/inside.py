@@ -25,7 +25,7 @@ _OOM_SCORES = 500, 1000
 """How readily the kernel ends a program to free memory: while it starts, and from then on. The
 first is process 1's meanwhile, so that what runs already goes before it."""
 _USERS_BYTES = 1 << 20
-_STILL_SECONDS = 5.0
+_STILL_SECONDS = 15.0
 _STUCK_SECONDS = 0.2
 _START_CODE = 23
 """Where the address of a process's code is in what `_stat` returns."""
@@ -115,20 +115,37 @@ def _end_stopped_start() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+class RestlessError(OSError):
+    """Programs went on, or ended, while they should have stood still; they are killed."""
+
+
 class Frozen:
-    """For its duration, all other processes are stopped."""
+    """For its duration, all other processes are stopped.
+
+    Raises:
+        RestlessError: At its end, as timers of the kernel's continue and end what is stopped.
+    """
 
     def __enter__(self) -> None:
+        self.turns: dict[tuple[int, str], bytes] = {}
         self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (self.limits[1], self.limits[1]))
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGSTOP)
             _await_still()
+            self.turns = _turns()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        now = _turns() if self.turns else {}  # where nothing ran, nothing comes of it
+        moved = {pid for (pid, _), _ in now.items() ^ self.turns.items()}
+        for pid in moved:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGCONT)
         resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+        if moved and kind is None:
+            raise RestlessError(errno.EAGAIN, "programs did not stand still")
 
 
 def alive() -> set[int]:
@@ -160,6 +177,17 @@ def _threads(pid: int) -> list[str]:
         return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:  # it has just ended
         return []
+
+
+def _turns() -> dict[tuple[int, str], bytes]:
+    """How often each thread, by its process and folder, has waited: once more if it went on."""
+    found = {}
+    for pid in alive():
+        for thread in _threads(pid):
+            with suppress(OSError), open(f"{thread}/status", "rb") as file:
+                status = file.read()
+                found[pid, thread] = status[status.rindex(b"\nvoluntary_ctxt_switches") :]
+    return found
 
 
 def _await_still() -> None:
@@ -221,8 +249,9 @@ def why_not_to_read(fd: int) -> int:
     if not stat.S_ISREG(mode):
         return errno.EINVAL
     # /proc/self is process 1 here, which a link of the agent's must not lead to.
-    own = os.readlink(f"/proc/self/fd/{fd}").startswith("/proc/1/")
-    return errno.EACCES if own else 0
+    # Of /proc/sys a reader outside would see its own.
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    return errno.EACCES if path.startswith(("/proc/1/", "/proc/sys/")) else 0
 
 
 def make_folders(path: str) -> None:

@@ -53,20 +53,29 @@ _DEVICE_LINKS = {
     "ptmx": "pts/ptmx",
 }
 _DEV_OWNED = ["d", *(f"d/{name}" for name in (*_DEVICES, *_DEVICE_LINKS))]
-_DEV_SIZE = "1m"
+_DEV_FLAGS = sc.MS_NOSUID | sc.MS_NOEXEC
 _RESOLVER_BYTES = 65_536
 _QUIET = sc.MS_NOSUID | sc.MS_NODEV
 MASKED = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
-    *("modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
+    *("locks", "modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
 )
 """What Docker masks in /proc, and how the machine was started and is loaded."""
-_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=64"
-_IPC = {"kernel/msgmni": 64, "fs/mqueue/queues_max": 16}
-"""Of a sandbox. What its programs leave there outlives them, and so must leave room."""
+_PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=16"
+"""The machine has some 3,000 terminals for all sandboxes together."""
+IPC_LIMITS = {
+    "kernel/msgmni": "64",
+    "kernel/shmmni": "128",
+    "kernel/sem": "32000 8192 500 128",
+    "fs/mqueue/queues_max": "16",
+}
+"""Of a sandbox. What its programs leave there outlives them: it must leave room for others, and be
+few enough to be removed at once."""
 _SHARED_PART = 2
 """Of its memory, one byte of so many may be System V shared memory."""
 _SPECIAL_BYTES = 16 << 20
+_FILE_BYTES = 4096
+"""More than what the kernel keeps of an empty file with a long name."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -122,8 +131,11 @@ def prepare(network: bool, machine: Machine) -> tuple[int, int]:
     _mount_empty(network)
     _mount_dev(machine)
     proc = _mount_proc(machine)
-    for name, value in _IPC.items():
+    for name, value in IPC_LIMITS.items():
         _set_ipc(proc, name, value)
+    # What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty.
+    with open("/proc/self/coredump_filter", "w") as file:
+        file.write("0")
     return os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC), proc
 
 
@@ -144,9 +156,8 @@ def enter(
         prepared: What `prepare` returned.
     """
     limits = spec["limits"]
-    _set_ipc(
-        prepared[1], "kernel/shmall", limits["memory"] // _SHARED_PART // resource.getpagesize()
-    )
+    pages = limits["memory"] // _SHARED_PART // resource.getpagesize()
+    _set_ipc(prepared[1], "kernel/shmall", str(pages))
     upper, lower = _file_system(spec, identity, machine)
     link.send(b"m")
     _become(identity)
@@ -180,12 +191,12 @@ def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
     Init(control, inside, peak).run()
 
 
-def _set_ipc(proc: int, name: str, value: int) -> None:
+def _set_ipc(proc: int, name: str, value: str) -> None:
     """Set a limit of this IPC namespace, by a /proc that can be written: a container's cannot."""
     with suppress(OSError):  # older kernels do not let an ordinary user
         fd = os.open(f"sys/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
         try:
-            os.write(fd, b"%d" % value)
+            os.write(fd, value.encode())
         finally:
             os.close(fd)
 
@@ -201,7 +212,10 @@ def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> 
     """Mount everything and change the root; descriptors of the upper layer and of the image."""
     limits = spec["limits"]
     idmap = identity.namespace if machine.root else None
-    options = f"size={limits['disk']},nr_inodes={limits['files']}"
+    # Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
+    # when the disk is full.
+    files = min(limits["files"], limits["memory"] // _FILE_BYTES)
+    options = f"size={limits['disk']},nr_inodes={files}"
     sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
     layers = []
     for name in spec["layers"]:
@@ -230,6 +244,8 @@ def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> 
         os.lchown(path, identity.first, identity.first)
     if machine.root:
         os.chown("x/shm", identity.first, identity.first)
+    # What stands there decides what a verification reads, and no comparison looks there.
+    sc.mount("", "d", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _DEV_FLAGS)
     sc.mount("d", "x/m/dev", None, sc.MS_MOVE)
     if spec["network"]:
         _bind_resolver()
@@ -371,13 +387,12 @@ def _mount_proc(machine: Machine) -> int:
 
 
 def _mount_dev(machine: Machine) -> None:
-    """Mount ``d``, a /dev of the sandbox's own.
+    """Mount ``d``, a /dev of the sandbox's own, which will be for reading only.
 
     As root its nodes are made anew: a bind of the machine's would share file locks between
     sandboxes. An ordinary user cannot make nodes and gets the binds.
     """
-    flags = sc.MS_NOSUID | sc.MS_NOEXEC
-    sc.mount("tmpfs", "d", "tmpfs", flags, f"size={_DEV_SIZE},nr_inodes=4096,mode=755")
+    sc.mount("tmpfs", "d", "tmpfs", _DEV_FLAGS, "size=1m,nr_inodes=4096,mode=755")
     for name, number in _DEVICES.items():
         if machine.root:
             os.mknod(f"d/{name}", stat.S_IFCHR | 0o666, os.makedev(*number))
@@ -389,9 +404,9 @@ def _mount_dev(machine: Machine) -> None:
     os.mkdir("d/shm")
     # In the room that the sandbox has for files.
     sc.mount("x/shm", "d/shm", None, sc.MS_BIND)
-    sc.mount("", "d/shm", None, sc.MS_BIND | sc.MS_REMOUNT | flags)
+    sc.mount("", "d/shm", None, sc.MS_BIND | sc.MS_REMOUNT | _DEV_FLAGS)
     os.mkdir("d/pts")
-    sc.mount("devpts", "d/pts", "devpts", flags, _PTS_OPTIONS)
+    sc.mount("devpts", "d/pts", "devpts", _DEV_FLAGS, _PTS_OPTIONS)
 
 
 def _become(identity: Identity) -> None:

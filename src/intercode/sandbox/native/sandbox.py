@@ -6,8 +6,8 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,7 +19,7 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
-from intercode.sandbox.base import MIB, Change, Completed, Limits
+from intercode.sandbox.base import MIB, Change, Completed, Limits, Seen
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import channels as ch
 from intercode.sandbox.native import wire
@@ -84,7 +84,7 @@ class NativeSandbox:
     ) -> Completed:
         """Run a program to its end; with `merge_stderr` both streams come as stdout, in order."""
         channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
-        seconds = self.limits.timeout if timeout is None else timeout
+        seconds = self.limits.seconds(timeout)
         limit = self.limits.output if output_limit is None else output_limit
         try:
             process = self._start(argv, channels, merge_stderr, cwd, env, user, stdin, track=True)
@@ -130,16 +130,18 @@ class NativeSandbox:
         kinds: dict[int, Channel] = {**channels, 1: "w"}
         ours: dict[int, int] = {}
         theirs: dict[int, int] = {}
-        exit_read, exit_write = ch.exit_pipe()
+        if max(kinds) > _HIGHEST_CHANNEL:
+            raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
+        with _descriptors():
+            exit_read, exit_write = ch.exit_pipe()
         try:
-            for number, kind in kinds.items():
-                if number > _HIGHEST_CHANNEL:
-                    raise UsageError(f"channel {number} is above {_HIGHEST_CHANNEL}")
-                ours[number], theirs[number] = ch.channel(kind)
-            if stdin is not None:
-                theirs[0] = ch.memory_file(stdin)
-            if merge_stderr:
-                theirs[2] = os.dup(theirs[1])
+            with _descriptors():
+                for number, kind in kinds.items():
+                    ours[number], theirs[number] = ch.channel(kind)
+                if stdin is not None:
+                    theirs[0] = ch.memory_file(stdin)
+                if merge_stderr:
+                    theirs[2] = os.dup(theirs[1])
             reply, _ = self._request(
                 {
                     "op": "spawn",
@@ -233,12 +235,36 @@ class NativeSandbox:
     def changes(self) -> list[Change]:
         """All that differs from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
-        reply, _ = self._request(request, seconds=2 * _FILES_SECONDS)
+        reply, _ = self._until_still(lambda: self._request(request, seconds=2 * _FILES_SECONDS))
         return [Change(*entry) for entry in reply["changes"]]
 
     def snapshot(self) -> NativeSnapshot:
         """Save the file system as it is now."""
-        return NativeSnapshot.save(self.image, self.held, self.archive, self._forget)
+        return self._until_still(
+            lambda: NativeSnapshot.save(self.image, self.held, self.archive, self._forget)
+        )
+
+    def at_rest(self, look: Callable[[], Seen]) -> Seen:
+        """Look at several things while no program changes any."""
+
+        def stopped() -> Seen:
+            self._request({"op": "stop"})
+            try:
+                return look()
+            finally:
+                if not self._dead:
+                    self._request({"op": "go_on"})
+
+        return self._until_still(stopped)
+
+    def _until_still(self, look: Callable[[], Seen]) -> Seen:
+        """Look while programs stand still, and again where some did not; these are ended."""
+        with suppress(_RestlessError):
+            return look()
+        with suppress(_RestlessError):  # those are gone
+            return look()
+        self.kill()
+        return look()
 
     def archive(self, out: int) -> None:
         """Stream what differs from the image into a descriptor, as `archive.write` does."""
@@ -306,6 +332,19 @@ class NativeSandbox:
             self._process.disown()
 
 
+@contextmanager
+def _descriptors() -> Iterator[None]:
+    """Make descriptors: that this process has no more of them is no failure of a program."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(f"no descriptors are left for a program's streams: {error}") from error
+
+
+class _RestlessError(SandboxTimeoutError):
+    """See `inside.RestlessError`."""
+
+
 class _ExecError(OSError):
     """The sandbox's kernel did not execute a program."""
 
@@ -326,6 +365,8 @@ def _error(reply: dict[str, Any]) -> Exception:
         kind = LookupError if reply.get("kind") == "LookupError" else SandboxError
         return kind(reply["error"])
     number, said = reply["errno"], reply["error"]
+    if reply.get("kind") == "RestlessError":
+        return _RestlessError(said)
     if number == errno.ETIMEDOUT:
         return SandboxTimeoutError(said)
     if number == errno.EOVERFLOW:

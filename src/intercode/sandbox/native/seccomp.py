@@ -27,7 +27,7 @@ _EPERM_X86_64 = {
     "uselib": 134, "ustat": 136, "sysfs": 139, "_sysctl": 156, "lookup_dcookie": 212,
     "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "migrate_pages": 256,
     "move_pages": 279, "set_mempolicy_home_node": 450,
-    "fanotify_init": 300, "memfd_secret": 447,
+    "fanotify_init": 300, "memfd_secret": 447, "mincore": 27,
 }  # fmt: skip
 _EPERM_AARCH64 = {
     "add_key": 217, "request_key": 218, "keyctl": 219,
@@ -43,14 +43,14 @@ _EPERM_AARCH64 = {
     "syslog": 116, "vhangup": 58, "lookup_dcookie": 18,
     "mbind": 235, "set_mempolicy": 237, "get_mempolicy": 236, "migrate_pages": 238,
     "move_pages": 239, "set_mempolicy_home_node": 450,
-    "fanotify_init": 262, "memfd_secret": 447,
+    "fanotify_init": 262, "memfd_secret": 447, "mincore": 232,
 }  # fmt: skip
 # Since Linux 5.1 new calls have the same number everywhere.
 _ENOSYS = {
     "clone3": 435, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
     "fspick": 433, "mount_setattr": 442, "statmount": 457, "listmount": 458,
-    "open_tree_attr": 467,
+    "open_tree_attr": 467, "cachestat": 451, "setxattrat": 463,
 }  # fmt: skip
 _DEBUGGER_X86_64 = {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311}
 _DEBUGGER_AARCH64 = {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271}
@@ -61,19 +61,30 @@ _BY_ARGUMENT = {
     "x86_64": {
         "clone": 56, "ioctl": 16, "personality": 135, "socket": 41, "socketpair": 53,
         "setsockopt": 54, "fcntl": 72, "prlimit64": 302, "setrlimit": 160, "seccomp": 317,
-        "prctl": 157, "sync": 162,
+        "prctl": 157, "sync": 162, "syncfs": 306, "mmap": 9,
+        "memfd_create": 319, "sched_setscheduler": 144, "sched_setattr": 314,
+        "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+        "madvise": 28, "process_madvise": 440, "fadvise64": 221,
     },
     "aarch64": {
         "clone": 220, "ioctl": 29, "personality": 92, "socket": 198, "socketpair": 199,
         "setsockopt": 208, "fcntl": 25, "prlimit64": 261, "setrlimit": 164, "seccomp": 277,
-        "prctl": 167, "sync": 81,
+        "prctl": 167, "sync": 81, "syncfs": 267, "mmap": 222,
+        "memfd_create": 279, "sched_setscheduler": 119, "sched_setattr": 274,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7,
+        "madvise": 233, "process_madvise": 440, "fadvise64": 223,
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32_BIT = 0x40000000
 
 _CLONE_NEW_FLAGS = 0x7E020000
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_IOCTLS = (
+    *(0x5412, 0x541C),  # TIOCSTI, TIOCLINUX: what somebody else has typed
+    # TIOCSETD, and what bridges, DLCI and VLAN devices are set up by: the kernel loads a module
+    # before it looks at rights.
+    *(0x5423, 0x8940, 0x8941, 0x8980, 0x8981, 0x8982, 0x8983, 0x89A0, 0x89A1),
+)
 # The default, uname26, 32-bit, a query, and no address randomisation (debuggers).
 _PERSONALITIES = (0x0, 0x20000, 0x8, 0x20008, 0xFFFFFFFF, 0x40000)
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
@@ -81,18 +92,34 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _PROTOCOLS = (0, 1, 6, 17, 58)
 # ROUTE and SOCK_DIAG, by which `ip` and `ss` ask. Another tells what happens on the machine.
 _NETLINKS = (0, 4)
+# STREAM, DGRAM and RAW, in the bits that are no flags; another is another module's.
+_TYPES, _TYPE_BITS = (1, 2, 3), 0xF
 _SOL_SOCKET = 1
 # ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets: compiled code counts for the machine.
 _SOCKET_FILTERS = (26, 50, 51, 52)
+_SO_LINGER = 13
+# IPV6_FLOWLABEL_MGR: the machine has 4,096 of them for all sandboxes together.
+_SOL_IPV6, _FLOW_LABELS = 41, 32
+# MD5SIG, MD5SIG_EXT and those of AO: keys of connections, which count for no cgroup.
+_SOL_TCP, _TCP_KEYS = 6, (14, 32, 38, 39, 40, 41)
 _F_SETLEASE = 1024
-_PR_SET_SECCOMP = 22
+# The others: MEMORY_MERGE and SCHED_CORE, which change how the machine treats its other programs.
+_PR_SET_SECCOMP, _PR_OF_THE_MACHINE = 22, (67, 62)
+# Huge pages are set aside for the machine as a whole, and count for no sandbox.
+_MAP_HUGETLB, _MFD_HUGETLB = 0x40000, 0x4
 _RLIMIT_CORE = 4
+# Bytes of an attribute. An access list on a file in memory counts for no cgroup.
+_LONGEST_ATTRIBUTE = 256
+_MADV_MERGEABLE = 12
+# MADV_COLD, MADV_PAGEOUT and POSIX_FADV_DONTNEED take a file out of the machine's page cache, and
+# so tell whether others read it meanwhile.
+_MADV_OUT, _POSIX_FADV_DONTNEED = (20, 21), 4
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
-_LOAD, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x05, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _JUMP, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x05, 0x15, 0x35, 0x45, 0x06
 # Offsets in struct seccomp_data; an argument's low word comes first on both architectures.
-_NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH = 0, 4, 16, 24, 32, 36
+_NR, _ARCH, _ARG0, _ARG1, _ARG2, _ARG2_HIGH, _ARG3, _ARG3_HIGH = 0, 4, 16, 24, 32, 36, 40, 44
 
 
 def _op(code: int, k: int, true: int = 0, false: int = 0) -> bytes:
@@ -119,6 +146,17 @@ def _argument_rules() -> dict[str, list[bytes]]:
     none = [_deny(errno.EAFNOSUPPORT)]
     unknown = [_deny(errno.EINVAL)]
     protocol = [_deny(errno.EPROTONOSUPPORT)]
+    memory = [_deny(errno.ENOMEM)]
+    small = [
+        *(_op(_LOAD, _ARG3_HIGH), _op(_JEQ, 0, true=1), _deny(errno.E2BIG)),
+        *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false=1), _deny(errno.E2BIG)),
+        *yes,
+    ]
+    advice = _test(
+        _MADV_MERGEABLE,
+        then=unknown,
+        otherwise=_test(*_MADV_OUT, then=[_NOTHING], otherwise=yes),
+    )
     # A pipe gets a core dump whatever the limit is, but for the one of 1 byte that process 1 sets.
     # To ask for it is allowed: the new limit is a null pointer.
     asks = _test(
@@ -131,13 +169,20 @@ def _argument_rules() -> dict[str, list[bytes]]:
     ]
     return {
         "clone": [_op(_LOAD, _ARG0), _op(_JSET, _CLONE_NEW_FLAGS, false=1), *no, *yes],
-        "ioctl": [_op(_LOAD, _ARG1), *_test(_TIOCSTI, _TIOCLINUX, then=no, otherwise=yes)],
+        "ioctl": [_op(_LOAD, _ARG1), *_test(*_IOCTLS, then=no, otherwise=yes)],
         "personality": [_op(_LOAD, _ARG0), *_test(*_PERSONALITIES, then=yes, otherwise=no)],
         "socket": [
             _op(_LOAD, _ARG0),
             *_test(_UNIX, then=yes, otherwise=_test(
                 _INET, _INET6,
-                then=[_op(_LOAD, _ARG2), *_test(*_PROTOCOLS, then=yes, otherwise=protocol)],
+                then=[
+                    *(_op(_LOAD, _ARG1), _op(_AND, _TYPE_BITS)),
+                    *_test(
+                        *_TYPES,
+                        then=[_op(_LOAD, _ARG2), *_test(*_PROTOCOLS, then=yes, otherwise=protocol)],
+                        otherwise=[_deny(errno.ESOCKTNOSUPPORT)],
+                    ),
+                ],
                 otherwise=_test(
                     _NETLINK,
                     then=[_op(_LOAD, _ARG2), *_test(*_NETLINKS, then=yes, otherwise=protocol)],
@@ -150,19 +195,50 @@ def _argument_rules() -> dict[str, list[bytes]]:
             _op(_LOAD, _ARG1),
             *_test(
                 _SOL_SOCKET,
-                then=[_op(_LOAD, _ARG2), *_test(*_SOCKET_FILTERS, then=no, otherwise=yes)],
-                otherwise=yes,
+                then=[
+                    _op(_LOAD, _ARG2),
+                    # Whoever closes such a socket waits: a receiver, or a worker of the kernel's.
+                    *_test(
+                        _SO_LINGER,
+                        then=[_NOTHING],
+                        otherwise=_test(*_SOCKET_FILTERS, then=no, otherwise=yes),
+                    ),
+                ],
+                otherwise=_test(
+                    _SOL_IPV6,
+                    then=[_op(_LOAD, _ARG2), *_test(_FLOW_LABELS, then=no, otherwise=yes)],
+                    otherwise=_test(
+                        _SOL_TCP,
+                        then=[_op(_LOAD, _ARG2), *_test(*_TCP_KEYS, then=no, otherwise=yes)],
+                        otherwise=yes,
+                    ),
+                ),
             ),
+        ],
+        **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), small),
+        "madvise": [_op(_LOAD, _ARG2), *advice],
+        "process_madvise": [_op(_LOAD, _ARG3), *advice],
+        "fadvise64": [
+            _op(_LOAD, _ARG3), *_test(_POSIX_FADV_DONTNEED, then=[_NOTHING], otherwise=yes)
         ],
         "fcntl": [_op(_LOAD, _ARG1), *_test(_F_SETLEASE, then=no, otherwise=yes)],
         # Of another process: 0 is the caller.
         "prlimit64": [_op(_LOAD, _ARG0), *_test(0, then=own_limit, otherwise=no)],
+        # A program that process 1 is just starting has its user already, but not yet its turn.
+        "sched_setscheduler": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)],
+        "sched_setattr": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)],
         "setrlimit": [_op(_LOAD, _ARG0), *_test(_RLIMIT_CORE, then=[_NOTHING], otherwise=yes)],
         # It would wait for all disks of the machine. A sandbox's files are in memory.
         "sync": [_NOTHING],
+        "syncfs": [_NOTHING],
         # As by a kernel without filters: programs that have one for themselves do without.
         "seccomp": [*unknown],
-        "prctl": [_op(_LOAD, _ARG0), *_test(_PR_SET_SECCOMP, then=unknown, otherwise=yes)],
+        "prctl": [
+            _op(_LOAD, _ARG0),
+            *_test(_PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, then=unknown, otherwise=yes),
+        ],
+        "mmap": [_op(_LOAD, _ARG3), _op(_JSET, _MAP_HUGETLB, false=1), *memory, *yes],
+        "memfd_create": [_op(_LOAD, _ARG1), _op(_JSET, _MFD_HUGETLB, false=1), *memory, *yes],
     }  # fmt: skip
 
 

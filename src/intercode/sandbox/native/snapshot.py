@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
-import tarfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from intercode.errors import SandboxError
+from intercode.errors import OutputLimitError, SandboxError
 from intercode.rights import hand_over, is_root, make_private
 from intercode.sandbox.images import Image, cache_root
 from intercode.sandbox.images.base import digest_of
+from intercode.sandbox.images.files import remove_tree
 from intercode.sandbox.native import archive, lease
 from intercode.sandbox.ownership import when_gone
 
@@ -112,6 +113,7 @@ def fill(layer: Path, write: Callable[[int], None]) -> list[archive.Special]:
         See `archive.extract`.
 
     Raises:
+        OutputLimitError: There is what the folder's disk cannot hold, however large it is.
         SandboxError: The stream broke off, or the folder cannot be written.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -122,7 +124,7 @@ def fill(layer: Path, write: Callable[[int], None]) -> list[archive.Special]:
         attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
         try:
             special.extend(archive.extract(reader, layer, attribute))
-        except (OSError, tarfile.TarError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
             failure.append(error)
         finally:
             os.close(reader)  # a writer still at work gets EPIPE
@@ -140,7 +142,10 @@ def fill(layer: Path, write: Callable[[int], None]) -> list[archive.Special]:
         thread.join()
     hand_over(layer)
     if failure:
-        raise SandboxError(f"the snapshot could not be saved: {failure[0]}") from failure[0]
+        error = failure[0]
+        if isinstance(error, OSError) and error.errno == errno.EMLINK:
+            raise OutputLimitError("a file has more names than it can have on a disk") from error
+        raise SandboxError(f"the snapshot could not be saved: {error}") from error
     return special
 
 
@@ -168,6 +173,5 @@ def _discard(folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    for path, _, _ in os.walk(folder):
-        os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # the next sweep tries again
+        remove_tree(folder)

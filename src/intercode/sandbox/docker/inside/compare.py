@@ -39,9 +39,7 @@ class Tree:
         self.mounted = {path for path in points if path != "/"} - set(volumes)
         self.volumes = tuple(volumes)
         self.overlay = points.get("/") == "overlay"
-        self.times = os.fstat(root).st_mtime_ns
-        self.folders, self.known = _own_of_containers()
-        """Files that are as in the image though they were written: put back by a reset."""
+        self.folders, self.files = _own_of_containers()
 
 
 def _own_of_containers() -> tuple[dict[str, Stamp], dict[str, Stamp]]:
@@ -89,7 +87,7 @@ class Comparison(diff.Walker):
         """Whether it, and all below it, is as it was."""
         now = stamp(st)
         if not stat.S_ISDIR(st.st_mode):
-            if self.tree.known.get(path) == now:
+            if self.tree.files.get(path) == now:
                 return True
         elif not self._tells(path):
             return False

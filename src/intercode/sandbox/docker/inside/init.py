@@ -10,7 +10,7 @@ import os
 import socket
 from typing import Any
 
-from intercode.sandbox.docker.inside import compare, layer, mounts, restore, users
+from intercode.sandbox.docker.inside import compare, layer, mounts, users
 from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.inside import Inside, User
 
@@ -24,10 +24,17 @@ class ContainerInit(Init):
         kept: Those that programs get.
         hello: What the caller says of the container: its `user`, its `volumes`, and the content of
             the `files` that the engine mounts.
+        owner: A descriptor of the caller's process, at whose end this one ends. Its socket does not
+            tell where a fork that has run no code of ours holds it, too.
     """
 
     def __init__(
-        self, control: socket.socket, rights: int, kept: int, hello: dict[str, Any]
+        self,
+        control: socket.socket,
+        rights: int,
+        kept: int,
+        hello: dict[str, Any],
+        owner: int,
     ) -> None:
         self.account = users.find(hello["user"])
         super().__init__(
@@ -42,10 +49,10 @@ class ContainerInit(Init):
                 user=User(self.account.uid, self.account.gid, self.account.groups),
                 ids=_id_count(),
             ),
+            owner=owner,
         )
         self.tree = compare.Tree(self.root, hello["volumes"])
         self.mounted = mounts.MountedFiles(hello["files"])
-        self.memory = mounts.InMemory()
 
     def do_root(self, fds: list[int]) -> dict[str, Any]:
         """A descriptor of the root, for others to be compared with."""
@@ -62,7 +69,7 @@ class ContainerInit(Init):
             return {"changes": sorted([*found.entries, *self.mounted.changes()])}
 
     def do_archive(self, timeout: float, fds: list[int]) -> None:
-        """Write what differs from the root `fds[0]` as a tar stream into `fds[1]`."""
+        """Stream what differs from the root `fds[0]` into `fds[1]`."""
         with self.frozen():
             found = compare.compare(self.tree, fds[0], timeout)
             found.touched += [path for path, *_ in self.mounted.changes()]
@@ -72,11 +79,6 @@ class ContainerInit(Init):
         """Unpack such a stream, from `fds[0]`: what changes are told from is now with it."""
         layer.extract(fds[0], self.root)
         self.mounted.before = self.mounted.look()
-
-    def do_reset(self, timeout: float, entries: int, fds: list[int]) -> dict[str, Any]:
-        """Make all as it was, by the root `fds[0]`; whether it is, and how much there was to do."""
-        self.kill_except(set())
-        return restore.reset(self.tree, self.mounted, self.memory, fds[0], timeout, entries)
 
 
 def _id_count() -> int:

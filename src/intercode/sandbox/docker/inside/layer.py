@@ -1,25 +1,20 @@
-"""What a container changed as a tar stream, and from there into another container.
-
-The form is that of native's `archive`: a deleted path is the character device 0:0.
-"""
+"""Write a container's changes as a stream of `archive`, and lay them over another container."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from intercode.sandbox.native import diff
+from intercode.sandbox.native.archive import Entry, Reader, Writer
 
 if TYPE_CHECKING:
     from intercode.sandbox.docker.inside.compare import Comparison
-
-_BLOCK = 1 << 20
 
 
 @contextmanager
@@ -33,7 +28,7 @@ def parent(root: int, path: str) -> Iterator[tuple[int, str]]:
     fd = os.dup(root)
     try:
         for folder in folders:
-            below = os.open(folder, diff._DIRECTORY, dir_fd=fd)
+            below = os.open(folder, diff.DIRECTORY, dir_fd=fd)
             os.close(fd)
             fd = below
         yield fd, name
@@ -46,135 +41,93 @@ def write(found: Comparison, root: int, out: int, timeout: float) -> None:
 
     Raises:
         TimeoutError: It took longer than `timeout` seconds.
-        OSError: The reader is gone.
+        OSError: The reader is gone; with EOVERFLOW, folders were too deep to compare.
     """
-    bounds = diff.Bounds(timeout)
+    if not found.whole:
+        raise diff.too_deep()
     deleted = {path for path, kind, *_ in found.entries if kind == "deleted"}
     top = {path for path in deleted if path.rpartition("/")[0] not in deleted}
-    names: dict[tuple[int, int], str] = {}
-    with (
-        open(out, "wb", closefd=False) as file,
-        tarfile.open(
-            fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, errors="surrogateescape"
-        ) as tar,
-    ):
-        tar.addfile(_info(".", os.fstat(root), tarfile.DIRTYPE))
+    with open(out, "wb", closefd=False, buffering=diff.BLOCK) as file:
+        writer = Writer(file, diff.Bounds(timeout))
+        writer.add(".", ".", root, os.fstat(root))
         for path in sorted(top.union(found.touched)):
-            bounds.check_time()
             # Below what is no folder any more there is nothing to delete.
             with suppress(NotADirectoryError), parent(root, path) as (fd, name):
                 if path in top:
-                    info = tarfile.TarInfo(path[1:])
-                    info.type = tarfile.CHRTYPE
-                    tar.addfile(info)
-                else:
-                    _add(tar, path[1:], name, fd, names)
-
-
-def _add(
-    tar: tarfile.TarFile, path: str, name: str, fd: int, names: dict[tuple[int, int], str]
-) -> None:
-    st = diff.lstat(name, fd)
-    if st is None or stat.S_ISSOCK(st.st_mode):
-        return  # a socket means nothing without its process, and goes with it
-    first = names.setdefault((st.st_dev, st.st_ino), path) if st.st_nlink > 1 else path
-    if stat.S_ISDIR(st.st_mode):
-        tar.addfile(_info(path, st, tarfile.DIRTYPE))
-    elif first != path:
-        info = _info(path, st, tarfile.LNKTYPE)
-        info.linkname = first
-        tar.addfile(info)
-    elif stat.S_ISLNK(st.st_mode):
-        info = _info(path, st, tarfile.SYMTYPE)
-        info.linkname = os.readlink(name, dir_fd=fd)
-        tar.addfile(info)
-    elif stat.S_ISFIFO(st.st_mode):
-        tar.addfile(_info(path, st, tarfile.FIFOTYPE))
-    elif stat.S_ISREG(st.st_mode):
-        info = _info(path, st, tarfile.REGTYPE)
-        with open(os.open(name, diff._FILE, dir_fd=fd), "rb") as file:
-            info.size = os.fstat(file.fileno()).st_size
-            tar.addfile(info, file)
-
-
-def _info(path: str, st: os.stat_result, kind: bytes) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(path)
-    info.type = kind
-    info.mode = stat.S_IMODE(st.st_mode)
-    info.uid, info.gid = st.st_uid, st.st_gid
-    info.mtime = st.st_mtime_ns / 1e9
-    return info
+                    writer.deleted(path[1:])
+                elif st := diff.lstat(name, fd):
+                    writer.add(path[1:], name, fd, st)
+        writer.end()
 
 
 def extract(source: int, root: int) -> None:
     """Read a stream of `write` from the descriptor `source` into the file system at `root`.
 
     Raises:
-        tarfile.TarError, OSError: The stream is broken, or the root cannot be written.
+        StreamError, OSError: The stream is broken, or the root cannot be written.
     """
-    folders: list[tarfile.TarInfo] = []
-    with (
-        open(source, "rb", closefd=False) as file,
-        tarfile.open(fileobj=file, mode="r|", errors="surrogateescape") as tar,
-    ):
-        for info in tar:
-            if info.name != ".":
-                with parent(root, info.name) as (fd, name):
-                    _extract(tar, info, fd, name, root)
-            if info.isdir():
-                folders.append(info)
+    folders: list[Entry] = []
+    with open(source, "rb", closefd=False, buffering=diff.BLOCK) as file:
+        reader = Reader(file)
+        for entry in reader:
+            if entry.path != ".":
+                with parent(root, entry.path) as (fd, name):
+                    _extract(reader, entry, fd, name, root)
+            if entry.kind == "dir":
+                folders.append(entry)
     # Last and deepest first: writing into a folder changes its times, and may need its old mode.
-    for info in reversed(folders):
-        if info.name == ".":
-            _set(root, ".", info)
+    for entry in reversed(folders):
+        if entry.path == ".":
+            _set(root, ".", entry)
         else:
-            with parent(root, info.name) as (fd, name):
-                _set(fd, name, info)
+            with parent(root, entry.path) as (fd, name):
+                _set(fd, name, entry)
 
 
-def _extract(tar: tarfile.TarFile, info: tarfile.TarInfo, fd: int, name: str, root: int) -> None:
+def _extract(reader: Reader, entry: Entry, fd: int, name: str, root: int) -> None:
     st = diff.lstat(name, fd)
-    if st is not None and not (info.isdir() and stat.S_ISDIR(st.st_mode)):
+    there = st is not None and stat.S_ISDIR(st.st_mode)
+    if st is not None and not (there and entry.kind == "dir"):
         try:
             remove(fd, name)
         except OSError as error:  # a file that is mounted is written to where it is
-            if error.errno != errno.EBUSY or not info.isfile():
+            if error.errno != errno.EBUSY or entry.kind != "file":
                 raise
-    if info.ischr():
+    if entry.kind == "deleted":
         return
-    if info.isdir():
-        if st is None or not stat.S_ISDIR(st.st_mode):
+    if entry.kind == "dir":
+        if not there:
             os.mkdir(name, 0o700, dir_fd=fd)
         return
-    if info.islnk():
-        with parent(root, info.linkname) as (other, first):
+    if entry.kind == "link":
+        with parent(root, entry.target) as (other, first):
             os.link(first, name, src_dir_fd=other, dst_dir_fd=fd, follow_symlinks=False)
         return
-    if info.issym():
-        os.symlink(info.linkname, name, dir_fd=fd)
-    elif info.isfifo():
-        os.mkfifo(name, 0o600, dir_fd=fd)
+    if entry.kind == "symlink":
+        os.symlink(entry.target, name, dir_fd=fd)
+    elif entry.kind in ("fifo", "socket"):
+        os.mknod(name, stat.S_IFIFO if entry.kind == "fifo" else stat.S_IFSOCK, dir_fd=fd)
     else:
-        data = tar.extractfile(info)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(name, flags, 0o600, dir_fd=fd), "wb") as out:
-            while data is not None and (block := data.read(_BLOCK)):
-                out.write(block)
-    _set(fd, name, info)
+        with open(os.open(name, flags, 0o600, dir_fd=fd), "wb", buffering=0) as out:
+            for offset, block in reader.pieces(entry):
+                os.pwrite(out.fileno(), block, offset)
+            out.truncate(entry.size)
+    _set(fd, name, entry)
 
 
-def _set(fd: int, name: str, info: tarfile.TarInfo) -> None:
-    os.chown(name, info.uid, info.gid, dir_fd=fd, follow_symlinks=False)
-    if not info.issym():
-        os.chmod(name, info.mode, dir_fd=fd)  # after the owner: that clears setuid
-    os.utime(name, (time.time(), info.mtime), dir_fd=fd, follow_symlinks=False)
+def _set(fd: int, name: str, entry: Entry) -> None:
+    os.chown(name, entry.uid, entry.gid, dir_fd=fd, follow_symlinks=False)
+    if entry.kind != "symlink":
+        os.chmod(name, entry.mode, dir_fd=fd)  # after the owner: that clears setuid
+    os.utime(name, ns=(time.time_ns(), entry.mtime), dir_fd=fd, follow_symlinks=False)
 
 
 def remove(fd: int, name: str) -> None:
     """Remove a file or a tree."""
     st = diff.lstat(name, fd)
     if st is not None and stat.S_ISDIR(st.st_mode):
-        below = os.open(name, diff._DIRECTORY, dir_fd=fd)
+        below = os.open(name, diff.DIRECTORY, dir_fd=fd)
         try:
             for child in os.listdir(below):
                 remove(below, child)

@@ -24,6 +24,7 @@ from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.launch import CAPABILITY_BITS
 
 _HARD_OPEN_FILES = 4096
+_GREETING_SECONDS = 120.0
 
 
 def main(control: socket.socket, preload: str) -> None:
@@ -32,11 +33,13 @@ def main(control: socket.socket, preload: str) -> None:
         importlib.import_module(module)
     sc.hide_arguments(b"init")
     wire.send(control, {"up": os.getpid()})
-    hello, _ = wire.receive(control)
-    _become(control, hello).run()
+    control.settimeout(_GREETING_SECONDS)
+    hello, [owner] = wire.receive(control)
+    control.settimeout(None)
+    _become(control, hello, owner).run()
 
 
-def _become(control: socket.socket, hello: dict[str, Any]) -> ContainerInit:
+def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> ContainerInit:
     limits = hello["limits"]
     kept = sum(1 << CAPABILITY_BITS[name] for name in limits["capabilities"])
     rights = permitted()
@@ -44,7 +47,7 @@ def _become(control: socket.socket, hello: dict[str, Any]) -> ContainerInit:
     os.umask(0o022)
     sys.setrecursionlimit(10_000)
     _limit(limits)
-    init = ContainerInit(control, rights, kept, hello)
+    init = ContainerInit(control, rights, kept, hello, owner)
     _drop_rights(rights, kept)
     sc.set_seccomp(seccomp.build(limits["debugger"]))
     return init

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
+from pathlib import Path
 
-from intercode.sandbox.docker.inside.layer import remove
 from intercode.sandbox.native import diff
 
 
@@ -34,21 +34,19 @@ class MountedFiles:
     """
 
     def __init__(self, contents: dict[str, str | None]) -> None:
-        self.contents: dict[str, bytes] = {}
+        self.paths: list[str] = []
         for path, text in contents.items():
             with suppress(OSError):
                 if text is not None:
-                    _rewrite(path, os.fsencode(text))
-                with open(path, "rb") as file:
-                    self.contents[path] = file.read()
-        self.times = {path: os.stat(path).st_mtime_ns for path in self.contents}
-        self.first = self.look()
-        self.before = self.first
+                    Path(path).write_bytes(os.fsencode(text))
+                self._look(path)
+                self.paths.append(path)
+        self.before = self.look()
         """What changes are told from: the image, or the snapshot over it."""
 
     def look(self) -> dict[str, tuple[int, int, int, int, str]]:
         """As they are now."""
-        return {path: self._look(path) for path in self.contents}
+        return {path: self._look(path) for path in self.paths}
 
     def changes(self) -> list[diff.Entry]:
         """Those that were written to."""
@@ -60,62 +58,12 @@ class MountedFiles:
                 found.append((path, "modified", "file", mode, uid, gid, size, digest, content))
         return found
 
-    def restore(self) -> None:
-        """As they were in the image."""
-        self.before = self.first
-        for path, *_ in self.changes():
-            _rewrite(path, self.contents[path])
-            mode, uid, gid, *_ = self.first[path]
-            os.chown(path, uid, gid)
-            os.chmod(path, mode)
-        for path, mtime in self.times.items():
-            os.utime(path, ns=(mtime, mtime))
-
     @staticmethod
     def _look(path: str) -> tuple[int, int, int, int, str]:
-        fd = os.open(path, diff._FILE)
+        fd = os.open(path, diff.FILE)
         try:
             st = os.fstat(fd)
             digest = diff.content_digest(fd)
             return stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid, st.st_size, digest
         finally:
             os.close(fd)
-
-
-def _rewrite(path: str, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)
-
-
-class InMemory:
-    """The folders of a container that are in memory: ``/dev``, ``/dev/shm`` and the like."""
-
-    def __init__(self) -> None:
-        self.before = {
-            path: self._look(path)
-            for path, kind in mount_points().items()
-            if kind in ("tmpfs", "mqueue") and not path.startswith(("/proc/", "/sys/"))
-        }
-
-    def changed(self) -> bool:
-        """Whether anything in them, or they themselves, is not as at the start."""
-        return any(self._look(path) != before for path, before in self.before.items())
-
-    def empty(self) -> None:
-        """Remove what was not there at the start."""
-        for path, before in self.before.items():
-            fd = os.open(path, diff._DIRECTORY)
-            try:
-                for name in set(os.listdir(fd)) - before.keys():
-                    remove(fd, name)
-            finally:
-                os.close(fd)
-
-    @staticmethod
-    def _look(folder: str) -> dict[str, tuple[int, ...]]:
-        found = {}
-        for name in (".", *os.listdir(folder)):
-            st = os.lstat(f"{folder}/{name}")
-            same = () if stat.S_ISDIR(st.st_mode) else (st.st_ino, st.st_rdev, st.st_size)
-            found[name] = (st.st_mode, st.st_uid, st.st_gid, *same)
-        return found

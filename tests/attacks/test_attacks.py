@@ -1,0 +1,50 @@
+"""Every attack of the list in one run: it ends as any other, and one beside it notices nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import PROVIDERS
+from soak.killed import adopting, cgroups_of, children, intercode
+from waiting import PATIENCE, eventually
+
+from . import attack
+
+pytestmark = pytest.mark.ordinary
+
+
+@pytest.mark.timeout(1800)  # a minute where the machine is not busy
+@pytest.mark.parametrize("sandbox", PROVIDERS)
+def test_a_run_of_all_attacks(tmp_path: Path, request: pytest.FixtureRequest, sandbox: str) -> None:
+    if sandbox == "docker":
+        request.getfixturevalue("engine")
+    attacks, plain = tmp_path / "attacks.json", tmp_path / "plain.json"
+    attacks.write_text(json.dumps(attack.tasks()))
+    plain.write_text(json.dumps([{"query": "x", "gold": f"echo {n} > /tmp/x"} for n in range(20)]))
+    small = ("--memory", "128M", "--disk", "64M", "--processes", "64", "--timeout", "5")
+    run = intercode(
+        *("run", "bash", "--data", attacks, "--agent", f"{attack.__file__}:Agent", *small),
+        *("--out", tmp_path / "attacked", "--workers", "4", "--sandbox", sandbox),
+    )
+    beside = intercode(
+        *("run", "bash", "--data", plain, "--out", tmp_path / "beside", "--epochs", "10", "--json"),
+        *("--timeout", f"{PATIENCE:.0f}"),
+    )
+    with adopting():
+        ours = children()
+        with subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as attacker:
+            done = subprocess.run(beside, capture_output=True, text=True, check=False)
+            said = attacker.communicate()[0].decode()
+        assert eventually(lambda: not children() - ours)
+    assert attacker.returncode in (0, 1) and "Traceback" not in said, said
+    assert f"{len(attack.ATTACKS)}/{len(attack.ATTACKS)} " in said, said
+    assert not cgroups_of(attacker.pid)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["statistics"]
+    assert (found["episodes"], found["success_rate"], found["errors"]) == (200, 1.0, 0)
+    swept = subprocess.run(intercode("clean", "--dry-run"), capture_output=True, text=True)
+    assert swept.returncode == 0, swept.stdout
