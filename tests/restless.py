@@ -16,10 +16,10 @@ signal.signal(signal.SIGCONT, turn)
 timer = ctypes.c_int()
 event = struct.pack("qii48x", 0, signal.SIGCONT, 0)
 assert libc.syscall(create, 1, event, ctypes.byref(timer)) == 0
-assert libc.syscall(settime, timer, 0, struct.pack("qqqq", 0, 1000000, 0, 1000000), None) == 0
 print("ready", flush=True)
-while True:
-    time.sleep(1)
+while True:  # a stop that comes while its signal is pending ends the timer
+    assert libc.syscall(settime, timer, 0, struct.pack("qqqq", 0, 1000000, 0, 1000000), None) == 0
+    time.sleep(0.1)
 """
 
 ENDING = """

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +18,8 @@ from intercode.errors import InterCodeError, SandboxError
 from intercode.sandbox import Provider, Sandbox, Snapshot
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.docker.snapshot import DockerSnapshot
-from intercode.sandbox.native import archive
+from intercode.sandbox.images import cache_root
+from intercode.sandbox.native import archive, wire
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot
 from waiting import eventually
@@ -123,6 +128,63 @@ def test_names_that_are_not_utf_8(start: Start, box: Sandbox) -> None:
     box.write_file("/data/\udcff\udc80", b"odd")
     again = start(box.snapshot())
     assert again.read_file("/data/\udcff\udc80") == b"odd"
+
+
+ASCII = """
+from contextlib import closing
+from intercode.sandbox.native.provider import NativeProvider
+with closing(NativeProvider()) as provider, closing(provider.start()) as box:
+    make = "n=/tmp/$(printf '\\\\303\\\\251'); touch $n; ln -s $n /tmp/link"
+    assert box.exec(["bash", "-c", make]).ok
+    with closing(provider.start(box.snapshot())) as again:
+        print(again.exec(["bash", "-c", "ls /tmp; readlink /tmp/link"]).stdout)
+"""
+
+
+def test_a_caller_of_another_encoding(provider: Provider) -> None:
+    not_for_docker(provider, "it does not unpack what it saves")
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", ASCII], env=env, capture_output=True, timeout=200, check=True
+    )
+    assert done.stdout == rb"b'link\n\xc3\xa9\n/tmp/\xc3\xa9\n'" + b"\n"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_interrupted_twice(
+    provider: Provider, box: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """By Ctrl-C, and once more while what was read so far is unpacked."""
+    not_for_docker(provider, "it does not unpack what it saves")
+    at_first = os.listdir("/proc/self/fd")
+    unpacking, interrupted = threading.Event(), threading.Event()
+    extract = archive.extract
+
+    def late(*arguments: Any) -> list[archive.Special]:
+        unpacking.set()
+        interrupted.wait()
+        if broken:
+            raise archive.StreamError
+        return extract(*arguments)
+
+    def interrupt(*_: object) -> None:
+        unpacking.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(archive, "extract", late)
+    monkeypatch.setattr(wire, "receive", interrupt)
+    monkeypatch.setattr(threading.Thread, "join", interrupt)
+    try:
+        box.snapshot()
+    except KeyboardInterrupt:
+        monkeypatch.undo()
+    [folder] = (cache_root() / "snapshots").glob(f"{os.getpid()}-*")
+    [thread] = [t for t in threading.enumerate() if t.name == "intercode-snapshot"]
+    interrupted.set()
+    thread.join()
+    del thread
+    assert not folder.exists()
+    assert os.listdir("/proc/self/fd") == at_first
 
 
 @pytest.mark.attack(35)

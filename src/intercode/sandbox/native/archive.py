@@ -130,7 +130,8 @@ class Reader:
         while (line := self._file.readline(_LONGEST_LINE)) != b"\n":
             try:
                 entry = Entry(*json.loads(line))
-            except (TypeError, ValueError) as error:
+                entry = entry._replace(path=_local(entry.path), target=_local(entry.target))
+            except (AttributeError, TypeError, ValueError) as error:
                 raise StreamError(f"the stream is broken at {line[:80]!r}") from error
             if [type(field) for field in entry] != _KINDS:
                 raise StreamError(f"the stream has odd fields: {line[:80]!r}")
@@ -153,6 +154,11 @@ class Reader:
         if len(data) < count:
             raise StreamError("the stream breaks off")
         return data
+
+
+def _local(path: str) -> str:
+    """A path in this process's encoding. In the sandbox's it is UTF-8."""
+    return os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 
 _KINDS = [str, str, int, int, int, int, str, bool, int]

@@ -26,22 +26,36 @@ class Layer:
     """A saved layer's folder. It goes with its last user: a snapshot, one over it, a sandbox.
 
     Args:
-        folder: Holds the layer.
-        layer: The layer's own folder.
-        special: What `archive.extract` returned.
         forget: Is told of a layer that is about to go.
+
+    Raises:
+        SandboxError: The folder cannot be made.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        layer: Path,
-        special: Sequence[archive.Special],
-        forget: Callable[[Path], None],
-    ) -> None:
-        self.path = layer
-        self.special = special[:_SPECIAL_FILES]
-        when_gone(self, _discard, folder, layer, forget)
+    def __init__(self, forget: Callable[[Path], None]) -> None:
+        folder = cache_root() / "snapshots" / lease.name()
+        self.path = folder / "layer"
+        self.special: Sequence[archive.Special] = ()
+        self._discard = when_gone(self, _discard, folder, self.path, forget)
+        try:
+            make_private(folder.parent)
+            make_private(folder)
+            self.path.mkdir(mode=0o755)
+        except OSError as error:
+            raise SandboxError(f"the snapshot could not be saved: {error}") from error
+
+    @property
+    def name(self) -> str:
+        """A name that no other layer has."""
+        return self.path.parent.name
+
+    def fill(self, write: Callable[[int], None]) -> None:
+        """Unpack into it what `write` streams; see `fill`."""
+        self.special = fill(self.path, write, self.discard)[:_SPECIAL_FILES]
+
+    def discard(self) -> None:
+        """Remove it."""
+        self._discard()
 
 
 class NativeSnapshot:
@@ -81,33 +95,31 @@ class NativeSnapshot:
         forget: Callable[[Path], None],
     ) -> NativeSnapshot:
         """Save what `write` streams as a layer over `image`, of which `below` are saved ones."""
-        try:
-            folder = _parent() / lease.name()
-            layer = folder / "layer"
-            make_private(folder)
-            layer.mkdir(mode=0o755)
-        except OSError as error:
-            raise SandboxError(f"the snapshot could not be saved: {error}") from error
-        try:
-            special = fill(layer, write)
-        except BaseException:
-            _remove(folder)
-            raise
+        layer = Layer(forget)
+        layer.fill(write)
         saved = replace(
             image,
             name=f"{image.name} (snapshot)",
-            digest=digest_of(image.digest, folder.name),
-            layers=(*image.layers, layer),
+            digest=digest_of(image.digest, layer.name),
+            layers=(*image.layers, layer.path),
         )
-        return cls(saved, (*below, Layer(folder, layer, special, forget)))
+        return cls(saved, (*below, layer))
 
     def delete(self) -> None:
         """Free its storage, as soon as no sandbox and no other snapshot needs it."""
         self.layers = ()
 
 
-def fill(layer: Path, write: Callable[[int], None]) -> list[archive.Special]:
+def fill(
+    layer: Path, write: Callable[[int], None], failed: Callable[[], None] = lambda: None
+) -> list[archive.Special]:
     """Unpack into an empty folder what `write` streams into the descriptor that it is given.
+
+    Args:
+        layer: The folder.
+        write: Streams.
+        failed: Is called in the thread that unpacks: an exception in this one, as of Ctrl-C, may
+            come before it has ended. It is kept until then.
 
     Returns:
         See `archive.extract`.
@@ -116,31 +128,32 @@ def fill(layer: Path, write: Callable[[int], None]) -> list[archive.Special]:
         OutputLimitError: There is what the folder's disk cannot hold, however large it is.
         SandboxError: The stream broke off, or the folder cannot be written.
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
+    ends = os.pipe2(os.O_CLOEXEC)
+    reader, writer = open(ends[0], "rb"), open(ends[1], "wb")  # which closes what nobody closes
     failure: list[BaseException] = []
     special: list[archive.Special] = []
 
     def unpack() -> None:
         attribute = "trusted.overlay.opaque" if is_root() else "user.overlay.opaque"
         try:
-            special.extend(archive.extract(reader, layer, attribute))
+            with reader:  # a writer still at work gets EPIPE
+                special.extend(archive.extract(reader.fileno(), layer, attribute))
+            hand_over(layer)
         except Exception as error:  # noqa: BLE001 - whatever it is, the snapshot is not whole
             failure.append(error)
-        finally:
-            os.close(reader)  # a writer still at work gets EPIPE
+            failed()
 
     thread = threading.Thread(target=unpack, name="intercode-snapshot")
     thread.start()
     try:
-        write(writer)
+        write(writer.fileno())
     except BrokenPipeError:
         thread.join()
         if not failure:  # else that is why
             raise
     finally:
-        os.close(writer)
+        writer.close()
         thread.join()
-    hand_over(layer)
     if failure:
         error = failure[0]
         if isinstance(error, OSError) and error.errno == errno.EMLINK:
@@ -159,12 +172,6 @@ def sweep(dry_run: bool = False) -> list[str]:
             if not dry_run:
                 _remove(folder)
     return found
-
-
-def _parent() -> Path:
-    folder = cache_root() / "snapshots"
-    make_private(folder)
-    return folder
 
 
 def _discard(folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
