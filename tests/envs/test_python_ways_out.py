@@ -69,11 +69,13 @@ def test_setup_code_that_the_agent_has_broken(env: PythonEnv) -> None:
 
 
 @pytest.mark.parametrize(("name", "depth"), [("d", 1200), ("d" * 200, 40)])
-def test_folders_too_deep_for_the_machine(name: str, depth: int) -> None:
+def test_folders_too_deep_for_a_copy(name: str, depth: int) -> None:
+    """Without all of its files, nothing is scored; at the end, no copy is needed."""
     deep = f"\nimport os\nfor _ in range({depth}): os.mkdir('{name}'); os.chdir('{name}')\n"
     env = PythonEnv(TASKS, reward_every_turn=True)
     env.reset(options={"task_id": "many"})
-    assert env.step(ADD + deep)[1] == 1.0
+    assert env.step(ADD + deep)[1] == 0.0
+    assert env.step("submit")[1] == 1.0
     env.close()
 
 

@@ -14,10 +14,10 @@ from waiting import new_marker
 from .tools import ends, one_of, wait_for
 
 CALLER = """
-import ctypes, sys, time
+import ctypes, os, time
 from intercode.sandbox import get_provider
 sandbox = get_provider("docker").start("host")
-sandbox.popen(["sleep", sys.argv[1]], channels={})
+sandbox.popen(["sleep", os.environ["MARKER"]], channels={})
 child = ctypes.PyDLL(None).fork()
 if child:
     print(child, flush=True)
@@ -36,8 +36,9 @@ def _bash(script: str, **limits: object) -> Completed:
 def docker_owner() -> bool:
     """A caller is killed while a fork of its holds all that it had open."""
     marker = new_marker()
-    argv = [sys.executable, "-c", CALLER, marker]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as caller:
+    argv = [sys.executable, "-c", CALLER]
+    env = {**os.environ, "MARKER": marker}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env) as caller:
         assert caller.stdout is not None
         child = int(caller.stdout.readline())
         sleeper = wait_for(marker)

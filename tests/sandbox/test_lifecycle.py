@@ -117,7 +117,7 @@ def test_descriptors_are_not_leaked(provider: Provider) -> None:
         bash.close()
         sandbox.close()
 
-    for _ in range(3):  # until as many containers wait as are kept
+    for _ in range(6):  # until as many containers and connections wait as are kept
         cycle()
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))

@@ -9,6 +9,10 @@ import socket
 from typing import Any
 
 import docker
+from docker.transport import UnixHTTPAdapter
+
+_LOCAL = "http+docker://"
+_CONNECTIONS = 4
 
 
 class Client(docker.APIClient):  # type: ignore[misc]
@@ -23,6 +27,15 @@ class Client(docker.APIClient):  # type: ignore[misc]
         self._socket = "/" + url.removeprefix("unix://").lstrip("/")
         self._knocks = url.startswith("unix://")
         super().__init__(**{**options, "base_url": url, "version": "auto"})
+        if self._knocks:
+            # Its own keeps a connection for each of 25 paths, and containers' names are in these.
+            self.get_adapter(_LOCAL).close()
+            self.mount(
+                _LOCAL,
+                UnixHTTPAdapter(
+                    f"http+unix://{self._socket}", self.timeout, pool_connections=_CONNECTIONS
+                ),
+            )
 
     def send(self, request: Any, **options: Any) -> Any:
         """Send a request.
