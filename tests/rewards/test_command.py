@@ -14,6 +14,7 @@ from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.task import Task
+from sandbox import rootfs
 from waiting import PATIENCE
 
 SOLVED = "echo done > answer"
@@ -21,13 +22,13 @@ TASK = Task("t", "Write 'done' to answer.", verification='test "$(cat answer)" =
 
 
 def start(task: Task) -> Sandbox:
-    sandbox = get_provider().start("host", Limits(timeout=PATIENCE))
+    sandbox = get_provider().start(task.image or "host", Limits(timeout=PATIENCE))
     if task.setup:
         assert sandbox.exec(["/bin/bash", "-c", task.setup]).ok
     return sandbox
 
 
-REWARD = CommandReward(get_provider(), start)
+REWARD = CommandReward(get_provider(), start, repr)
 
 
 @pytest.fixture
@@ -118,6 +119,40 @@ def test_the_setup_may_change_system_files() -> None:
         assert act(with_setup, "echo x > /etc/ld.so.preload", task=task) == 0.0
     finally:
         with_setup.close()
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One with ``/usr/local/bin/own``, and which may be written to everywhere."""
+    folder = tmp_path_factory.mktemp("image")
+    folder.chmod(0o755)
+    programs, files = rootfs.PROGRAMS + " bash", {"usr/local/bin/own": "#!/bin/sh\nexit 1\n"}
+    return f"scratch+{rootfs.write(folder / 'r.tar', programs, files)}"
+
+
+NEW = "mkdir -p {0}; printf '#!/bin/sh\\nexit {2}\\n' > {0}/{1}; chmod 755 {0}/{1}"
+BIN, SBIN = "/usr/local/bin", "/usr/local/sbin"
+
+
+@pytest.mark.parametrize("program", ["own", "/bin/check", f"{BIN}/check", f"{SBIN}/check"])
+@pytest.mark.parametrize("folder", [BIN, SBIN])
+@pytest.mark.parametrize("gone", ["", "rm {}", "rm -r /usr/local/bin", "mv {} /tmp"])
+def test_no_other_program_takes_the_place(image: str, program: str, folder: str, gone: str) -> None:
+    """Of one of the image's, or of one that the task's setup has made."""
+    place, _, name = program.rpartition("/")
+    setup = NEW.format(place, name, 1) if place else None
+    task = Task("t", "q", image=image, setup=setup, verification=name)
+    with closing(start(task)) as prepared:
+        assert act(prepared, task=task) == 0.0
+        cheat = gone.format(program if place else f"{BIN}/{name}")
+        assert act(prepared, cheat, NEW.format(folder, name, 0), task=task) == 0.0
+
+
+def test_new_programs_are_no_offence(image: str) -> None:
+    task = Task("t", "q", image=image, setup=NEW.format("/bin", "old", 0), verification="new; old")
+    with closing(start(task)) as prepared:
+        assert act(prepared, NEW.format(BIN, "new", 0), task=task) == 1.0
+        assert act(prepared, "rm /bin/old", task=task) == 0.0  # there is none
 
 
 def test_python_takes_no_module_from_the_working_directory(sandbox: Sandbox) -> None:
@@ -233,6 +268,7 @@ def test_a_task_without_verification(sandbox: Sandbox) -> None:
         ("/etc/python3.11/sitecustomize.py", True),
         ("/etc/ssl/openssl.cnf", True),
         ("/usr/local/bin/tool", False),
+        ("/usr/local/sbin/tool", True),
         ("/etc/passwd", False),
         ("/etc/ssl/certs/x", False),
         ("/binary", False),

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 PROGRAMS = """
@@ -19,10 +20,10 @@ FILES = {
 }
 
 
-def write(path: Path) -> Path:
-    """An archive of it."""
+def write(path: Path, programs: str = PROGRAMS, more: Mapping[str, str] = {}) -> Path:
+    """An archive of it, with `more` files: they can be executed."""
     files: dict[str, Path] = {}
-    for name in PROGRAMS.split():
+    for name in programs.split():
         program = shutil.which(name)
         assert program is not None
         files[f"bin/{name}"] = Path(program).resolve()
@@ -36,8 +37,9 @@ def write(path: Path) -> Path:
             archive.addfile(folder)
         for name, source in files.items():
             archive.add(source, name)
-        for name, text in FILES.items():
+        for name, text in {**FILES, **more}.items():
             member = tarfile.TarInfo(name)
             member.size = len(text)
+            member.mode = 0o755 if name in more else 0o644
             archive.addfile(member, io.BytesIO(text.encode()))
     return path

@@ -27,7 +27,7 @@ from contextlib import closing
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, OutputLimitError, TaskError
 from intercode.rewards.at_rest import at_rest
-from intercode.rewards.gold import differing
+from intercode.rewards.gold import GoldCache, differing
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.task import Task
 
@@ -37,8 +37,8 @@ SYSTEM_PATHS = re.compile(
 )
 """Files, and directories with all that is in them, that decide how any command runs."""
 
-OPEN_PATHS = re.compile(r"/usr/(local/(bin|sbin|etc|src)|src)(/|$)")
-"""Exceptions to them: nothing of the image looks there first."""
+OPEN_PATHS = re.compile(r"/usr/(local/(bin|etc|src)|src)(/|$)")
+"""Exceptions to them, for new files: a program there is found only if no other has its name."""
 
 ENVIRONMENT = {
     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin",
@@ -56,15 +56,22 @@ class CommandReward:
     Args:
         provider: Starts the sandbox for an episode that still goes on.
         start: Starts a sandbox in which the task's files and setup are done.
+        identify: What their effect depends on: image, files, setup.
         network: Whether the command may use the network.
     """
 
     def __init__(
-        self, provider: Provider, start: Callable[[Task], Sandbox], network: bool = False
+        self,
+        provider: Provider,
+        start: Callable[[Task], Sandbox],
+        identify: Callable[[Task], str],
+        network: bool = False,
     ) -> None:
         self._provider = provider
         self._start = start
+        self._identify = identify
         self._network = network
+        self._prepared = GoldCache()
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """The score. A verification that runs into the time limit has not succeeded.
@@ -102,11 +109,22 @@ class CommandReward:
         return Score(value, {"verification": value}, detail)
 
     def _tampered(self, task: Task, found: dict[str, Change]) -> list[str]:
-        """The system paths, of those that differ, that the agent changed."""
-        if found and (task.setup or task.files):
-            with closing(self._start(task)) as prepared:
-                return sorted(differing(found, _system_changes(prepared)))
-        return sorted(found)
+        """The system paths that the agent changed. To have one as in the image is no offence."""
+        before: dict[str, Change] = {}
+        if task.setup or task.files:
+            before = self._prepared.get(self._identify(task), lambda: self._prepare(task))
+        changed = differing(found, before)
+        # Where a program of the setup's is gone, a new one of its name is found in its place.
+        undone = {_name(path) for path in changed - found.keys()}
+        return sorted(
+            path
+            for path in changed & found.keys()
+            if path in before or not _hides_nothing(found[path]) or _name(path) in undone
+        )
+
+    def _prepare(self, task: Task) -> dict[str, Change]:
+        with closing(self._start(task)) as sandbox:
+            return _system_changes(sandbox)
 
     def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
         assert task.verification is not None
@@ -118,8 +136,13 @@ class CommandReward:
 
 
 def _system_changes(sandbox: Sandbox) -> dict[str, Change]:
-    return {
-        change.path: change
-        for change in sandbox.changes()
-        if SYSTEM_PATHS.match(change.path) and not OPEN_PATHS.match(change.path)
-    }
+    changes = sandbox.changes()
+    return {change.path: change for change in changes if SYSTEM_PATHS.match(change.path)}
+
+
+def _hides_nothing(change: Change) -> bool:
+    return change.kind == "added" and OPEN_PATHS.match(change.path) is not None
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
