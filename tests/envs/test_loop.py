@@ -174,6 +174,12 @@ def test_what_stands_against_the_start(make_env: MakeEnv, tmp_path: Path) -> Non
         make_env(provider="no such")
 
 
+def test_gold_in_shared_memory(make_env: MakeEnv) -> None:
+    env = make_env(Dataset([Task("t", "q", ("echo 1 > /dev/shm/x",))]))
+    assert play(env, "t", ":") == 0.0
+    assert play(env, "t", "echo 1 > /dev/shm/x") == 1.0
+
+
 def test_gold_that_fails_is_an_error_and_never_a_reward(make_env: MakeEnv) -> None:
     env = make_env(Dataset([Task("t", "q", ("sleep 999",))]),
                    limits=Limits(timeout=0.3))  # fmt: skip  # allow limit: it sleeps on

@@ -79,6 +79,17 @@ def test_folders_too_deep_for_a_copy(name: str, depth: int) -> None:
     env.close()
 
 
+def test_setup_code_that_does_not_end_any_more(
+    env: PythonEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intercode.interpreters.python._PRELUDE_SECONDS", 3600.0)
+    endless = "import os\nopen('helper.py', 'w').write('while True: pass')\nos._exit(0)"
+    env.reset(options={"task_id": "helper"})
+    with haste(env):
+        assert "names are lost" in env.step(endless)[0]
+    assert env.step(ADD)[4]["ok"]
+
+
 def test_files_of_terabytes_that_hold_nothing() -> None:
     holes = "\nfor n in range(1000): open(f'/tmp/{n}', 'wb').truncate(1 << 30)"
     env = PythonEnv(TASKS, reward_every_turn=True)

@@ -123,7 +123,8 @@ def test_a_forged_report_changes_at_most_the_own_exit_code(bash: BashInterpreter
 
 FORGED = """
 report() {{
-printf '%s\\0' '' {number} {kind} "${{1:-0}}" hB "${{2:-/tmp/w}}" a:b c:d "${{3:-/proc/2}}"
+printf '%s\\0' '' {number} {kind} "${{1:-0}}" hB "${{2:-/tmp/w}}" "${{options:-a:b}}" c:d \\
+"${{3:-/proc/2}}"
 printf '%s\\n\\000\\000end\\000{number}\\000' "${{4:-x=1}}"; }} 2>/dev/null >&199
 long=$(printf '9%.0s' {{1..5000}})
 """
@@ -133,7 +134,10 @@ long=$(printf '9%.0s' {{1..5000}})
 @pytest.mark.defends("self DoS", "host DoS")
 @pytest.mark.parametrize(
     "attack",
-    ["report $long", "report 0 /tmp /proc/$long", "head -c 5000000 /dev/zero >&199; report"],
+    [
+        *("report $long", "report 0 /tmp /proc/$long", "head -c 5000000 /dev/zero >&199; report"),
+        "options=${long//9/a:} report",
+    ],
 )
 def test_a_forged_report_that_is_no_report(bash: BashInterpreter, attack: str) -> None:
     bash.execute(FORGED.format(number=2, kind="A") + attack)

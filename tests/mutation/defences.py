@@ -131,6 +131,7 @@ DEFENCES = [
         "limits_of_others", "escape",
         "*_test(0, then=own_limit, otherwise=no)", "*own_limit",
     ),
+    _filter("tracing_of_others", "host DoS", "_PTRACE_OTHERS = (16, ", "_PTRACE_OTHERS = (99, "),
     _filter("tracing", "escape", "    if not debugger:", "    if False:"),
     Defence(
         "network_namespace", "exfiltration, lateral",
@@ -344,6 +345,42 @@ DEFENCES = [
         'limits["files"]',
     ),
     _one(
+        "programs_of_the_image", "cheating", "intercode/rewards/command.py",
+        'change.kind == "added" and ', "",
+    ),
+    _one(
+        "programs_of_the_setup", "cheating", "intercode/rewards/command.py",
+        " or _name(path) in undone", "",
+    ),
+    _one(
+        "what_a_checker_is_told", "cheating", "intercode/interpreters/python_grader.py",
+        "        original = json.loads(json.dumps(given))", "        original = given",
+    ),
+    _one(
+        "loops_of_the_tests", "cheating", "intercode/interpreters/python_grader.py",
+        "isinstance(raised, StopIteration)", "False",
+    ),
+    _one(
+        "bounded_options", "host DoS", "intercode/interpreters/shell_state.py",
+        "_LONGEST_OPTIONS = 1 << 12", "_LONGEST_OPTIONS = 1 << 26",
+    ),
+    _one(
+        "shared_memory_is_compared", "cheating", LAUNCH,
+        'sc.mount(folder, "d/shm", None, sc.MS_BIND)',
+        'sc.mount("tmpfs", "d/shm", "tmpfs", _DEV_FLAGS)',
+    ),
+    Defence(
+        "name_servers", "escape",
+        (
+            Edit(LAUNCH, "        _bind_resolver(servers)\n", "        pass\n"),
+            Edit(
+                LAUNCH,
+                '    os.chdir("x/m")\n',
+                '    open("x/m/etc/resolv.conf", "a").close()\n    os.chdir("x/m")\n',
+            ),
+        ),
+    ),
+    _one(
         "standing_still", "cheating", INSIDE,
         "now.items() ^ self.turns.items()", "()",
     ),
@@ -470,7 +507,7 @@ DEFENCES = [
                 "signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)", "pass",
             ),
             # No defence: so that it is soon told.
-            Edit(CLIENT, "_END_SECONDS = 30.0", "_END_SECONDS = 1.0"),
+            Edit(CLIENT, "_END_SECONDS = 120.0", "_END_SECONDS = 1.0"),
         ),
     ),
     Defence(

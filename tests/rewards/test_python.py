@@ -10,7 +10,7 @@ import pytest
 
 from envs.haste import haste
 from intercode.envs.python import PythonEnv
-from intercode.interpreters.python_start import provider
+from intercode.interpreters.python_start import PythonProcess, provider
 from intercode.task import Dataset, Task
 
 OK = "ok"
@@ -233,6 +233,40 @@ def test_cases(grade: Any) -> None:
     lies = "class Y:\n    __getitem__ = lambda *a: Y()\n    __eq__ = __bool__ = lambda *a: True\n"
     assert set(grade(one, lies + "def pair(a, b): return Y()")) == {"0", "1", "2"}
     assert grade(one, "def mine(a, b): return [a, [b]]", submit="submit mine") == OK
+
+
+def test_a_checker_is_told_of_the_input_as_it_was(grade: Any) -> None:
+    check = "def check(given, output):\n    return output == sorted(given[0])"
+    one = task((), cases=[{"input": [[3, 1]], "checker": check}], entry_point="order")
+    assert set(grade(one, "def order(xs):\n    xs.clear()\n    return xs")) == {"0"}
+    assert grade(one, "def order(xs):\n    xs.sort()\n    return xs") == OK
+
+
+def test_no_exception_ends_the_tests_own_loops(grade: Any) -> None:
+    loops = (
+        "for got, want in zip(map(f, [1]), [2]): assert got == want",
+        "assert all(map(lambda x: f(x) == 2, [1]))",
+        "assert [*map(f, [1])] == [2]",
+    )
+    assert set(grade(task(loops), "def f(x): raise StopIteration")) == {"0", "1", "2"}
+    ends = "it = f(1)\nassert next(it) == 1\ntry: next(it); assert 0\nexcept StopIteration: pass"
+    assert grade(task(ends), "def f(x): yield x") == OK
+
+
+def test_who_reads_his_messages_slowly_has_no_more_time(
+    grade: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    def noted(process: PythonProcess, *message: Any) -> bool:
+        given.extend(message[3:])
+        return send(process, *message)
+
+    send = PythonProcess.send
+    monkeypatch.setattr(PythonProcess, "send", noted)
+    one = task("for n in range(9): assert f(n) == n", "def f(x): return x")
+    assert grade(one, "def f(x): return x") == OK
+    assert len(given) > 9 and given[-9:] == sorted(set(given[-9:]), reverse=True)
 
 
 def test_setup_code_is_there_for_both_sides(grade: Any) -> None:

@@ -306,7 +306,22 @@ def test_what_proc_tells_of_the_machine(sh: Run) -> None:
         assert not sh(f"echo 1 > /proc/{name}").ok, name
 
 
-@pytest.mark.case(82)
+@pytest.mark.defends("escape")
+@pytest.mark.parametrize("what", ["ln -s {} ", "mkfifo ", "mkdir ", "ln -s resolv.conf ", ":"])
+def test_name_servers_in_the_place_of_a_link(
+    provider: Provider, start: Start, tmp_path: Path, what: str
+) -> None:
+    not_for_docker(provider, "its engine mounts the file")
+    before, file = start(), tmp_path / "made"
+    tmp_path.chmod(0o777)
+    put = f"rm -rf /etc/resolv.conf; {what.format(file)} /etc/resolv.conf"
+    assert before.exec(["bash", "-c", put]).ok
+    with closing(provider.start(before.snapshot(), network=True)) as after:
+        assert after.exec(["true"]).ok
+    assert not file.exists()
+
+
+@pytest.mark.attack(15)
 def test_the_thread_that_started_it_ends(provider: Provider) -> None:
     started: list[Sandbox] = []
     thread = threading.Thread(target=lambda: started.append(provider.start("host")))

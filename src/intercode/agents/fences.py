@@ -27,10 +27,14 @@ TAGS: Mapping[str, frozenset[str]] = {
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 """What some models put where a block begins."""
 _OPEN = re.compile(
-    rf"[{INVISIBLE}]*(?P<indent>[ \t]*)(?P<fence>`{{3,}}|~{{3,}})[ \t]*(?P<info>[^`\n]*)$"
+    rf"[{INVISIBLE}]*(?P<indent>[ \t]*)(?P<fence>`{{3,}}|~{{3,}})[ \t]*"
+    r"(?P<info>([^` \t\n][^`\n]*)?)$"
 )
+_LONGEST_LINE = 10_000
+"""Characters of the code of a block on one line."""
 _ONE_LINE = re.compile(
-    r"```(?!`)[ \t]*(?:(?P<tag>[A-Za-z0-9+#-]+)[ \t]+)?(?P<code>[^\n]*?)```(?!`)"
+    r"```(?!`)[ \t]*(?:(?P<tag>[A-Za-z0-9+#-]+)[ \t]+)?"
+    rf"(?P<code>([^ \t\n][^\n]{{0,{_LONGEST_LINE}}}?)?)```(?!`)"
 )
 _NAMES = "|".join(sorted(tag for tags in TAGS.values() for tag in tags))
 _ELEMENT = re.compile(

@@ -36,7 +36,7 @@ _PUBLISHED = re.compile(
 )
 _CONDITION = re.compile(r"(\S+) ([=<>]) (.*)", re.DOTALL)
 _NEXT_CONDITION = re.compile(r" AND (?=\S+ [=<>] )")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)")
 
 
 def load(

@@ -83,6 +83,7 @@ class PythonInterpreter:
         self.sandbox = sandbox
         self._python = python
         self._prelude = prelude
+        self._prelude_took = 0.0
         self._number = 0
         self._pending = OutputBuffer(sandbox.limits.output)
         self._gone = False
@@ -132,12 +133,14 @@ class PythonInterpreter:
         _drain.release(self._process.out)
         self._process.close()
 
-    def _run_prelude(self) -> str:
+    def _run_prelude(self, seconds: float = _PRELUDE_SECONDS) -> str:
         """Run it; what went wrong."""
         if not self._prelude:
             return ""
-        run = _Run(0, OutputBuffer(4096), time.monotonic() + _PRELUDE_SECONDS)
+        began = time.monotonic()
+        run = _Run(0, OutputBuffer(4096), began + seconds)
         self._run(run, self._prelude)
+        self._prelude_took = max(self._prelude_took, time.monotonic() - began)
         if run.status == worker.DONE:
             return ""
         return run.output.getvalue().decode(errors="replace").strip() or "it does not end"
@@ -232,7 +235,7 @@ class PythonInterpreter:
             notes.append("stopped: it has written to a descriptor that it has not opened")
         if run.lost:
             why = "was killed" if run.stopped else _end(self._process)
-            self._restart()
+            self._restart(seconds)
             now = _GONE if self._gone else "it was started anew, and all names are lost"
             notes.append(f"the interpreter {why}; {now}")
         elif run.stopped:
@@ -241,7 +244,7 @@ class PythonInterpreter:
             notes.append(f"exit({run.code}) ends nothing here: the interpreter goes on")
         return notes
 
-    def _restart(self) -> None:
+    def _restart(self, seconds: float) -> None:
         self._process.close()
         self.sandbox.kill()
         try:
@@ -250,7 +253,7 @@ class PythonInterpreter:
             self._gone = True
             return
         # It has run before: if it fails now, then by what the agent has done to its files.
-        self._run_prelude()
+        self._run_prelude(min(2 * self._prelude_took + seconds, _PRELUDE_SECONDS))
 
 
 def _left_well(run: _Run) -> bool:

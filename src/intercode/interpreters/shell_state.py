@@ -18,6 +18,8 @@ _LONGEST = 1 << 26
 """Bytes of a report; a flood on the channel costs the agent its report, and us no memory."""
 _MOST_FIELDS = 100_000
 """Of a report, which has one for each process. More are a flood, and each would be an object."""
+_LONGEST_OPTIONS = 1 << 12
+"""Bytes of the names of all options. Each name would be an object."""
 _LONGEST_PATH = 1 << 14
 """Bytes of a directory's name. Bash can be in one that is longer than what any call takes."""
 
@@ -98,6 +100,8 @@ class FrameReader:
         if len(fields) < 8 or fields[-7] != number or not _STATUS.fullmatch(fields[-5]):
             return None
         hooks, _, kind, status, flags, directory, shell_options, set_options = fields[-8:]
+        if max(map(len, (flags, shell_options, set_options))) > _LONGEST_OPTIONS:
+            return None
         return Frame(
             kind.decode(errors="replace"),
             int(status),

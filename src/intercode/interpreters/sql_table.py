@@ -21,7 +21,7 @@ MAX_CELL = 200
 """Characters of a value that are shown."""
 _MAX_BYTES = 32
 _MISTAKABLE = re.compile(
-    r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
+    r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
     re.IGNORECASE | re.DOTALL,
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

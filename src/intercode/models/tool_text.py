@@ -14,7 +14,7 @@ from typing import Any
 from intercode.models.base import ToolCall
 from intercode.models.decoding import arguments
 
-_TAG = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+_TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 
 def extract(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
@@ -31,7 +31,7 @@ def extract(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...
             calls.append(call)
         return call is not None
 
-    rest = _TAG.sub(lambda match: "" if take(match[1]) else match[0], text)
+    rest = _TAG.sub(lambda match: "" if take(match[1].strip()) else match[0], text)
     if not calls and take(text.strip()):
         rest = ""
     return (rest.strip() if calls else text), tuple(calls)

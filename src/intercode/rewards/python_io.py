@@ -28,7 +28,7 @@ from intercode.task import Task
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
 """How close two numbers must be, of which one is printed with a decimal point."""
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
 _SHOWN = 200
 _NOTHING = (b"", "")

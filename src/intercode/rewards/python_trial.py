@@ -160,10 +160,21 @@ class Trial:
             for sender, its_kind, its_number, data in self._frames([subject, grader], deadline):
                 if its_kind in _RELAYED:
                     other = grader if sender is subject else subject
-                    if not other.send(its_kind, its_number, data, self._timeout):
+                    # Also who reads his messages slowly has no more time than the test.
+                    if not other.send(its_kind, its_number, data, self._left(deadline)):
                         raise _Failure(_ENDED)
                 elif sender is grader and (its_kind, its_number) == (kind, number):
                     return data.decode(errors="replace")
+
+    def _left(self, deadline: float) -> float:
+        """Seconds until then; there are some."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise self._late()
+        return left
+
+    def _late(self) -> _Failure:
+        return _Failure(f"not done within {self._timeout:g} s")
 
     def _frames(
         self, processes: Sequence[PythonProcess], deadline: float
@@ -172,10 +183,9 @@ class Trial:
         poll = select.poll()
         for process in processes:
             poll.register(process.control, select.POLLIN)
-        left = deadline - time.monotonic()
-        ready = {fd for fd, _ in poll.poll(max(left, 0) * 1000)} if left > 0 else set()
+        ready = {fd for fd, _ in poll.poll(self._left(deadline) * 1000)}
         if not ready:
-            raise _Failure(f"not done within {self._timeout:g} s")
+            raise self._late()
         for process in processes:
             if process.control in ready:
                 try:

@@ -29,7 +29,7 @@ _TYPES: dict[Dialect, dict[str, str]] = {
 _ROW_CHARACTERS = 12_000  # of VARCHARs in a row of MySQL, which takes 65,535 bytes
 _KEY_CHARACTERS = 768
 _STRING = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 _NOW = {
     "CURRENT_TIMESTAMP": "datetime",
     "CURRENT_DATE": "date",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -11,7 +12,9 @@ from intercode.errors import ImageError
 from intercode.sandbox.base import Limits, Sandbox
 from intercode.sandbox.images import Command, Image
 from intercode.sandbox.images.base import SCRIPT
+from intercode.sandbox.images.files import remove_tree
 from intercode.sandbox.limits import CAPABILITIES
+from intercode.sandbox.native.diff import SHARED_MEMORY
 from intercode.sandbox.native.snapshot import fill
 
 _SECONDS = 600.0
@@ -57,5 +60,8 @@ def build_script(
         for path, mode in fill(layer, sandbox.archive):
             # It is the image's author who wants it so, and what an engine would build.
             Path(layer, path).chmod(mode)
+        remove_tree(layer / SHARED_MEMORY[1:])
+        with suppress(OSError):  # something else was made in it
+            (layer / SHARED_MEMORY[1:]).parent.rmdir()
     finally:
         sandbox.close()

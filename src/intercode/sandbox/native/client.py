@@ -23,7 +23,7 @@ from intercode.sandbox.native import cgroup, lease, wire
 from intercode.sandbox.ownership import disown_in_forks
 
 _START_SECONDS = 30.0
-_END_SECONDS = 30.0
+_END_SECONDS = 120.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
 # The packages' own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.

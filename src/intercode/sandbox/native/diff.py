@@ -87,6 +87,10 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
     return False
 
 
+SHARED_MEMORY = "/dev/shm"
+"""A folder that every sandbox has, and no layer need have."""
+
+
 def too_deep() -> OSError:
     """The error where the deepest folders cannot be left out."""
     return OSError(errno.EOVERFLOW, f"folders are nested more than {MAX_DEPTH} deep")
@@ -296,4 +300,4 @@ def changes(upper: int, lower: int, merged: int, timeout: float) -> list[Any]:
     if _metadata(root) != _metadata(old):
         walker._emit("/", "modified", root, "", content=False)
     walker.walk(upper, lower, merged)
-    return sorted(walker.entries)
+    return sorted(entry for entry in walker.entries if entry[0] != SHARED_MEMORY)

@@ -63,7 +63,6 @@ class Init:
     ) -> None:
         self.control = control
         self.inside = inside
-        self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.peak = peak
         self.owner = owner
@@ -324,13 +323,14 @@ class Init:
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
         """All changes; everything else stands still meanwhile."""
         with self.frozen():
-            changed = diff.changes(self.inside.upper, self.inside.lower, self.root, timeout)
+            changed = diff.changes(self.inside.upper, self.inside.lower, self.inside.root, timeout)
             return {"changes": changed}
 
     def do_archive(self, timeout: float, fds: list[int]) -> None:
         """Stream the upper layer into the given descriptor."""
         with self.frozen():
-            archive.write(self.inside.upper, self.inside.lower, self.root, fds[0], timeout)
+            inside = self.inside
+            archive.write(inside.upper, inside.lower, inside.root, fds[0], timeout)
 
     def do_stop(self, fds: list[int]) -> None:
         """Stop all other processes until `do_go_on`."""

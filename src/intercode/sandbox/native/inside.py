@@ -49,6 +49,8 @@ class Inside:
     """A descriptor of the layer with all that is changed."""
     lower: int
     """One of the image."""
+    root: int
+    """One of both as one."""
     score: int
     """One of process 1's own ``oom_score_adj``."""
     proc: int

@@ -75,6 +75,8 @@ _SHARED_PART = 2
 """Of its memory, one byte of so many may be System V shared memory."""
 _SPECIAL_BYTES = 16 << 20
 _FILE_BYTES = 4096
+_FILES_OF_A_WALK = 1536
+"""Three for each of `diff.MAX_DEPTH` folders, and those of programs."""
 """More than what the kernel keeps of an empty file with a long name."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
@@ -127,7 +129,6 @@ def prepare(network: bool, machine: Machine) -> tuple[int, int]:
     sc.mount("tmpfs", "x", "tmpfs", _QUIET, "mode=755")
     for name in ("x/u", "x/w", "x/m", "x/e"):
         os.mkdir(name)
-    os.mkdir("x/shm", 0o1777)
     _mount_empty(network)
     _mount_dev(machine)
     proc = _mount_proc(machine)
@@ -158,7 +159,7 @@ def enter(
     limits = spec["limits"]
     pages = limits["memory"] // _SHARED_PART // resource.getpagesize()
     _set_ipc(prepared[1], "kernel/shmall", str(pages))
-    upper, lower = _file_system(spec, identity, machine)
+    upper, lower, root = _file_system(spec, identity, machine)
     link.send(b"m")
     _become(identity)
     _limit(limits, identity.own)
@@ -171,6 +172,7 @@ def enter(
     return Inside(
         upper=upper,
         lower=lower,
+        root=root,
         score=prepared[0],
         proc=prepared[1],
         rights=ALL_CAPABILITIES,
@@ -208,8 +210,14 @@ def _loopback_up() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> tuple[int, int]:
-    """Mount everything and change the root; descriptors of the upper layer and of the image."""
+def _file_system(
+    spec: dict[str, Any], identity: Identity, machine: Machine
+) -> tuple[int, int, int]:
+    """Mount everything and change the root.
+
+    Returns:
+        Descriptors of the upper layer, of the image, and of both as one, with no mount in it.
+    """
     limits = spec["limits"]
     idmap = identity.namespace if machine.root else None
     # Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
@@ -242,18 +250,19 @@ def _file_system(spec: dict[str, Any], identity: Identity, machine: Machine) -> 
     sc.mount("p", "x/m/proc", None, sc.MS_MOVE)
     for path in _DEV_OWNED if machine.root else ():
         os.lchown(path, identity.first, identity.first)
-    if machine.root:
-        os.chown("x/shm", identity.first, identity.first)
+    root = sc.open_tree("x/m")
+    _mount_shm(identity, machine)
     # What stands there decides what a verification reads, and no comparison looks there.
     sc.mount("", "d", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _DEV_FLAGS)
     sc.mount("d", "x/m/dev", None, sc.MS_MOVE)
-    if spec["network"]:
-        _bind_resolver()
+    servers = sc.open_tree("e/resolv.conf") if os.path.exists("e/resolv.conf") else None
     os.chdir("x/m")
     sc.pivot_root(".", ".")
     sc.umount(".")
     os.chdir("/")
-    return upper, lower
+    if servers is not None:
+        _bind_resolver(servers)
+    return upper, lower, root
 
 
 def _mount_empty(network: bool) -> None:
@@ -363,12 +372,30 @@ def _mount_programs(target: str, name: str, idmap: int | None, machine: Machine)
         sc.mount(name, target, None, sc.MS_BIND | sc.MS_REC)
 
 
-def _bind_resolver() -> None:
-    """The machine's name servers, for a sandbox that may use its network."""
-    target = "x/m/etc/resolv.conf"
-    with suppress(FileNotFoundError):  # the machine has none, or the image has no /etc
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-        sc.mount("e/resolv.conf", target, None, sc.MS_BIND)
+def _bind_resolver(servers: int) -> None:
+    """Mount the machine's name servers, a detached mount: links lead out of the root no more."""
+    target = os.path.realpath("/etc/resolv.conf")
+    flags = os.O_CREAT | os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError):  # it has no /etc, or a folder, a loop or a FIFO in its place
+        os.close(os.open(target, flags, 0o644))
+    with suppress(OSError):
+        sc.move_mount(servers, target)
+    os.close(servers)
+
+
+def _mount_shm(identity: Identity, machine: Machine) -> None:
+    """Mount ``d/shm``, a folder of the sandbox's files: it is compared and saved as they are."""
+    folder = "x/m/dev/shm"
+    with suppress(FileNotFoundError):
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            os.unlink(folder)
+    with suppress(FileExistsError):
+        os.mkdir(folder)
+    if machine.root:
+        os.chown(folder, identity.first, identity.first)
+    os.chmod(folder, 0o1777)
+    sc.mount(folder, "d/shm", None, sc.MS_BIND)
+    sc.mount("", "d/shm", None, sc.MS_BIND | sc.MS_REMOUNT | _DEV_FLAGS)
 
 
 def _mount_proc(machine: Machine) -> int:
@@ -402,9 +429,6 @@ def _mount_dev(machine: Machine) -> None:
     for name, target in _DEVICE_LINKS.items():
         os.symlink(target, f"d/{name}")
     os.mkdir("d/shm")
-    # In the room that the sandbox has for files.
-    sc.mount("x/shm", "d/shm", None, sc.MS_BIND)
-    sc.mount("", "d/shm", None, sc.MS_BIND | sc.MS_REMOUNT | _DEV_FLAGS)
     os.mkdir("d/pts")
     sc.mount("devpts", "d/pts", "devpts", _DEV_FLAGS, _PTS_OPTIONS)
 
@@ -439,7 +463,7 @@ def _limit(limits: dict[str, Any], own: int) -> None:
     both(resource.RLIMIT_SIGPENDING, 4096)
     both(resource.RLIMIT_FSIZE, limits["disk"])
     # The hard limit is for this process's own walk over nested folders.
-    hard = _at_most_hard(resource.RLIMIT_NOFILE, max(limits["open_files"], 4096))
+    hard = _at_most_hard(resource.RLIMIT_NOFILE, max(limits["open_files"], _FILES_OF_A_WALK))
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits["open_files"], hard), hard))
 
 

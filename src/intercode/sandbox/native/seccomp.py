@@ -64,7 +64,7 @@ _BY_ARGUMENT = {
         "prctl": 157, "sync": 162, "syncfs": 306, "mmap": 9,
         "memfd_create": 319, "sched_setscheduler": 144, "sched_setattr": 314,
         "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
-        "madvise": 28, "process_madvise": 440, "fadvise64": 221,
+        "madvise": 28, "process_madvise": 440, "fadvise64": 221, "ptrace": 101,
     },
     "aarch64": {
         "clone": 220, "ioctl": 29, "personality": 92, "socket": 198, "socketpair": 199,
@@ -72,7 +72,7 @@ _BY_ARGUMENT = {
         "prctl": 167, "sync": 81, "syncfs": 267, "mmap": 222,
         "memfd_create": 279, "sched_setscheduler": 119, "sched_setattr": 274,
         "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7,
-        "madvise": 233, "process_madvise": 440, "fadvise64": 223,
+        "madvise": 233, "process_madvise": 440, "fadvise64": 223, "ptrace": 117,
     },
 }  # fmt: skip
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -103,6 +103,7 @@ _SOL_IPV6, _FLOW_LABELS = 41, 32
 # MD5SIG, MD5SIG_EXT and those of AO: keys of connections, which count for no cgroup.
 _SOL_TCP, _TCP_KEYS = 6, (14, 32, 38, 39, 40, 41)
 _F_SETLEASE = 1024
+_PTRACE_OTHERS = (16, 0x4206)  # ATTACH, SEIZE
 # The others: MEMORY_MERGE and SCHED_CORE, which change how the machine treats its other programs.
 _PR_SET_SECCOMP, _PR_OF_THE_MACHINE = 22, (67, 62)
 # Huge pages are set aside for the machine as a whole, and count for no sandbox.
@@ -237,6 +238,9 @@ def _argument_rules() -> dict[str, list[bytes]]:
             _op(_LOAD, _ARG0),
             *_test(_PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, then=unknown, otherwise=yes),
         ],
+        # Two that trace each other can wait for each other's end for good, whoever kills them: so a
+        # process is traced by its parent, or by the parent's tracer.
+        "ptrace": [_op(_LOAD, _ARG0), *_test(*_PTRACE_OTHERS, then=no, otherwise=yes)],
         "mmap": [_op(_LOAD, _ARG3), _op(_JSET, _MAP_HUGETLB, false=1), *memory, *yes],
         "memfd_create": [_op(_LOAD, _ARG1), _op(_JSET, _MFD_HUGETLB, false=1), *memory, *yes],
     }  # fmt: skip
@@ -263,7 +267,7 @@ def build(debugger: bool = False, machine: str | None = None) -> bytes:
     answers = {key: [_deny(errno.EPERM)] for key in denied.values()}
     answers |= {key: [_deny(errno.ENOSYS)] for key in missing.values()}
     for name, rule in _argument_rules().items():
-        answers[_BY_ARGUMENT[machine][name]] = rule
+        answers.setdefault(_BY_ARGUMENT[machine][name], rule)
     program = [
         _op(_LOAD, _ARCH),
         _op(_JEQ, _AUDIT_ARCH[machine], true=1),

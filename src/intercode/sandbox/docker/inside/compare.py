@@ -112,4 +112,8 @@ def compare(tree: Tree, pristine: int, timeout: float) -> Comparison:
     if diff._metadata(now) != diff._metadata(old):
         found._emit("/", "modified", now, "", content=False)
     found.walk(tree.root, pristine, tree.root)
+    shm = diff.SHARED_MEMORY
+    with diff.directory(shm[1:], tree.root) as upper, diff.directory(shm[1:], pristine) as lower:
+        if upper is not None:
+            found.walk(upper, lower, upper, shm)
     return found

@@ -37,11 +37,13 @@ class ContainerInit(Init):
         owner: int,
     ) -> None:
         self.account = users.find(hello["user"])
+        self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         super().__init__(
             control,
             Inside(
                 upper=-1,
                 lower=-1,
+                root=self.root,
                 score=os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC),
                 proc=os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
                 rights=rights,

@@ -1,0 +1,95 @@
+"""Probes of rewards: whether a score can be had without a solution."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from intercode.envs.bash import BashEnv
+from intercode.envs.python import PythonEnv
+from intercode.interpreters.shell_state import FrameReader
+from intercode.sandbox import get_provider
+from intercode.task import Dataset, Task
+from sandbox import rootfs
+
+from .tools import one_of, perl, run, start
+
+OWN = "/usr/local/bin/own"
+
+
+def _score(env: BashEnv | PythonEnv, *actions: str) -> float:
+    with closing(env):
+        env.reset()
+        for action in actions:
+            env.step(action)
+        return float(env.step("submit")[1])
+
+
+def _program(path: str, code: int) -> str:
+    return f"printf '#!/bin/sh\\nexit {code}\\n' > {path}; chmod 755 {path}"
+
+
+def _verified(program: str, action: str, setup: str | None = None) -> bool:
+    """Whether a verification by a program that says no is not to be had to say yes."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        files = {OWN[1:]: "#!/bin/sh\nexit 1\n"}
+        archive = rootfs.write(Path(folder, "r.tar"), rootfs.PROGRAMS + " bash", files)
+        task = Task("t", "?", setup=setup, verification=program)
+        found = _score(BashEnv(Dataset([task]), image=f"scratch+{archive}"), action)
+    return one_of(str(found), holds="0.0", gone="1.0")
+
+
+def programs_of_the_image() -> bool:
+    return _verified("own", _program(OWN, 0))
+
+
+def programs_of_the_setup() -> bool:
+    setup = _program("/bin/check", 1)
+    return _verified("check", f"rm /bin/check; {_program('/usr/local/bin/check', 0)}", setup)
+
+
+def what_a_checker_is_told() -> bool:
+    check = "def check(given, output):\n    return output == sorted(given[0])"
+    cases = [{"input": [[3, 1]], "checker": check}]
+    task = Task("t", "?", metadata={"cases": cases, "entry_point": "order"})
+    cheat = "def order(xs):\n    xs.clear()\n    return []"
+    return one_of(str(_score(PythonEnv(Dataset([task])), cheat)), holds="0.0", gone="1.0")
+
+
+def loops_of_the_tests() -> bool:
+    task = Task("t", "?", tests=("assert all(map(lambda x: f(x) == 2, [1]))",))
+    found = _score(PythonEnv(Dataset([task])), "def f(x): raise StopIteration")
+    return one_of(str(found), holds="0.0", gone="1.0")
+
+
+def bounded_options() -> bool:
+    reader = FrameReader()
+    reader.expect(1)
+    reader.add(b"\0".join([b"", b"1", b"A", b"0", b"", b"/", b"a:" * 5000, b"", b"v", b""]))
+    reader.add(b"\0end\x001\0")
+    return reader.take() is None
+
+
+def shared_memory_is_compared() -> bool:
+    sandbox = start()
+    run("echo 1 > /dev/shm/x", sandbox)
+    return [change.path for change in sandbox.changes()] == ["/dev/shm/x"]
+
+
+def seccomp_tracing_of_others() -> bool:
+    """A process that is there: 0 is none."""
+    number = "`uname -m` =~ /aarch64/ ? 117 : 101"
+    attach = f"print syscall({number}, 16, 0, 0, 0) < 0 ? $! + 0 : 'attached'"
+    found = perl(attach, debugger=True)
+    return one_of(found, holds=str(errno.EPERM), gone=str(errno.ESRCH))
+
+
+def name_servers() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        made, before = Path(folder, "made"), start()
+        run(f"ln -sf {made} /etc/resolv.conf", before)
+        with closing(get_provider().start(before.snapshot(), network=True)):
+            return not made.exists()
