@@ -321,7 +321,7 @@ def test_name_servers_in_the_place_of_a_link(
     assert not file.exists()
 
 
-@pytest.mark.attack(15)
+@pytest.mark.case(82)
 def test_the_thread_that_started_it_ends(provider: Provider) -> None:
     started: list[Sandbox] = []
     thread = threading.Thread(target=lambda: started.append(provider.start("host")))
