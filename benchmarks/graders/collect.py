@@ -1,0 +1,151 @@
+"""Collect the final states of recorded runs for labellers, who see no gold and no reward.
+
+``collect.py RELEASE FOLDER`` takes the recorded actions of 2023's runs once more, in our sandboxes
+and databases, and writes ``FOLDER/states.jsonl``: the task's words, the commands with their output,
+what became of the files. ``look.py`` lets a labeller run commands of his own in the state before
+the first of them. None of it is kept in the project: a state is named by its file and its row.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import intercode
+from intercode.datasets import nl2bash, spider
+from intercode.episode import decode
+from intercode.errors import OutputLimitError
+from intercode.interpreters.bash import BashInterpreter
+from intercode.paper.results import RecordedEpisode, load_results, task_of
+from intercode.sandbox import Limits, Sandbox, get_provider
+
+SEED = 2026
+BASH, SQL = 240, 120
+RESULTS = "data/results"
+BASH_RUNS = "bash/gpt-3.5/ic_bash_{kind}_10_turns_fs_{suite}.json"
+KINDS = {"multiturn": "multiturn_gpt-3.5", "react": "react"}
+SQL_RUNS = {
+    "multiturn": "sql/gpt-3.5/ic_sql_multiturn_gpt-3.5_10_turns.json",
+    "react": "sql/gpt-3.5/ic_sql_react_10_turns.json",
+}
+_SHOWN, _LAST = 1500, 8000
+_TEXT = 3000
+
+
+def states(release: Path) -> list[str]:
+    """The names of the states that are labelled: ``bash/KIND/SUITE/ROW`` and ``sql/KIND/ROW``."""
+    draw = random.Random(SEED)
+    bash = [
+        f"bash/{kind}/{suite}/{episode.task_id}"
+        for kind, name in KINDS.items()
+        for suite in (1, 2, 3, 4)
+        if (path := release / RESULTS / BASH_RUNS.format(kind=name, suite=suite)).is_file()
+        for episode in load_results(path).episodes
+        if commands(episode)
+    ]
+    sql = [
+        f"sql/{kind}/{episode.task_id}"
+        for kind, path in SQL_RUNS.items()
+        for episode in load_results(release / RESULTS / path).episodes
+        if commands(episode)
+    ]
+    return draw.sample(bash, BASH) + draw.sample(sql, SQL)
+
+
+def commands(episode: RecordedEpisode) -> list[str]:
+    """What was executed."""
+    found = [turn.command for turn in episode.turns if turn.command is not None]
+    return [command for command in found if not command.startswith(("submit", "skip"))]
+
+
+def recorded(release: Path, name: str) -> RecordedEpisode:
+    """The episode that a state is the end of."""
+    env, kind, *suite, row = name.split("/")
+    path = BASH_RUNS.format(kind=KINDS[kind], suite=suite[0]) if env == "bash" else SQL_RUNS[kind]
+    run = load_results(release / RESULTS / path)
+    return next(episode for episode in run.episodes if episode.task_id == row)
+
+
+def bash_state(release: Path, name: str) -> dict[str, Any]:
+    """What there is to judge of a Bash episode."""
+    suite = f"nl2bash_fs_{name.split('/')[2]}"
+    episode = recorded(release, name)
+    task = task_of(list(nl2bash.load(release, suite)), episode)
+    with closing(get_provider().start(task.image, Limits())) as sandbox:
+        turns = []
+        with closing(BashInterpreter(sandbox)) as bash:
+            for command in commands(episode):
+                done = bash.execute(command, 10.0)
+                turns.append({"command": command, "output": decode(done.output)})
+        sandbox.kill()
+        changes = []
+        for change in sandbox.changes():
+            entry: dict[str, Any] = {
+                "path": change.path,
+                "change": change.kind,
+                "type": change.type,
+            }
+            if change.kind != "deleted":
+                entry |= {"mode": f"{change.mode:o}", "owner": f"{change.uid}:{change.gid}"}
+            if change.type == "file" and change.kind != "deleted" and change.content_changed:
+                entry["content"] = _text(sandbox, change.path)
+            elif change.type == "symlink" and change.kind != "deleted":
+                entry["target"] = decode(sandbox.exec(["readlink", change.path]).stdout)
+            changes.append(entry)
+    shown = [turn | {"output": turn["output"][:_SHOWN]} for turn in turns]
+    shown[-1]["output"] = turns[-1]["output"][:_LAST]
+    return {"id": name, "suite": suite, "query": task.query, "turns": shown, "files": changes[:60]}
+
+
+def _text(sandbox: Sandbox, path: str) -> str:
+    try:
+        return decode(sandbox.read_file(path))[:_TEXT]
+    except OutputLimitError:
+        return "(too large to be shown)"
+
+
+def sql_states(release: Path, names: list[str]) -> Iterator[dict[str, Any]]:
+    """What there is to judge of SQL episodes: the last action that gave a result."""
+    tasks = spider.load(release / "data" / "sql" / "spider")
+    with closing(intercode.make("sql", data=tasks, engine="mysql", max_turns=10**6)) as env:
+        for name in names:
+            episode = recorded(release, name)
+            task = task_of(list(tasks), episode)
+            env.reset(options={"task_id": task.task_id})
+            turns = []
+            for command in commands(episode):
+                observation, *_, info = env.step(command)
+                turns.append({"action": command, "output": observation[:_LAST], "ok": info["ok"]})
+            results = [turn for turn in turns if turn["ok"]]
+            yield {
+                "id": name,
+                "database": env.image(task),
+                "query": task.query,
+                "earlier": [turn["action"] for turn in turns[:-1]],
+                "answer": results[-1] if results else None,
+            }
+
+
+def collected(release: Path) -> Iterator[dict[str, Any]]:
+    """All of it."""
+    names = states(release)
+    yield from (bash_state(release, name) for name in names if name.startswith("bash/"))
+    yield from sql_states(release, [name for name in names if name.startswith("sql/")])
+
+
+def main() -> None:
+    release, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "states.jsonl").open("w") as file:
+        for state in collected(release):
+            file.write(json.dumps(state) + "\n")
+            file.flush()
+
+
+if __name__ == "__main__":
+    main()
