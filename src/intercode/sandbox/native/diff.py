@@ -89,6 +89,8 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
 
 SHARED_MEMORY = "/dev/shm"
 """A folder that every sandbox has, and no layer need have."""
+ABOVE_SHARED_MEMORY = ("/dev", SHARED_MEMORY)
+"""It, and the folder above it."""
 
 
 def too_deep() -> OSError:

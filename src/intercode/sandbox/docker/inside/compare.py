@@ -115,5 +115,8 @@ def compare(tree: Tree, pristine: int, timeout: float) -> Comparison:
     shm = diff.SHARED_MEMORY
     with diff.directory(shm[1:], tree.root) as upper, diff.directory(shm[1:], pristine) as lower:
         if upper is not None:
+            before = len(found.touched)
             found.walk(upper, lower, upper, shm)
+            if len(found.touched) > before:
+                found.touched += diff.ABOVE_SHARED_MEMORY
     return found
