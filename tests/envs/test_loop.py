@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from intercode.errors import (
 )
 from intercode.sandbox import Limits, Sandbox
 from intercode.task import Dataset, Task
+from waiting import eventually, new_marker, sleepers
 
 from .conftest import TASKS, MakeEnv
 
@@ -172,6 +174,17 @@ def test_what_stands_against_the_start(make_env: MakeEnv, tmp_path: Path) -> Non
         make_env(render_mode="human")
     with pytest.raises(UsageError, match="provider"):
         make_env(provider="no such")
+
+
+def test_what_ran_has_ended_when_a_reset_returns(make_env: MakeEnv) -> None:
+    env, marker = make_env(TASKS), new_marker()
+    for options in ({}, {"task_id": "no such task"}):
+        env.reset(options={"task_id": "count"})
+        env.step(f"sleep {marker} & true")
+        assert eventually(lambda: sleepers(marker))
+        with pytest.raises(LookupError) if options else nullcontext():
+            env.reset(options=options)
+        assert sleepers(marker) == []
 
 
 def test_gold_in_shared_memory(make_env: MakeEnv) -> None:

@@ -20,7 +20,7 @@ from intercode import datasets
 from intercode.envs.action import execute
 from intercode.envs.compose import opener, own_reward, sandboxes
 from intercode.envs.order import TaskOrder
-from intercode.envs.place import PlaceT, Stage
+from intercode.envs.place import EndsSlowly, PlaceT, Stage
 from intercode.envs.record import info_of, rendered, turn_of
 from intercode.envs.spaces import Unicode
 from intercode.episode import Episode, Score, Status
@@ -190,12 +190,15 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started.
         """
-        self._end()
+        with self._freed():
+            return self._begin(seed, options or {})
+
+    def _begin(self, seed: int | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         seed, self._seed = (self._seed if seed is None else seed), None
         super().reset(seed=seed)
         if seed is not None:
             self._order.restart()
-        self._task = task = self._choose(options or {})
+        self._task = task = self._choose(options)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._episode.metadata["image"] = self._stage.image(task)
@@ -245,7 +248,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def close(self) -> None:
         """End the episode and free its sandbox. Idempotent."""
-        self._end()
+        with self._freed():
+            pass
 
     def _choose(self, options: dict[str, Any]) -> Task:
         return self._order.choose(options, lambda: int(self.np_random.integers(2**32)))
@@ -301,10 +305,17 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             self.episode.seconds = time.monotonic() - self._clock
             raise
 
-    def _end(self) -> None:
+    @contextmanager
+    def _freed(self) -> Iterator[None]:
+        """For its duration, what there was is freed: it has all ended afterwards."""
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
-        if interpreter is not None:
-            interpreter.close()
-        if place is not None:
-            place.close()
+        try:
+            if interpreter is not None:
+                interpreter.close()
+            if isinstance(place, EndsSlowly):
+                place.kill_all()
+            yield
+        finally:
+            if place is not None:
+                place.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from intercode.task import Task
 
@@ -15,6 +15,14 @@ class Place(Protocol):
 
     def close(self) -> None:
         """Free it. Idempotent, safe from any thread."""
+
+
+@runtime_checkable
+class EndsSlowly(Protocol):
+    """A place whose end takes the kernel a while, in which other things can be done."""
+
+    def kill_all(self) -> None:
+        """Begin to end it: `close` will have less to wait for."""
 
 
 PlaceT = TypeVar("PlaceT", bound=Place)
