@@ -87,9 +87,8 @@ class Grader(Peer):
             refresh(kwargs[key] if isinstance(key, str) else args[key], self.decode(tree))
         if error is not None:
             raised = self._exception(*error)
-            if (
-                isinstance(raised, StopIteration) and operation != "next"
-            ):  # it would end a loop of the tests' own
+            # It would end a loop of the tests' own.
+            if isinstance(raised, StopIteration) and operation != "next":
                 raise RuntimeError("the submission raised StopIteration") from raised
             raise raised
         return self.decode(value)
