@@ -28,7 +28,7 @@ def start(task: Task) -> Sandbox:
     return sandbox
 
 
-REWARD = CommandReward(get_provider(), start, repr)
+REWARD = CommandReward(get_provider(), start)
 
 
 @pytest.fixture

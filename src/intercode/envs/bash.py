@@ -85,7 +85,7 @@ def _reward(tasks: Dataset, stage: SandboxStage, cache_gold: bool | GoldCache) -
             )
     cache = (GoldCache() if cache_gold else None) if isinstance(cache_gold, bool) else cache_gold
     by_gold = BashReward(GoldRunner(stage.start, BashInterpreter, stage.identify, cache))
-    by_command = CommandReward(stage.provider, stage.start, stage.identify, stage.network)
+    by_command = CommandReward(stage.provider, stage.start, stage.network)
 
     def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         chosen = by_gold if task.verification is None else by_command

@@ -77,7 +77,7 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         self._provider = provider
         self._python = python
         self._tests = PythonReward(provider, stage.start, stage.image, network, python)
-        self._command = CommandReward(provider, stage.start, stage.identify, network)
+        self._command = CommandReward(provider, stage.start, network)
         if reward is None:
             _check_tests(tasks)
         super().__init__(

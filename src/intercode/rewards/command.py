@@ -27,7 +27,7 @@ from contextlib import closing
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, OutputLimitError, TaskError
 from intercode.rewards.at_rest import at_rest
-from intercode.rewards.gold import GoldCache, differing
+from intercode.rewards.gold import differing
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.task import Task
 
@@ -56,22 +56,15 @@ class CommandReward:
     Args:
         provider: Starts the sandbox for an episode that still goes on.
         start: Starts a sandbox in which the task's files and setup are done.
-        identify: What their effect depends on: image, files, setup.
         network: Whether the command may use the network.
     """
 
     def __init__(
-        self,
-        provider: Provider,
-        start: Callable[[Task], Sandbox],
-        identify: Callable[[Task], str],
-        network: bool = False,
+        self, provider: Provider, start: Callable[[Task], Sandbox], network: bool = False
     ) -> None:
         self._provider = provider
         self._start = start
-        self._identify = identify
         self._network = network
-        self._prepared = GoldCache()
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """The score. A verification that runs into the time limit has not succeeded.
@@ -109,10 +102,17 @@ class CommandReward:
         return Score(value, {"verification": value}, detail)
 
     def _tampered(self, task: Task, found: dict[str, Change]) -> list[str]:
-        """The system paths that the agent changed. To have one as in the image is no offence."""
+        """The system paths that the agent changed. To have one as in the image is no offence.
+
+        Args:
+            task: The task.
+            found: Those at which the sandbox differs from the image, new programs among them: where
+                there are none, a program of the setup's that is gone has nothing in its place.
+        """
         before: dict[str, Change] = {}
-        if task.setup or task.files:
-            before = self._prepared.get(self._identify(task), lambda: self._prepare(task))
+        if found and (task.setup or task.files):
+            with closing(self._start(task)) as prepared:
+                before = _system_changes(prepared)
         changed = differing(found, before)
         # Where a program of the setup's is gone, a new one of its name is found in its place.
         undone = {_name(path) for path in changed - found.keys()}
@@ -121,10 +121,6 @@ class CommandReward:
             for path in changed & found.keys()
             if path in before or not _hides_nothing(found[path]) or _name(path) in undone
         )
-
-    def _prepare(self, task: Task) -> dict[str, Change]:
-        with closing(self._start(task)) as sandbox:
-            return _system_changes(sandbox)
 
     def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
         assert task.verification is not None
