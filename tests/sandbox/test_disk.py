@@ -341,13 +341,17 @@ def test_more_names_than_a_disk_can_hold(
         sandbox.snapshot()
 
 
-def test_a_program_that_does_not_stand_still(start: Start) -> None:
+def beside(start: Start, program: str, size: str) -> Sandbox:
+    """A sandbox in which a program runs, and with a file that takes a while to be read."""
     sandbox = start()
-    if not sandbox.exec(["python3", "-V"]).ok:
-        pytest.skip("this machine's /usr has no python3")
-    program = sandbox.popen(["python3", "-c", RESTLESS], channels={})
-    assert os.read(program.fds[1], 100) == b"ready\n"
-    sandbox.exec(["bash", "-c", "head -c 100M /dev/zero > /tmp/big"])
+    running = sandbox.popen(["python3", "-c", program], channels={})
+    assert os.read(running.fds[1], 100) == b"ready\n"
+    assert sandbox.exec(["bash", "-c", f"head -c {size} /dev/zero > /tmp/big"]).ok
+    return sandbox
+
+
+def test_a_program_that_does_not_stand_still(start: Start) -> None:
+    sandbox = beside(start, RESTLESS, "100M")
     found = []
     assert eventually(lambda: found.append(sandbox.changes()) or sandbox.processes() == [])
     for changes in found:  # whether it went on is chance: then it was ended
@@ -356,12 +360,7 @@ def test_a_program_that_does_not_stand_still(start: Start) -> None:
 
 def test_programs_that_end_while_they_stand_still(start: Start) -> None:
     """Ended by timers of theirs, of which some are always due."""
-    sandbox = start()
-    if not sandbox.exec(["python3", "-V"]).ok:
-        pytest.skip("this machine's /usr has no python3")
-    program = sandbox.popen(["python3", "-c", ENDING], channels={})
-    assert os.read(program.fds[1], 100) == b"ready\n"
-    sandbox.exec(["bash", "-c", "head -c 50M /dev/zero > /tmp/big"])
+    sandbox = beside(start, ENDING, "50M")
     for _ in range(3):
         assert [change.path for change in sandbox.changes()] == ["/tmp/big"]
         sandbox.snapshot().delete()
