@@ -112,7 +112,8 @@ def _text(sandbox: Sandbox, path: str) -> str:
 def sql_states(release: Path, names: list[str]) -> Iterator[dict[str, Any]]:
     """What there is to judge of SQL episodes: the last action that gave a result."""
     tasks = spider.load(release / "data" / "sql" / "spider")
-    with closing(intercode.make("sql", data=tasks, engine="mysql", max_turns=10**6)) as env:
+    env: Any = intercode.make("sql", data=tasks, engine="mysql", max_turns=10**6)
+    with closing(env):
         for name in names:
             episode = recorded(release, name)
             task = task_of(list(tasks), episode)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from typing import Any
 
 import intercode
 from intercode.datasets import nl2bash, spider
@@ -16,14 +17,15 @@ from intercode.sandbox import get_provider
 
 
 def main() -> None:
-    """Run it, and print what it prints."""
+    """Run the command, and print its output."""
     release, where, command = sys.argv[1:4]
     if where.startswith("nl2bash"):
         with closing(get_provider().start(next(iter(nl2bash.load(release, where))).image)) as box:
             sys.stdout.buffer.write(BashInterpreter(box).execute(command, 30.0).output)
         return
     tasks = spider.load(f"{release}/data/sql/spider")
-    with closing(intercode.make("sql", data=tasks, engine="sqlite")) as env:
+    env: Any = intercode.make("sql", data=tasks, engine="sqlite")
+    with closing(env):
         task = next(task for task in tasks if env.image(task) == where)
         env.reset(options={"task_id": task.task_id})
         print(env.step(command)[0])

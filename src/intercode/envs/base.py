@@ -307,7 +307,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     @contextmanager
     def _freed(self) -> Iterator[None]:
-        """For its duration, what there was is freed: it has all ended afterwards."""
+        """End the episode's place: it begins to end at once, and has ended afterwards."""
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
         try:

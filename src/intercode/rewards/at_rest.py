@@ -24,8 +24,8 @@ def at_rest(
         network: Whether it reaches the network.
         episode: The episode.
         sandbox: Where it happens.
-        look: Is called when nothing runs, or changes anything, any more: of a copy, it would be too
-            late, as what was copied could be undone meanwhile.
+        look: Called while no program can change a file. To look later, at the sandbox or the copy,
+            would be too late: a program could have undone meanwhile what was copied.
     """
     if episode.status != "running":
         sandbox.kill()

@@ -167,7 +167,11 @@ class Trial:
                     return data.decode(errors="replace")
 
     def _left(self, deadline: float) -> float:
-        """Seconds until then; there are some."""
+        """Seconds until the deadline, above 0.
+
+        Raises:
+            _Failure: The time is up.
+        """
         left = deadline - time.monotonic()
         if left <= 0:
             raise self._late()

@@ -32,6 +32,10 @@ MAX_DEPTH = 300
 MOST_BYTES = 32 << 20
 """Of all paths that are found, each with some more for itself."""
 _ENTRY_BYTES = 64
+SHARED_MEMORY = "/dev/shm"
+"""A folder that every sandbox has, and no layer need have."""
+SHARED_MEMORY_MOUNTS = ("/dev", SHARED_MEMORY)
+"""The folders that are mounted in a container where its shared memory is."""
 _TYPES = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "dir",
@@ -85,12 +89,6 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
             if entry.name not in names:
                 return lstat(entry.name, merged) is None
     return False
-
-
-SHARED_MEMORY = "/dev/shm"
-"""A folder that every sandbox has, and no layer need have."""
-ABOVE_SHARED_MEMORY = ("/dev", SHARED_MEMORY)
-"""It, and the folder above it."""
 
 
 def too_deep() -> OSError:

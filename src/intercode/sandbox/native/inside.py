@@ -50,7 +50,7 @@ class Inside:
     lower: int
     """One of the image."""
     root: int
-    """One of both as one."""
+    """One of the overlay of both, without what is mounted in it; of a container's root, with it."""
     score: int
     """One of process 1's own ``oom_score_adj``."""
     proc: int

@@ -118,8 +118,9 @@ def fill(
     Args:
         layer: The folder.
         write: Streams.
-        failed: Is called in the thread that unpacks: an exception in this one, as of Ctrl-C, may
-            come before it has ended. It is kept until then.
+        failed: The thread that unpacks calls it if it fails. Only that thread knows when nothing is
+            written any more: an exception in the caller's, as of Ctrl-C, may come earlier. It has
+            a reference to `failed` until its end.
 
     Returns:
         See `archive.extract`.
@@ -129,7 +130,7 @@ def fill(
         SandboxError: The stream broke off, or the folder cannot be written.
     """
     ends = os.pipe2(os.O_CLOEXEC)
-    reader, writer = open(ends[0], "rb"), open(ends[1], "wb")  # which closes what nobody closes
+    reader, writer = open(ends[0], "rb"), open(ends[1], "wb")  # closed with their last reference
     failure: list[BaseException] = []
     special: list[archive.Special] = []
 

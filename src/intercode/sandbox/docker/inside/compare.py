@@ -118,5 +118,5 @@ def compare(tree: Tree, pristine: int, timeout: float) -> Comparison:
             before = len(found.touched)
             found.walk(upper, lower, upper, shm)
             if len(found.touched) > before:
-                found.touched += diff.ABOVE_SHARED_MEMORY
+                found.touched += diff.SHARED_MEMORY_MOUNTS
     return found

@@ -70,7 +70,7 @@ def extract(source: int, root: int) -> None:
     with open(source, "rb", closefd=False, buffering=diff.BLOCK) as file:
         reader = Reader(file)
         for entry in reader:
-            if f"/{entry.path}" in diff.ABOVE_SHARED_MEMORY:
+            if f"/{entry.path}" in diff.SHARED_MEMORY_MOUNTS:
                 continue  # it is mounted, and as it must be
             if entry.path != ".":
                 with parent(root, entry.path) as (fd, name):
