@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from intercode.errors import (
         ActionError,
         BudgetError,
+        CausedInsideError,
         ContextLengthError,
         DatabaseError,
         EnvironmentStateError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         RewardError,
         RunLockedError,
         SandboxClosedError,
+        SandboxEndedError,
         SandboxError,
         SandboxTimeoutError,
         SandboxUnavailableError,
@@ -48,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ActionError",
     "BudgetError",
+    "CausedInsideError",
     "ContextLengthError",
     "DatabaseError",
     "Dataset",
@@ -66,6 +69,7 @@ __all__ = [
     "RewardError",
     "RunLockedError",
     "SandboxClosedError",
+    "SandboxEndedError",
     "SandboxError",
     "SandboxTimeoutError",
     "SandboxUnavailableError",

@@ -13,7 +13,12 @@ from typing import Any, Literal
 
 from intercode.errors import RecordError
 
-Status = Literal["submitted", "skipped", "truncated", "error", "running"]
+Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
+"""How an episode came to its end; ``ended``: by an action, which has ended its own sandbox."""
+
+ENDED = "ended"
+"""In the `info` of the turn that has done so; and in the `detail` of a score, why not all that it
+should judge could be read, by the agent's doing."""
 
 
 def decode(data: bytes) -> str:

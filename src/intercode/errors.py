@@ -48,6 +48,13 @@ class SandboxError(InterCodeError, RuntimeError):
     """The sandbox itself failed. Never a reward: the episode counts as an error."""
 
 
+class CausedInsideError(SandboxError):
+    """What ran in a sandbox is the cause. Where an agent ran it, a result and no error.
+
+    `intercode.sandbox.fault` decides between this and any other `SandboxError`.
+    """
+
+
 class SandboxUnavailableError(SandboxError):
     """This machine does not permit the sandbox; the message says which rule and how to mend it.
 
@@ -64,12 +71,16 @@ class SandboxClosedError(SandboxError):
     """The sandbox was used after `close()`, or died."""
 
 
+class SandboxEndedError(CausedInsideError, SandboxClosedError):
+    """What ran in the sandbox has ended it, or left it unable to answer."""
+
+
 class SandboxTimeoutError(SandboxError, TimeoutError):
     """The sandbox did not answer in time. (A *command* that times out is no error.)"""
 
 
-class OutputLimitError(SandboxError, OverflowError):
-    """A file or a stream is larger than the caller's limit."""
+class OutputLimitError(CausedInsideError, OverflowError):
+    """A file, a stream or a tree is larger than the caller's limit, or takes longer to read."""
 
 
 class DatabaseError(SandboxError, ConnectionError):

@@ -195,6 +195,20 @@ ATTACKS: dict[str, Sequence[str]] = {
         "for i in {1..50}; do sync & done; wait; nice -n -20 true; chrt -f 99 true",
         "for i in {1..8}; do (while :; do :; done) & done; sleep 3",
     ),
+    "A1 hard links": ("head -c 40M /dev/urandom > b; for n in {1..800}; do ln b l$n; done",),
+    "A2 long names": (
+        "perl -e 'for (1 .. 297) { mkdir q(d) x 250; chdir q(d) x 250 }"
+        " open F, q(>), $_ for 1 .. 15000'",
+    ),
+    "A3 memory files": (
+        "echo 0 > /proc/$$/oom_score_adj; perl -e 'my $n = `uname -m` =~ /x86/ ? 319 : 279; while"
+        " (1) { open my $f, q(>&=), syscall($n, q(m), 0); push @f, $f;"
+        " syswrite($f, q(x) x 65536) for 1 .. 2000 }'",
+    ),
+    "A4 processors": (
+        "for n in {1..40}; do setsid -f sh -c 'while :; do :; done'; done",
+        "sleep 2",
+    ),
     "wire": (
         "printf '\\0\\1\\2\\377%.0s' {1..99999}",
         "cat /dev/urandom | head -c 5000000",

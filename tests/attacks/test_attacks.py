@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import PROVIDERS
+from intercode.evaluate.log import EPISODES, read_episodes
 from soak.killed import adopting, cgroups_of, children, intercode
 from waiting import PATIENCE, eventually
 
@@ -42,6 +43,9 @@ def test_a_run_of_all_attacks(tmp_path: Path, request: pytest.FixtureRequest, sa
         assert eventually(lambda: not children() - ours)
     assert attacker.returncode in (0, 1) and "Traceback" not in said, said
     assert f"{len(attack.ATTACKS)}/{len(attack.ATTACKS)} " in said, said
+    episodes = list(read_episodes(tmp_path / "attacked" / EPISODES))
+    assert not [episode for episode in episodes if episode.status == "error"]
+    assert not [episode for episode in episodes if episode.reward]
     assert not cgroups_of(attacker.pid)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["statistics"]

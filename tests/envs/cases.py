@@ -9,7 +9,7 @@ from typing import Any
 
 from intercode.sandbox import Sandbox
 from intercode.task import Dataset, Task
-from waiting import becomes_readable
+from waiting import PATIENCE, becomes_readable
 
 from . import python_tasks, sql_tasks, swe_tasks
 from .conftest import TASKS as BASH_TASKS
@@ -57,6 +57,12 @@ class Case:
         fd = None if self.exit_fd is None else self.exit_fd(env)
         self.place(env).close()
         assert fd is None or becomes_readable(fd)
+
+    def fail(self, env: Any) -> None:
+        """Have the sandbox's process 1 fail, as by what runs in it, and wait until it has."""
+        place = self.place(env)
+        place._control.send(b"no request")  # type: ignore[attr-defined]
+        assert place._process.wait(PATIENCE)  # type: ignore[attr-defined]
 
 
 def shell_of(env: Any) -> int:

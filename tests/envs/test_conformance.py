@@ -21,6 +21,7 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
+from intercode.evaluate.outcome import Outcome
 from intercode.task import Dataset
 
 from .cases import CASES, Case
@@ -264,6 +265,29 @@ def test_a_sandbox_that_dies_is_an_error_and_never_a_reward(
         env.step(submit if end else case.shows[0])
     assert (env.episode.status, env.episode.score) == ("error", None)
     assert env.episode.error == f"{type(caught.value).__name__}: {caught.value}"
+    assert solve(env, task.task_id) == 1.0
+
+
+@pytest.mark.parametrize("end", [False, True], ids=["an action", "submit"])
+def test_a_sandbox_that_the_agent_has_ended_is_a_result(case: Case, make: Make, end: bool) -> None:
+    env = make()
+    task = env.dataset[case.task or env.dataset[0].task_id]
+    env.reset(options={"task_id": task.task_id})
+    *actions, submit = env.solution(task)
+    for action in actions:
+        env.step(action)
+    case.fail(env)
+    observation, reward, *over, info = env.step(submit if end else case.shows[0])
+    answered = end and not case.by_state
+    assert (reward, over, info["success"]) == (float(answered), [True, False], answered)
+    episode = env.episode
+    assert episode.status == ("submitted" if end else "ended")
+    assert episode.score is not None and "by what ran in it" in episode.score.detail["ended"]
+    assert Outcome.of(episode).ended
+    if not end:
+        assert observation == "[the sandbox has ended, by what ran in it]"
+        with pytest.raises(EnvironmentStateError):
+            env.step("submit")
     assert solve(env, task.task_id) == 1.0
 
 

@@ -25,7 +25,7 @@ from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.log import RunLog
 from intercode.evaluate.loop import episode_seed
 
-from .fakes import Factory, dataset
+from .fakes import Factory, FakeEnv, dataset
 
 TASKS = dataset(10)
 
@@ -164,11 +164,53 @@ def test_a_machine_without_sandboxes_stops_the_run() -> None:
         evaluate(TASKS, "oracle", Factory(TASKS, fail=refuse), workers=4)
 
 
-def test_a_bug_is_raised_not_recorded() -> None:
-    factory = Factory(TASKS, fail=Flaky("t4", 1, "submit", ZeroDivisionError("bug")))
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize("at", ["reset", "echo 4", "submit"])
+def test_no_exception_of_one_episode_ends_the_run(tmp_path: Path, at: str) -> None:
+    """Attacks A1 and A2: what one agent brought about ended the run, and each resume of it."""
+    fail = Flaky("t4", 1, at, ZeroDivisionError("bug"))
+    factory = Factory(TASKS, fail=fail)
+    result = evaluate(TASKS, "oracle", factory, workers=2, out=tmp_path)
+    assert (result.statistics.successes, result.statistics.errors) == (9, 1)
+    assert all(env.closed for env in factory.made)
+    [episode] = [e for e in result.episodes() if e.status == "error"]
+    assert (episode.task_id, episode.error, fail.left) == ("t4", "bug", 0)
+    assert "fakes.py" in episode.metadata["traceback"]
+    resumed = evaluate(TASKS, "oracle", Factory(TASKS), out=tmp_path)
+    assert (resumed.ran, resumed.complete) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "error", [UsageError("no"), RecordError("no")], ids=lambda e: type(e).__name__
+)
+def test_what_would_meet_every_episode_ends_the_run(error: Exception) -> None:
+    factory = Factory(TASKS, fail=Flaky("t4", 1, "submit", error))
+    with pytest.raises(type(error)):
         evaluate(TASKS, "oracle", factory, workers=2)
     assert all(env.closed for env in factory.made)
+
+
+def test_an_environment_that_cannot_even_be_closed_ends_no_run() -> None:
+    class Stuck(FakeEnv):
+        def close(self) -> None:
+            super().close()
+            if self.resets[-1][0] == "t4":
+                raise OSError("stuck")
+
+    made: list[FakeEnv] = []
+
+    def factory() -> FakeEnv:
+        made.append(Stuck(TASKS, fail=Flaky("t4", 1, "submit", SandboxError("died"))))
+        return made[-1]
+
+    result = evaluate(TASKS, "oracle", factory, max_retries=0)
+    assert (result.statistics.successes, result.statistics.errors) == (9, 1)
+    assert len(made) == 2
+
+
+def test_restarts_are_counted() -> None:
+    factory = Factory(TASKS, fail=Flaky("t4", 2, "submit", SandboxError("died")))
+    result = evaluate(TASKS, "oracle", factory)
+    assert (result.statistics.restarts, result.statistics.ended) == (2, 0)
 
 
 def test_a_watcher_that_raises_stops_the_run() -> None:

@@ -361,6 +361,18 @@ DEFENCES = [
         "isinstance(raised, StopIteration)", "False",
     ),
     _one(
+        "ends_by_what_ran", "cheating", "intercode/sandbox/fault.py", " or evidence.starved", "",
+        needs_root=True,
+    ),
+    _one(
+        "one_episodes_exceptions", "host DoS", "intercode/evaluate/worker.py",
+        "            except Exception as error:", "            except SandboxError as error:",
+    ),
+    _one(
+        "late_gold", "peer DoS", "intercode/rewards/gold.py",
+        "            return run(_PATIENCE)", "            raise",
+    ),
+    _one(
         "bounded_options", "host DoS", "intercode/interpreters/shell_state.py",
         "_LONGEST_OPTIONS = 1 << 12", "_LONGEST_OPTIONS = 1 << 26",
     ),
@@ -552,8 +564,7 @@ DEFENCES = [
     ),
     _one(
         "answers_to_one_question", "self DoS", NATIVE + "sandbox.py",
-        "                if not answered:\n                    # Also",
-        "                if False:\n                    # Also",
+        "                if not answered and self._end is None:\n", "                if False:\n",
     ),
     _one(
         "failures_of_process_1", "self DoS", INIT,

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from intercode.envs.bash import BashEnv
 from intercode.envs.python import PythonEnv
+from intercode.errors import CausedInsideError, RewardError, SandboxClosedError
+from intercode.evaluate import evaluate
 from intercode.interpreters.shell_state import FrameReader
 from intercode.sandbox import get_provider
 from intercode.task import Dataset, Task
 from sandbox import rootfs
 
-from .tools import one_of, perl, run, start
+from .tools import ProbeError, SkippedError, one_of, perl, run, start
 
 OWN = "/usr/local/bin/own"
 
@@ -63,6 +68,40 @@ def loops_of_the_tests() -> bool:
     task = Task("t", "?", tests=("assert all(map(lambda x: f(x) == 2, [1]))",))
     found = _score(PythonEnv(Dataset([task])), "def f(x): raise StopIteration")
     return one_of(str(found), holds="0.0", gone="1.0")
+
+
+def ends_by_what_ran() -> bool:
+    """Beside the kernel's preference for programs, which is not to be had to end process 1."""
+    if not get_provider().facts()["cgroup"]:  # type: ignore[attr-defined]
+        raise SkippedError("without a cgroup nobody counts")
+    sandbox = start(memory=64 << 20, disk=16 << 20)
+    run("for n in {1..12}; do perl -e '$x = q(x) x 2e7; sleep' & done; wait -n", sandbox)
+    os.kill(sandbox._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    try:
+        sandbox.processes()
+    except SandboxClosedError as error:
+        return isinstance(error, CausedInsideError)
+    raise ProbeError("it still answers")
+
+
+def one_episodes_exceptions() -> bool:
+    class Failing(BashEnv):
+        def step(self, action: str) -> Any:
+            raise KeyError(action)
+
+    tasks = Dataset([Task("t", "?", gold=("true",))])
+    try:
+        return evaluate(tasks, "oracle", lambda: Failing(tasks)).statistics.errors == 1
+    except KeyError:
+        return False
+
+
+def late_gold() -> bool:
+    task = Task("t", "?", gold=("sleep 1",), timeout=0.5)
+    try:
+        return _score(BashEnv(Dataset([task])), "true") == 1.0
+    except RewardError:
+        return False
 
 
 def bounded_options() -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from intercode.episode import Episode, Status
-from intercode.errors import SandboxError, TaskError
+from intercode.errors import OutputLimitError, SandboxError, TaskError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import OPEN_PATHS, SYSTEM_PATHS, CommandReward
 from intercode.sandbox import Limits, Sandbox, get_provider
@@ -205,7 +205,7 @@ def test_something_else_in_the_place_of_the_directory(
     assert sandbox.exec(["bash", "-c", f"cd /; rm -rf /root; ln -s {place} /root"]).ok
     score = REWARD(task, Episode("t", "q", "bash", status=status), sandbox)
     assert score.value == 0.0
-    assert "error" in score.detail
+    assert "reason" in score.detail
 
 
 # Each leaves a file named z where a copy of the files might have none.
@@ -224,9 +224,11 @@ def test_what_cannot_be_copied_does_not_solve_a_task(sandbox: Sandbox, trick: st
         running = Episode("t", "q", "bash", status="running")
         assert REWARD(task, running, sandbox).value == 1.0
         assert shell.execute(HIDDEN[trick]).ok
-        score = REWARD(task, running, sandbox)
-        assert score.value == 0.0
-        assert ("error" in score.detail) is trick.startswith("too")
+        if trick.startswith("too"):
+            with pytest.raises(OutputLimitError):
+                REWARD(task, running, sandbox)
+        else:
+            assert REWARD(task, running, sandbox).value == 0.0
         running.status = "submitted"
         assert REWARD(task, running, sandbox).value == 0.0
 

@@ -143,6 +143,20 @@ def test_gold_that_depends_on_the_clock_runs_anew() -> None:
     assert start.count == 4
 
 
+def test_gold_that_was_late_is_run_again_alone_before_its_failure_is_believed() -> None:
+    """Attack A4: what agents run may have filled the machine."""
+    start = Counting(Limits(timeout=0.5))  # allow limit: what sleeps a second is late
+    found = runner(start, GoldCache()).run(Task("a", "q"), "sleep 1; echo done")
+    assert (found.output, start.count) == ("done", 2)
+
+
+def test_gold_that_ends_its_own_sandbox_is_an_error_and_not_a_reward() -> None:
+    folders = "for (1 .. 297) { mkdir d x 250; chdir d x 250 }"
+    long = f"perl -e '{folders} open F, q(>), $_ for 1 .. 600'"
+    with pytest.raises(RewardError, match="task 'a': by gold: the names of what was changed have"):
+        runner(Counting(), GoldCache()).run(Task("a", "q"), long)
+
+
 def test_gold_that_does_not_end_is_an_error_and_not_a_reward() -> None:
     gold = runner(Counting(Limits(timeout=0.3)), GoldCache())  # allow limit: it sleeps on
     with pytest.raises(RewardError, match="task 'a': gold ran into the time limit: sleep 999"):

@@ -62,6 +62,8 @@ def as_text(outcomes: Sequence[Outcome], tags: int) -> str:
     text = written(groups("", rows)).rstrip("\n")
     if len(named) > tags:
         text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
+    if notes := _ended(outcomes):
+        text += f"\n\n{notes}"
     if failed := errors(outcomes).rstrip("\n"):
         text += f"\n\n{failed}"
     return text
@@ -75,6 +77,18 @@ def written(found: Table) -> str:
     title = f"{found.title}\n" if found.title else ""
     note = [textwrap.fill(line, width) if width else line for line in safe(found.note).splitlines()]
     return title + text + "".join(f"{line}\n" for line in note)
+
+
+def _ended(outcomes: Sequence[Outcome]) -> str:
+    """What became of sandboxes that did not last as long as their episodes; empty if all did."""
+    found, lines = summarize(outcomes), []
+    if found.ended:
+        lines.append(
+            f"Ended by the agent, whose code ended its sandbox: {found.ended}. They count."
+        )
+    if found.restarts:
+        lines.append(f"Begun again, as a sandbox was lost otherwise: {found.restarts} times.")
+    return "\n".join(lines)
 
 
 def errors(outcomes: Sequence[Outcome]) -> str:

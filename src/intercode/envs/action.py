@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from intercode.episode import NoAction, encode
-from intercode.errors import ActionError
+from intercode.episode import ENDED, NoAction, encode
+from intercode.errors import ActionError, CausedInsideError
 from intercode.interpreters.base import Execution, Interpreter
+
+_HAS_ENDED = "the sandbox has ended, by what ran in it"
 
 
 def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
-    """Run an action. What is the agent's mistake, not ours, it is told, and the episode goes on.
+    """Run an action. The agent is told of its mistakes; the end of its sandbox may be one.
 
     Raises:
-        SandboxError: The sandbox died.
+        SandboxError: The sandbox died, and not by what ran in it.
     """
     if isinstance(action, NoAction):
         told = {"executed": False, "invalid": True}
@@ -22,3 +24,5 @@ def execute(interpreter: Interpreter, action: str, timeout: float | None) -> Exe
     except (ActionError, UnicodeEncodeError) as error:
         note = f"not executed: {error}"
         return Execution(b"", ok=False, notes=(note,), info={"executed": False})
+    except CausedInsideError:
+        return Execution(b"", ok=False, notes=(_HAS_ENDED,), info={ENDED: True})

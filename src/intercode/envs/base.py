@@ -23,8 +23,15 @@ from intercode.envs.order import TaskOrder
 from intercode.envs.place import EndsSlowly, PlaceT, Stage
 from intercode.envs.record import info_of, rendered, turn_of
 from intercode.envs.spaces import Unicode
-from intercode.episode import Episode, Score, Status
-from intercode.errors import ActionError, EnvironmentStateError, SandboxError, TaskError, UsageError
+from intercode.episode import ENDED, Episode, Score, Status
+from intercode.errors import (
+    ActionError,
+    CausedInsideError,
+    EnvironmentStateError,
+    SandboxError,
+    TaskError,
+    UsageError,
+)
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function
@@ -37,7 +44,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
     executed. After `max_turns` executed actions the episode is truncated, and the state at that
-    point is scored. Before its end the reward is 0.0, unless every turn is rewarded.
+    point is scored; an action that ends its own sandbox ends the episode, and so much is scored as
+    can still be read. Before its end the reward is 0.0, unless every turn is rewarded.
 
     `info` holds ``task_id``, ``turn`` (actions executed so far), after an action ``ok`` and, if
     there is one, ``exit_code``, and with a reward ``success`` and ``parts``. Everything else,
@@ -216,7 +224,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         Raises:
             EnvironmentStateError: There is no episode, or it has ended.
             ActionError: The action is no text.
-            SandboxError: The sandbox died. The episode counts as an error, never as a reward.
+            SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
+                error, never as a reward.
             RewardError: The episode cannot be scored.
         """
         task, interpreter = self._task, self._interpreter
@@ -232,13 +241,17 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
                 return "", score.value, True, False, info_of(self.episode, score=score)
             turn = turn_of(action, reply or execute(interpreter, action, task.timeout))
             self.episode.turns.append(turn)
-            truncated = len(self.episode.turns) >= self.max_turns
-            if not truncated and not self.reward_every_turn:
+            ended = ENDED in turn.info
+            truncated = not ended and len(self.episode.turns) >= self.max_turns
+            if not ended and not truncated and not self.reward_every_turn:
                 return turn.observation, 0.0, False, False, info_of(self.episode, turn)
-            score = self._finish("truncated") if truncated else self._score()
+            if ended or truncated:
+                score = self._finish("ended" if ended else "truncated")
+            else:
+                score = self._score()
             self.episode.turns[-1] = replace(turn, reward=score.value)
             info = info_of(self.episode, turn, score)
-            return turn.observation, score.value, False, truncated, info
+            return turn.observation, score.value, ended, truncated, info
 
     def render(self) -> str | None:
         """The episode so far, as a terminal would show it."""
@@ -271,25 +284,30 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
-        score = self._reward(self._task, self.episode, self.place)
+        score, ended = Score(0.0), {}
+        try:
+            if self.episode.status != "running":
+                self.place.kill()
+        except CausedInsideError as error:  # some scores need no place that still answers
+            ended = {ENDED: str(error)}
+        try:
+            score = self._reward(self._task, self.episode, self.place)
+        except CausedInsideError as error:
+            ended = {ENDED: str(error)}
         if self._stage.changed(self._task, self.place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
                 f"the content of {self.image(self._task)!r} changed while the episode ran: the "
                 "episode and its gold did not run on the same thing"
             )
-        return score
+        return replace(score, detail={**score.detail, **ended}) if ended else score
 
     def _finish(self, status: Status) -> Score:
         """End the episode, with everything that the agent started, and score it."""
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
-        if status == "skipped":
-            score = Score(0.0)
-        else:
-            self.place.kill()
-            score = self._score()
+        score = Score(0.0) if status == "skipped" else self._score()
         self.episode.score = score
         self.episode.seconds = time.monotonic() - self._clock
         return score

@@ -17,7 +17,7 @@ from intercode.agents.base import (
     LeavesOutWaiting,
 )
 from intercode.episode import Episode, Turn
-from intercode.errors import ModelError, UsageError
+from intercode.errors import InterCodeError, ModelError, UsageError
 from intercode.evaluate.permits import Permits, Stopped
 
 if TYPE_CHECKING:
@@ -143,9 +143,10 @@ def failed(
     partial.score = None
     partial.error = str(error) or type(error).__name__
     partial.metadata["error_type"] = type(error).__name__
-    if isinstance(error, AgentError) and error.__cause__ is not None:
-        # The one failure that the reader is likely to have written, and wants to mend.
-        partial.metadata["traceback"] = "".join(traceback.format_exception(error.__cause__))
+    # A failure that the reader is likely to have written, and wants to find.
+    written = error.__cause__ if isinstance(error, AgentError) else error
+    if written is not None and not isinstance(written, InterCodeError):
+        partial.metadata["traceback"] = "".join(traceback.format_exception(written))
     return partial
 
 

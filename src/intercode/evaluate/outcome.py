@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.episode import Episode, Status
+from intercode.episode import ENDED, Episode, Status
 
 LEVELS = (
     *("introductory", "interview", "competition"),  # APPS
@@ -48,6 +48,10 @@ class Outcome:
     tokens_out: int | None = None
     cost: float | None = None
     """US dollars; None: not recorded, or the price is not known."""
+    ended: bool = False
+    """Whether what the agent ran has ended its sandbox, or left in it what cannot be read."""
+    restarts: int = 0
+    """How often it was begun again, after its sandbox was lost by no fault of the agent's."""
 
     @classmethod
     def of(cls, episode: Episode) -> Outcome:
@@ -80,6 +84,9 @@ class Outcome:
             tokens_in=_sum(talks, "input_tokens"),
             tokens_out=_sum(talks, "output_tokens"),
             cost=_sum(talks, "cost"),
+            ended=episode.status == "ended"
+            or (episode.score is not None and ENDED in episode.score.detail),
+            restarts=metadata.get("attempts", 1) - 1,
         )
 
     @property

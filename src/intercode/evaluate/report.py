@@ -55,6 +55,10 @@ class Statistics:
     """Scored episodes that ran out of turns."""
     skipped: int
     """Scored episodes that the agent gave up."""
+    ended: int
+    """Scored episodes that were ended by what the agent ran: see `intercode.sandbox.fault`."""
+    restarts: int
+    """How often episodes were begun again, after a sandbox was lost otherwise."""
     tokens_in: int | None
     """Of all episodes, those with errors too, as they were paid for; None: not recorded."""
     tokens_out: int | None
@@ -98,6 +102,8 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
         unexecuted_rate=sum(outcome.unexecuted for outcome in scored) / turns if turns else None,
         truncated=sum(outcome.status == "truncated" for outcome in scored),
         skipped=sum(outcome.status == "skipped" for outcome in scored),
+        ended=sum(outcome.ended for outcome in scored),
+        restarts=sum(outcome.restarts for outcome in everything),
         tokens_in=total(outcome.tokens_in for outcome in everything),
         tokens_out=total(outcome.tokens_out for outcome in everything),
         cost=total(outcome.cost for outcome in everything),

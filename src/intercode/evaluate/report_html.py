@@ -24,7 +24,7 @@ from intercode.evaluate.report_runs import Run
 from intercode.evaluate.report_svg import curves
 from intercode.evaluate.table import Table
 
-_STATES = ("solved", "not solved", "truncated", "skipped", "error")
+_STATES = ("solved", "not solved", "truncated", "skipped", "ended", "error")
 
 
 def write_page(

@@ -170,6 +170,8 @@ _COVERAGE: tuple[tuple[str, Kind], ...] = (
     ("missing", "count"),
     ("excluded tasks", "count"),
     ("coverage", "rate"),
+    ("ended by the agent", "count"),
+    ("restarts", "count"),
     ("invalid actions", "rate"),
     ("not executed", "rate"),
 )
@@ -195,6 +197,8 @@ def _covered(run: Run) -> Row:
         found.missing,
         found.excluded,
         found.coverage,
+        statistics.ended,
+        statistics.restarts,
         statistics.invalid_rate,
         statistics.unexecuted_rate,
     )

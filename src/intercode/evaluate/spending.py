@@ -33,7 +33,7 @@ def spending(outcomes: Iterable[Outcome]) -> dict[str, Spending]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault("solved" if outcome.success else outcome.status, []).append(outcome)
-    order = ["solved", "submitted", "truncated", "skipped", "error"]
+    order = ["solved", "submitted", "truncated", "skipped", "ended", "error"]
     return {
         "not solved" if name == "submitted" else name: Spending(
             episodes=len(group),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.base import AgentError, AgentFactory
+from intercode.agents.base import AgentFactory
 from intercode.episode import Episode
 from intercode.errors import (
     EnvironmentStateError,
-    ImageError,
-    ModelError,
-    RewardError,
+    RecordError,
     SandboxError,
     SandboxUnavailableError,
-    TaskError,
+    UsageError,
 )
 from intercode.evaluate.loop import EpisodeEnv, episode_seed, failed, run_episode
 from intercode.evaluate.permits import Permits, Stopped
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 
-_NO_RESULT = (SandboxError, RewardError, ImageError, TaskError, AgentError, ModelError)
-"""What ends an episode without a result, and no other episode."""
+log = logging.getLogger(__name__)
+
+_SAME_FOR_ALL = (SandboxUnavailableError, RecordError, UsageError)
+"""What would meet every other episode, too. Any other exception is its own episode's error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Worker:
 
         Raises:
             Stopped: `stop` was called.
-            SandboxUnavailableError: Trying again cannot help, nor can another task.
+            SandboxUnavailableError, UsageError: Trying again cannot help, nor can another task.
             RecordError: The episode could not be recorded.
         """
         attempts = 0
@@ -88,15 +89,15 @@ class Worker:
             try:
                 episode = self._attempt(job)
                 break
-            except SandboxUnavailableError:
+            except (Stopped, *_SAME_FOR_ALL):
                 raise
-            except _NO_RESULT as error:
+            except Exception as error:
                 if self._stopped:
                     raise Stopped from error
                 if self._env is None and not isinstance(error, SandboxError):
                     raise  # no environment can be made: it is not the task's fault
                 partial = self._partial()
-                self.close()
+                self._let_go()
                 if isinstance(error, SandboxError) and attempts <= self._orders.max_retries:
                     earlier += _talk(partial, job)
                     continue
@@ -145,6 +146,13 @@ class Worker:
         self._stopped = True
         if (env := self._env) is not None:
             env.close()
+
+    def _let_go(self) -> None:
+        """Let go of an environment that has failed: that it fails to close, too, ends no run."""
+        try:
+            self.close()
+        except Exception:
+            log.exception("an environment that had failed could not be closed")
 
     def close(self) -> None:
         """Let go of the environment. Idempotent."""

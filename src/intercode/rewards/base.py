@@ -21,5 +21,6 @@ class Reward(Protocol[PlaceT]):
 
         Raises:
             RewardError: Gold or the verification could not be run.
-            SandboxError: The place died.
+            CausedInsideError: What the agent ran has left nothing that could be scored.
+            SandboxError: The place was lost otherwise.
         """

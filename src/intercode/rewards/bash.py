@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from intercode.episode import Episode, Score
-from intercode.errors import OutputLimitError, TaskError
+from intercode.errors import TaskError
 from intercode.rewards.gold import GoldResult, GoldRunner, differing
 from intercode.rewards.normalise import last_output, normalise, similarity
 from intercode.sandbox.base import Change, Sandbox
@@ -63,10 +63,7 @@ class BashReward:
             raise TaskError(f"task {task.task_id!r}: field 'gold' is missing")
         output = last_output(episode)
         output = None if output is None else normalise(output)
-        try:
-            changes = {change.path: change for change in sandbox.changes()}
-        except OutputLimitError as error:  # the agent made what cannot be compared
-            return Score(0.0, {"files": 0.0}, {"error": str(error)})
+        changes = {change.path: change for change in sandbox.changes()}
         best: Score | None = None
         for gold in task.gold:
             score = compare(self._gold.run(task, gold), changes, output)

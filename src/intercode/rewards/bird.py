@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from intercode.databases.base import Row, Session
+from intercode.databases.base import Failure, Row, Session
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.rewards.gold import GoldCache
@@ -127,6 +127,10 @@ class SoftF1Reward(ExReward):
         return Score(value, {"soft_f1": value})
 
 
+class _AnswerFailedError(Exception):
+    """An answer that was right fails when it is run again."""
+
+
 class RVesReward(ExReward):
     """R-VES as a reward: right, and not slower than gold.
 
@@ -154,24 +158,29 @@ class RVesReward(ExReward):
     ) -> Score:
         if given is None or not execution_accuracy(wanted, given):
             return Score(0.0, {"reward": 0.0, "time_ratio": 0.0})
-        ratio = time_ratio([self._ratio(task, sql, gold) for _ in range(self._iterations)])
+        try:
+            ratio = time_ratio([self._ratio(task, sql, gold) for _ in range(self._iterations)])
+        except _AnswerFailedError as error:
+            return Score(0.0, {"reward": 0.0, "time_ratio": 0.0}, {"reason": str(error)})
         reward = ves_reward(ratio)
         return Score(min(reward, 1.0), {"reward": reward, "time_ratio": ratio})
 
     def _ratio(self, task: Task, sql: str, gold: str) -> float:
         theirs = self._seconds(task, sql)
-        return self._seconds(task, gold) / theirs
+        if isinstance(theirs, Failure):
+            raise _AnswerFailedError(f"the answer failed when timed: {theirs.message}")
+        ours = self._seconds(task, gold)
+        if isinstance(ours, Failure):
+            raise RewardError(f"task {task.task_id!r}: failed when timed: {ours.message}: {gold}")
+        return ours / theirs
 
-    def _seconds(self, task: Task, sql: str) -> float:
+    def _seconds(self, task: Task, sql: str) -> float | Failure:
         databases = self._grader.databases
         with closing(databases.open(task, databases.source(task), "grader")) as session:
             began = time.perf_counter()
             outcome = session.execute(sql, timeout=task.timeout)
             seconds = time.perf_counter() - began
-        if outcome.failure is not None:
-            message = outcome.failure.message
-            raise RewardError(f"task {task.task_id!r}: failed when timed: {message}: {sql}")
-        return seconds
+        return outcome.failure or seconds
 
 
 def _hashable(row: Row) -> tuple[Any, ...]:

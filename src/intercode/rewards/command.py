@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from intercode.episode import Episode, Score, decode
-from intercode.errors import InterCodeError, OutputLimitError, TaskError
+from intercode.errors import InterCodeError, TaskError
 from intercode.rewards.at_rest import at_rest
 from intercode.rewards.gold import differing
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
@@ -86,13 +86,11 @@ class CommandReward:
                 if tampered := self._tampered(task, found):
                     return Score(0.0, {"verification": 0.0}, {"tampered": tampered[:20]})
                 done = self._verify(task, quiet)
-        except OutputLimitError as error:  # the agent made what cannot be copied or compared
-            return Score(0.0, {"verification": 0.0}, {"error": str(error)})
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
             # In the place of the directory where everything starts is now something else.
-            return Score(0.0, {"verification": 0.0}, {"error": str(error)})
+            return Score(0.0, {"verification": 0.0}, {"reason": str(error)})
         value = 1.0 if done.ok else 0.0
         detail = {
             "exit_code": done.exit_code,

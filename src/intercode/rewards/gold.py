@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from intercode.episode import decode
-from intercode.errors import RewardError
+from intercode.errors import CausedInsideError, RewardError
 from intercode.interpreters.base import Interpreter
 from intercode.rewards.normalise import normalise
 from intercode.sandbox.base import Change, Sandbox
@@ -19,12 +20,47 @@ from intercode.task import Task
 
 T = TypeVar("T")
 
+_PATIENCE = 8
+"""How many times its time limit late gold gets: what agents run may have filled the machine."""
+_alone = threading.Lock()
 _TROUBLES = {
-    "timed_out": "ran into the time limit",
     "gone": "left no shell",
     "truncated": "printed more than the output limit",
 }
 """What makes its result no measure, by the interpreter's word for it."""
+
+
+class LateError(RewardError):
+    """Gold ran into its time limit."""
+
+
+def patiently(run: Callable[[int], T]) -> T:
+    """The result of gold; where gold is late, that of another try, with no other gold beside it.
+
+    Args:
+        run: Runs gold with so many times its time limit.
+
+    Raises:
+        RewardError: It has no result that could be a measure.
+    """
+    try:
+        return run(1)
+    except LateError:
+        with _alone:
+            return run(_PATIENCE)
+
+
+@contextmanager
+def own_fault(task: Task, what: str) -> Iterator[None]:
+    """For its duration, what ends a sandbox is no agent's work, but this part of the task.
+
+    Raises:
+        RewardError: It has.
+    """
+    try:
+        yield
+    except CausedInsideError as error:
+        raise RewardError(f"task {task.task_id!r}: by {what}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +158,22 @@ class GoldRunner:
         return self._cache.get(key, lambda: self._run(task, gold))
 
     def _run(self, task: Task, gold: str) -> GoldResult:
-        sandbox = self._start(task)
-        try:
+        return patiently(lambda times: self._once(task, gold, times))
+
+    def _once(self, task: Task, gold: str, times: int) -> GoldResult:
+        with own_fault(task, "gold"), closing(self._start(task)) as sandbox:
             prepared = bool(task.setup or task.files)
             before = {change.path: change for change in sandbox.changes()} if prepared else {}
             interpreter = self._interpreter(sandbox)
-            execution = interpreter.execute(gold, task.timeout)
+            execution = interpreter.execute(gold, times * sandbox.limits.seconds(task.timeout))
             interpreter.close()
+            if execution.info.get("timed_out"):
+                raise LateError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
             for trouble, what in _TROUBLES.items():
                 if execution.info.get(trouble):
                     raise RewardError(f"task {task.task_id!r}: gold {what}: {gold}")
             sandbox.kill()
             after = {change.path: change for change in sandbox.changes()}
-        finally:
-            sandbox.close()
         return GoldResult(
             output=normalise(decode(execution.output)),
             before=before,

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from intercode.episode import Episode, Score
-from intercode.errors import OutputLimitError
 from intercode.rewards.at_rest import at_rest
+from intercode.rewards.gold import own_fault
 from intercode.rewards.python_io import run_cases, stdio_cases, submission
 from intercode.rewards.python_plan import Plan, make_plan
 from intercode.rewards.python_source import session_source
@@ -61,10 +61,7 @@ class PythonReward:
             TaskError: The task has no tests, or they are no Python.
             SandboxError: A sandbox died.
         """
-        try:
-            return _share(self._results(task, episode, sandbox))
-        except OutputLimitError as error:  # the agent made files that cannot be copied
-            return Score(0.0, {"tests": 0.0}, {"error": str(error)})
+        return _share(self._results(task, episode, sandbox))
 
     def _results(self, task: Task, episode: Episode, sandbox: Sandbox) -> list[Result]:
         setup = task.metadata.get("setup_code")
@@ -92,7 +89,8 @@ class PythonReward:
     def _grader(self, task: Task) -> Iterator[Sandbox]:
         """A sandbox for the tests: as fresh as any, though it may have been used for others."""
         image = "" if task.files or task.setup else self._image(task)
-        sandbox = self._take(image) or self._start(task)
+        with own_fault(task, "its tests"):
+            sandbox = self._take(image) or self._start(task)
         try:
             yield sandbox
             if image:

@@ -10,12 +10,12 @@ import json
 import select
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from intercode.errors import ImageError
+from intercode.errors import CausedInsideError, ImageError, RewardError
 from intercode.interpreters.python_grader import OPEN, TEST
 from intercode.interpreters.python_peer import ANSWER, ASK
 from intercode.interpreters.python_start import GRADER, SUBJECT, PythonProcess, start
@@ -42,6 +42,17 @@ class Result:
 
 class _Failure(Exception):  # noqa: N818 - not an error of ours
     """The processes cannot go on, for a reason of the submission's."""
+
+
+@contextmanager
+def _by(module: str) -> Iterator[None]:
+    """For its duration, what ends the sandbox of the tests is not what was submitted."""
+    try:
+        yield
+    except CausedInsideError as error:
+        if module == SUBJECT:
+            raise
+        raise RewardError(f"the tests have ended their own sandbox: {error}") from error
 
 
 class Trial:
@@ -92,7 +103,9 @@ class Trial:
             tests: See `Plan.tests`.
 
         Raises:
-            SandboxError: A sandbox died.
+            RewardError: The tests have ended their own sandbox.
+            CausedInsideError: What was submitted has ended its own.
+            SandboxError: A sandbox was lost otherwise.
         """
         self._sandboxes[GRADER] = grader
         results: list[Result] = []
@@ -126,7 +139,8 @@ class Trial:
 
     def _start(self, module: str, sandbox: Sandbox) -> PythonProcess:
         try:
-            return start(sandbox, module, self._python)
+            with _by(module):
+                return start(sandbox, module, self._python)
         except ImageError as error:
             if module == SUBJECT:  # by the agent's doing: the image has it
                 raise _Failure(str(error)) from None
@@ -136,7 +150,8 @@ class Trial:
         """End the processes, and in these sandboxes everything else that was started."""
         processes, self._processes = self._processes, {}
         for module in modules:
-            self._sandboxes[module].kill()
+            with _by(module):
+                self._sandboxes[module].kill()
         for process in processes.values():
             process.close()
 

@@ -23,7 +23,6 @@ from typing import Any
 from intercode.databases.base import Result, Row, Session, Value
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
-from intercode.errors import OutputLimitError
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql_compare import Comparison, compare
 from intercode.rewards.sql_copies import copies, guessable
@@ -80,11 +79,7 @@ class SqlReward:
 
     def _changed(self, task: Task, gold: str, session: Session) -> Score:
         change = self._grader.change(task, gold, self._grader.databases.source(task))
-        try:
-            left = session.state()
-        except OutputLimitError as error:  # the agent's doing: gold's own state was read
-            return Score(0.0, {"tables": 0.0, "overlap": 0.0}, {"reason": str(error)})
-        found = compare_states(change.before, change.after, left)
+        found = compare_states(change.before, change.after, session.state())
         value = 1.0 if found.equal else min(found.overlap, NOT_EXACT)
         detail = {"reason": found.reason} if found.reason else {}
         return Score(value, {"tables": found.tables, "overlap": found.overlap}, detail)

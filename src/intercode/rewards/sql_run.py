@@ -7,8 +7,8 @@ variables, the current database. The session is a grader's; what is written ther
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -16,7 +16,7 @@ from intercode.databases.base import Engine, Outcome, Result, Role, Session, Tab
 from intercode.databases.source import Source
 from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
-from intercode.rewards.gold import GoldCache
+from intercode.rewards.gold import GoldCache, LateError, own_fault, patiently
 from intercode.rewards.sql_compare import Group, compare
 from intercode.rewards.sql_gold import Facts, read
 from intercode.rewards.sql_order import groups, with_keys
@@ -151,9 +151,12 @@ class Grader:
         return Answer(result, "" if result else "it gives no result set")
 
     def _gold(self, task: Task, gold: str, source: Source) -> GoldAnswer:
+        return patiently(lambda times: self._gold_once(task, gold, source, times))
+
+    def _gold_once(self, task: Task, gold: str, source: Source, times: int) -> GoldAnswer:
         facts = self.facts(task, gold)
-        with closing(self.databases.open(task, source, "grader")) as session:
-            result = _last_result(_execute(session, task, gold))
+        with self._session(task, source) as session:
+            result = _last_result(_execute(session, task, gold, times))
             if result is None:
                 raise RewardError(f"task {task.task_id!r}: gold gives no result set: {gold}")
             if not result.complete:
@@ -180,9 +183,13 @@ class Grader:
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
         before = self.cached("state", task, source, "", lambda: self._state(task, source))
-        with closing(self.databases.open(task, source, "grader")) as session:
-            _execute(session, task, gold)
-            after = _state_of(session, task)
+
+        def change(times: int) -> Mapping[str, Table]:
+            with self._session(task, source) as session:
+                _execute(session, task, gold, times)
+                return _state_of(session, task)
+
+        after = patiently(change)
         same = {name for name, table in after.items() if before.get(name) == table}
         if same == before.keys() == after.keys():
             raise RewardError(f"task {task.task_id!r}: gold changes nothing: {gold}")
@@ -190,8 +197,20 @@ class Grader:
         return GoldChange(before, {n: before[n] if n in same else t for n, t in after.items()})
 
     def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
-        with closing(self.databases.open(task, source, "grader")) as session:
-            return _state_of(session, task)
+        def state(_: int) -> Mapping[str, Table]:
+            with self._session(task, source) as session:
+                return _state_of(session, task)
+
+        return patiently(state)
+
+    @contextmanager
+    def _session(self, task: Task, source: Source) -> Iterator[Session]:
+        """A session for gold."""
+        with (
+            own_fault(task, "gold"),
+            closing(self.databases.open(task, source, "grader")) as session,
+        ):
+            yield session
 
 
 def golds(task: Task) -> tuple[str, ...]:
@@ -205,8 +224,11 @@ def golds(task: Task) -> tuple[str, ...]:
     return task.gold
 
 
-def _execute(session: Session, task: Task, gold: str) -> Outcome:
-    outcome = session.execute(gold, timeout=task.timeout, max_rows=MAX_ROWS)
+def _execute(session: Session, task: Task, gold: str, times: int) -> Outcome:
+    seconds = times * session.limits.seconds(task.timeout)
+    outcome = session.execute(gold, timeout=seconds, max_rows=MAX_ROWS)
+    if outcome.timed_out:
+        raise LateError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
     if outcome.failure is not None:
         raise RewardError(f"task {task.task_id!r}: gold failed: {outcome.failure.message}: {gold}")
     return outcome
@@ -216,9 +238,7 @@ def _state_of(session: Session, task: Task) -> Mapping[str, Table]:
     try:
         return session.state()
     except OutputLimitError as error:
-        raise RewardError(
-            f"task {task.task_id!r}: too much to grade a change in: {error}"
-        ) from error
+        raise LateError(f"task {task.task_id!r}: too much to grade a change in: {error}") from error
 
 
 def _last_result(outcome: Outcome) -> Result | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from intercode.errors import OutputLimitError, SandboxError
+from intercode.errors import OutputLimitError, SandboxTimeoutError
 from intercode.rewards.swe_plan import Plan
 from intercode.sandbox.base import MIB, Change, Completed, Sandbox
 
@@ -95,8 +95,8 @@ def _carry(agent: Sandbox, fresh: Sandbox, change: Change, taken: Taken) -> None
         if change.path.endswith(".py") and _SUSPECT.search(data) and len(taken.suspect) < _SHOWN:
             taken.suspect.append(change.path)
         fresh.write_file(change.path, data, change.mode & 0o777)
-    except OSError as error:  # unreadable, or where there is a folder that stays
-        if isinstance(error, SandboxError) and not isinstance(error, OutputLimitError):
+    except (OSError, OutputLimitError) as error:  # or where there is a folder that stays
+        if isinstance(error, SandboxTimeoutError):
             raise
         taken.leave(change.path)
 

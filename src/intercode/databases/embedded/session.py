@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from intercode.databases.embedded.worker import (
 from intercode.databases.source import Source
 from intercode.errors import (
     ActionError,
+    CausedInsideError,
     DatabaseError,
     OutputLimitError,
     SandboxClosedError,
@@ -136,7 +137,9 @@ class EmbeddedSession:
             if self._stale:
                 self._restart()
             if not self._worker.alive:
-                raise DatabaseError(f"the database was lost: {self._worker.obituary()}")
+                said = f"the database was lost: {self._worker.obituary()}"
+                self._asked_of(self._worker.sandbox.processes)  # if it has ended, too
+                raise DatabaseError(said)
             self._busy = True
         try:
             yield self._worker
@@ -162,12 +165,23 @@ class EmbeddedSession:
 
     def _restart(self) -> None:
         self._stale = True
+        self._asked_of(self._worker.restart)
+        self._asked_of(lambda: self._open(resume=True))
+        self._stale = False
+
+    def _asked_of(self, request: Callable[[], object]) -> None:
+        """Ask something of the sandbox. That it is lost is a loss of the database.
+
+        Raises:
+            CausedInsideError: By what ran in it.
+            DatabaseError: Otherwise.
+        """
         try:
-            self._worker.restart()
-            self._open(resume=True)
+            request()
+        except CausedInsideError:
+            raise
         except SandboxError as error:
             raise DatabaseError(f"the database was lost: {error}") from error
-        self._stale = False
 
     # -- its end ---------------------------------------------------------------------------------
 

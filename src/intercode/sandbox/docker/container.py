@@ -15,10 +15,10 @@ import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
 from intercode.sandbox.base import MIB, Limits
@@ -26,6 +26,7 @@ from intercode.sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThe
 from intercode.sandbox.docker.home import Home
 from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.docker.runtime import LOADER, PYTHON
+from intercode.sandbox.fault import Evidence
 from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.client import ProcessOne
@@ -33,11 +34,17 @@ from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.launch import IPC_LIMITS, MASKED
 from intercode.sandbox.ownership import disown_in_forks
 
+if TYPE_CHECKING:
+    from docker import APIClient
+
 INSIDE = "/dev/.intercode"
 """Where our things are in a container: in memory, so that its own files are as the image's."""
 _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.25
 _HEARD_SECONDS = 2.0
+_ENDED_SECONDS = 10
+_EVENTS_SECONDS = 24 * 3600
+_SIGNALLED = 128
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
 """Those of process 1. It hands on none but what `Limits.capabilities` names."""
 _OVERHEAD = 96 * MIB
@@ -130,7 +137,24 @@ class Container:
 
     def root(self) -> int:
         """A descriptor of its root, the caller's to close."""
+        # The kernel does not let it be sent while programs of any container have too many on
+        # their way: all of them count for one user.
+        with suppress(OSError):  # an ordinary user may not look there
+            if self.process is not None:
+                path = f"/proc/{self.process.pid}/root"
+                return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return self.ask({"op": "root"})[1][0]
+
+    def evidence(self, mute: bool) -> Evidence:
+        """What the engine knows of its end, or if it is `mute`, of its not answering."""
+        try:
+            with self.engine.errors("looking at a container") as api:
+                if mute:
+                    state = api.inspect_container(self.id)["State"]
+                    return Evidence(True, struck=state["Paused"], running=state["Running"])
+                return _end_of(api, self.id)
+        except SandboxError:
+            return Evidence(keeper=False)
 
     def close(self) -> None:
         """End it: when this returns, all that ran in it has ended. Idempotent.
@@ -193,6 +217,33 @@ def start(engine: Engine, home: Home, key: Key) -> Container:
         raise
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def _end_of(api: APIClient, identity: str) -> Evidence:
+    """How a container has ended, by the engine's events: it is removed at its end."""
+    now = time.time()
+    seen: set[str] = set()
+    code: int | None = None
+    with closing(
+        api.events(
+            since=int(now - _EVENTS_SECONDS),
+            until=int(now + _ENDED_SECONDS),
+            filters={"container": identity, "event": ["die", "kill", "oom"]},
+            decode=True,
+        )
+    ) as events:
+        for event in events:
+            seen.add(event["Action"])
+            if event["Action"] == "die":
+                code = int(event["Actor"]["Attributes"]["exitCode"])
+                break
+    return Evidence(
+        keeper=True,
+        struck="kill" in seen,
+        # The engine counts as a shell does.
+        exit_code=code if code is None or code <= _SIGNALLED else _SIGNALLED - code,
+        starved="oom" in seen,
+    )
 
 
 def _bind(listener: socket.socket, place: Path) -> None:

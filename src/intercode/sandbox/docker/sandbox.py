@@ -11,6 +11,7 @@ from intercode.sandbox.base import Change, Limits
 from intercode.sandbox.docker.container import Container
 from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.docker.snapshot import DockerSnapshot, Saved
+from intercode.sandbox.fault import Evidence
 from intercode.sandbox.images import Image
 from intercode.sandbox.native.sandbox import NativeSandbox
 
@@ -68,14 +69,17 @@ class DockerSandbox(NativeSandbox):
 
     def _compared(self, request: dict[str, Any], saved: Saved | None, *fds: int) -> dict[str, Any]:
         """A request that needs the root of a pristine container to compare with."""
-        if self._dead:
-            self._request({"op": "processes"})  # which says so
+        if self._end is not None:
+            raise self._ended()
         root = self.origin.pristine(saved).root()
         try:
             reply, _ = self._request(request, [root, *fds], seconds=2 * _FILES_SECONDS)
         finally:
             os.close(root)
         return reply
+
+    def _known(self, mute: bool) -> Evidence:
+        return self.container.evidence(mute)
 
     def close(self) -> None:
         """End everything in it and free it. When this returns, all that ran has ended."""

@@ -155,6 +155,22 @@ class Cgroups:
             if "pids" in part.controllers:
                 _write(f"{folder}/pids.max", str(processes))
 
+    def oom_kills(self, name: str) -> int:
+        """How many processes the kernel has killed in a sandbox for want of memory.
+
+        Where no cgroup limits its memory: on the machine.
+        """
+        path = "/proc/vmstat"
+        for part in self.parts:
+            if "memory" in part.controllers:
+                path = f"{part.folder}/{name}/{_OOM[part.version]}"
+        with contextlib.suppress(OSError):
+            for line in _read(path).splitlines():
+                word, _, count = line.partition(" ")
+                if word == "oom_kill":
+                    return int(count)
+        return 0
+
     def remove(self, name: str) -> bool:
         """Remove a sandbox's cgroups; False while a process is still leaving one."""
         try:
@@ -181,6 +197,7 @@ class Cgroups:
                     _write(f"{part.folder}/{name}", str(min(most, one * max(1, self.sandboxes))))
 
 
+_OOM = {1: "memory.oom_control", 2: "memory.events"}
 _V1_MEMORY = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
 
 

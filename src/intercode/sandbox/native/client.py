@@ -12,18 +12,21 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
+from intercode.sandbox.fault import Evidence
 from intercode.sandbox.native import cgroup, lease, wire
 from intercode.sandbox.ownership import disown_in_forks
 
 _START_SECONDS = 30.0
 _END_SECONDS = 120.0
+_EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
 # The packages' own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
@@ -117,7 +120,8 @@ class Spawner:
                 if "failed" in reply:
                     raise unavailable(reply)
                 # The spawner says who it will be; where that has died, there comes another.
-                process = ProcessOne(fds[0]) if fds else process
+                if fds:
+                    process = ProcessOne(fds[0], partial(self.evidence, reply["name"]))
             if process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except (EOFError, OSError) as error:
@@ -127,6 +131,18 @@ class Spawner:
             ours.close()
             raise
         return ours, process
+
+    def evidence(self, name: str) -> Evidence:
+        """What is known of the end of a sandbox, by the name that the spawner gave it."""
+        ours, theirs = wire.pair()
+        ours.settimeout(_EVIDENCE_SECONDS)
+        with ours:
+            try:
+                with theirs:
+                    wire.send(self.socket, {"end_of": name}, [theirs.fileno()])
+                return Evidence(keeper=True, **wire.receive(ours)[0])
+            except (EOFError, OSError):
+                return Evidence(keeper=False)
 
     def forget(self, layer: Path) -> None:
         """Have it unmount a layer that is about to be deleted."""
@@ -158,10 +174,14 @@ class ProcessOne:
 
     Args:
         fd: A descriptor of it, which is this object's from now on.
+        evidence: Tells what is known outside of its end, or of its not answering.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(
+        self, fd: int, evidence: Callable[[], Evidence] = lambda: Evidence(keeper=False)
+    ) -> None:
         self._file = FileIO(fd)
+        self.evidence = evidence
         self._lock = threading.Lock()
 
     def kill(self) -> None:
@@ -171,6 +191,23 @@ class ProcessOne:
                 # Without the right to, its socket's end will have to do.
                 with suppress(ProcessLookupError, PermissionError):
                     signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """As the machine sees it; -1: it has ended."""
+        with self._lock:
+            told = "" if self._file.closed else _read(f"/proc/self/fdinfo/{self._file.fileno()}")
+        return int(told.partition("Pid:")[2].split()[0]) if told else -1
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped from outside: nothing in its sandbox can stop it."""
+        return _read(f"/proc/{self.pid}/stat").rpartition(")")[2].lstrip()[:1] in ("T", "t")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it and all that runs in the sandbox has ended; whether it has."""
+        with self._lock:
+            return self._file.closed or self._has_ended(seconds)
 
     def end(self, seconds: float = _END_SECONDS) -> None:
         """Kill it, and wait until it and all that runs in the sandbox has ended. Idempotent.
@@ -182,12 +219,15 @@ class ProcessOne:
         with self._lock:
             if self._file.closed:
                 return
-            poll = select.poll()
-            poll.register(self._file, select.POLLIN)
-            # The kernel tells of the end of a namespace's first process when it was the last.
-            if not poll.poll(seconds * 1000):
+            if not self._has_ended(seconds):
                 raise SandboxTimeoutError(f"a sandbox did not end within {seconds:.0f} s")
             self._file.close()
+
+    def _has_ended(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        # The kernel tells of the end of a namespace's first process when it was the last.
+        return bool(poll.poll(seconds * 1000))
 
     def disown(self) -> None:
         """See `ownership.Owned`."""

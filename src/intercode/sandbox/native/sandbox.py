@@ -13,13 +13,16 @@ from typing import Any
 
 from intercode.errors import (
     ActionError,
+    CausedInsideError,
     OutputLimitError,
     SandboxClosedError,
+    SandboxEndedError,
     SandboxError,
     SandboxTimeoutError,
     UsageError,
 )
 from intercode.sandbox.base import MIB, Change, Completed, Limits, Seen
+from intercode.sandbox.fault import Evidence, caused_inside
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import channels as ch
 from intercode.sandbox.native import wire
@@ -30,6 +33,7 @@ from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
 from intercode.sandbox.ownership import disown_in_forks
 
 _ANSWER_SECONDS = 30.0
+_ENDED_SECONDS = 10.0
 _FILES_SECONDS = 60.0
 _HIGHEST_CHANNEL = 240
 _MODES = 0o7777
@@ -38,7 +42,10 @@ _OF_FILES = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EINVAL, errno.ENXIO, errno.EBUSY, errno.ETXTBSY, errno.ENOTEMPTY, errno.EPIPE),
 }
-"""Errors of a path or a descriptor that the caller gave. Any other is the sandbox's own."""
+"""Errors of a path or a descriptor that the caller gave."""
+_OF_MACHINE = {errno.ENFILE, errno.EIO, errno.ETOOMANYREFS}
+"""Errors of the machine's, or of what its sandboxes share. Any other is for want of something that
+the sandbox's programs have."""
 
 
 class NativeSandbox:
@@ -64,7 +71,8 @@ class NativeSandbox:
         self._on_close = closed
         self._forget = forget
         self._lock = threading.Lock()
-        self._dead = False
+        self._end: SandboxError | None = None
+        """Why nothing can be asked of it any more."""
         control.settimeout(_ANSWER_SECONDS)
         disown_in_forks(self)
 
@@ -96,9 +104,9 @@ class NativeSandbox:
             done = run_to_end(process, seconds, limit, lambda: self._kill_started(process.pid))
         finally:
             process.close()
-        if process.lost or self._dead:
+        if process.lost or self._end is not None:
             # It says nothing of the program: who took it for a failure would give a reward of 0.
-            raise SandboxClosedError("the sandbox died while a program ran in it, or was closed")
+            raise self._ended(SandboxClosedError("the sandbox died while a program ran in it"))
         return done
 
     def popen(
@@ -201,7 +209,7 @@ class NativeSandbox:
         self._request({"op": "kill_started", "pid": pid})
 
     def _signal(self, pid: int, number: int) -> None:
-        if not self._dead:
+        if self._end is None:
             self._request({"op": "signal", "pid": pid, "number": number})
 
     # -- files -----------------------------------------------------------------------------------
@@ -252,7 +260,7 @@ class NativeSandbox:
             try:
                 return look()
             finally:
-                if not self._dead:
+                if self._end is None:
                     self._request({"op": "go_on"})
 
         return self._until_still(stopped)
@@ -277,36 +285,62 @@ class NativeSandbox:
         self, message: dict[str, Any], fds: Sequence[int] = (), seconds: float = _ANSWER_SECONDS
     ) -> tuple[dict[str, Any], list[int]]:
         with self._lock:
-            if self._dead:
-                raise SandboxClosedError("the sandbox is closed")
+            if self._end is not None:
+                raise self._ended()
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
             answered = False
             try:
                 wire.send(self._control, message, fds)
                 reply, received = wire.receive(self._control)
-                answered = "failed" not in reply
+                if "failed" in reply:
+                    raise OSError(reply["failed"])
                 if seconds != _ANSWER_SECONDS:
                     self._control.settimeout(_ANSWER_SECONDS)
+                answered = True
             except TimeoutError as error:
-                raise SandboxTimeoutError(
-                    f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
-                ) from error
+                said = f"the sandbox did not answer {message['op']!r} within {seconds:.0f} s"
+                raise self._ended(SandboxTimeoutError(said)) from error
             except (EOFError, OSError) as error:
-                raise SandboxClosedError(f"the sandbox died: {error}") from error
+                raise self._ended(SandboxClosedError(f"the sandbox died: {error}")) from error
             finally:
-                if not answered:
+                if not answered and self._end is None:
                     # Also after Ctrl-C: the next question must not get this one's answer.
-                    self._dead = True
-        if not answered:
-            raise SandboxClosedError(f"the sandbox died: {reply['failed']}")
+                    self._end = SandboxClosedError("the sandbox's last answer was not awaited")
         if "errno" in reply:
             raise _error(reply)
         return reply, received
 
+    def _ended(self, met: SandboxError | None = None) -> SandboxError:
+        """The error of every request from its end on, which says whose fault that was.
+
+        Args:
+            met: What this request has met, if it is the first.
+        """
+        if self._end is None and met is not None:
+            mute = isinstance(met, SandboxTimeoutError)
+            inside = caused_inside(self._evidence(mute))
+            if self._end is None:  # else it was closed meanwhile, which is why
+                self._end = SandboxEndedError(f"{met}, by what ran in it") if inside else met
+        assert self._end is not None
+        return type(self._end)(*self._end.args)
+
+    def _evidence(self, mute: bool) -> Evidence:
+        """What is known outside of its end, or if it is `mute`, of its not answering."""
+        if (process := self._process) is not None:
+            if mute and process.stopped:
+                return Evidence(keeper=True, struck=True)
+            if not mute and not process.wait(_ENDED_SECONDS):
+                return Evidence(keeper=False)  # it runs, and only its socket was lost
+        return self._known(mute)
+
+    def _known(self, mute: bool) -> Evidence:
+        """What its keeper knows."""
+        return Evidence(keeper=False) if self._process is None else self._process.evidence()
+
     def kill_all(self) -> None:
         """Begin to end it: `close` will have less to wait for."""
-        self._dead = True
+        self._end = self._end or SandboxClosedError("the sandbox is closed")
         if self._process is not None:
             self._process.kill()
 
@@ -325,7 +359,7 @@ class NativeSandbox:
 
     def disown(self) -> None:
         """See `ownership.Owned`."""
-        self._dead = True
+        self._end = SandboxClosedError("the sandbox belongs to another process")
         self._lock = threading.Lock()
         self._control.close()
         if self._process is not None:
@@ -341,7 +375,7 @@ def _descriptors() -> Iterator[None]:
         raise SandboxError(f"no descriptors are left for a program's streams: {error}") from error
 
 
-class _RestlessError(SandboxTimeoutError):
+class _RestlessError(CausedInsideError):
     """See `inside.RestlessError`."""
 
 
@@ -362,19 +396,19 @@ class _NoSuchProgramError(FileNotFoundError):
 
 def _error(reply: dict[str, Any]) -> Exception:
     if reply["errno"] == 0:
-        kind = LookupError if reply.get("kind") == "LookupError" else SandboxError
+        kind = LookupError if reply.get("kind") == "LookupError" else CausedInsideError
         return kind(reply["error"])
     number, said = reply["errno"], reply["error"]
     if reply.get("kind") == "RestlessError":
         return _RestlessError(said)
-    if number == errno.ETIMEDOUT:
-        return SandboxTimeoutError(said)
-    if number == errno.EOVERFLOW:
+    if number in (errno.ETIMEDOUT, errno.EOVERFLOW):
         return OutputLimitError(said)
     if reply.get("kind") == "ExecError":
         return _ExecError(number, said)
-    if number not in _OF_FILES:
+    if number in _OF_MACHINE:
         return SandboxError(f"the sandbox failed: {said}")
+    if number not in _OF_FILES:
+        return CausedInsideError(f"the sandbox failed: {said}")
     return OSError(number, said, reply["path"] or None)
 
 

@@ -24,6 +24,7 @@ from intercode.sandbox.native.syscalls import hide_arguments
 
 _QUIET_MS = 5
 """How long nobody has asked for anything, before something is done that nobody has asked for."""
+_ENDS_KEPT = 4096
 
 
 class Spawner:
@@ -52,6 +53,10 @@ class Spawner:
         self.identities: dict[int, Identity] = {}
         """Those of the children that have been told what to be."""
         self.leaving: list[str] = []
+        self.oom_kills: dict[str, int] = {}
+        """What `Cgroups.oom_kills` said when a child was forked, by its cgroup's name."""
+        self.ends: dict[str, dict[str, Any]] = {}
+        """How the children of late have ended, as `fault.Evidence`."""
         self.count = 0
         root = layers.prepare_namespaces()
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
@@ -104,10 +109,18 @@ class Spawner:
             return True
         with socket.socket(fileno=fds[0]) as control:
             try:
-                self.start(spec, control)
+                if "end_of" in spec:
+                    wire.send(control, self.evidence(spec["end_of"]))
+                else:
+                    self.start(spec, control)
             except OSError as error:
                 report(control, error)
         return True
+
+    def evidence(self, name: str) -> dict[str, Any]:
+        """What is known of a sandbox that does not answer, as `fault.Evidence`."""
+        self.reap()
+        return {"running": True} if name in self.live.values() else self.ends.get(name, {})
 
     def facts(self) -> dict[str, Any]:
         """What the run's record and `doctor` want to know."""
@@ -124,7 +137,7 @@ class Spawner:
         if self.hand_over(spec, control):
             return
         child = self.take_child(spec["network"])
-        introduce(child, control)
+        self.introduce(child, control)
         self.instruct(child, spec, [control.fileno()])
 
     def instruct(self, child: Child, spec: dict[str, Any], fds: list[int]) -> None:
@@ -153,7 +166,7 @@ class Spawner:
             return False
         self.ready = None
         with ready.link:
-            introduce(ready, control)
+            self.introduce(ready, control)
             try:
                 wire.send(ready.link, {}, [control.fileno()])
             except OSError:  # it has died
@@ -207,7 +220,16 @@ class Spawner:
             self.cgroups.remove(name)
             raise
         self.live[child.pid] = name
+        self.oom_kills[name] = self.cgroups.oom_kills(name)
         return child
+
+    def introduce(self, child: Child, control: socket.socket) -> None:
+        """Give the caller a descriptor of the process that is its sandbox's process 1."""
+        process = os.pidfd_open(child.pid)
+        try:
+            wire.send(control, {"name": self.live[child.pid]}, [process])
+        finally:
+            os.close(process)
 
     def forget(self) -> None:
         """In a child: know no more of the host's paths. A worker's code can look at all objects."""
@@ -232,10 +254,12 @@ class Spawner:
     def reap(self) -> None:
         """Collect ended sandboxes and remove their cgroups."""
         with suppress(ChildProcessError):
-            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
                 name = self.live.pop(pid, None)
                 if name is not None:
                     self.leaving.append(name)
+                    self.keep_end(name, os.waitstatus_to_exitcode(status))
                 if pid in self.identities:
                     # Process 1 is the last to end of all that had these ids.
                     self.pool.give_back(self.identities.pop(pid))
@@ -244,6 +268,13 @@ class Spawner:
                 if self.ready is not None and self.ready.pid == pid:
                     self.drop_ready()
         self.leaving = [name for name in self.leaving if not self.cgroups.remove(name)]
+
+    def keep_end(self, name: str, exit_code: int) -> None:
+        """Remember how a child has ended, while its cgroup can still tell."""
+        starved = self.cgroups.oom_kills(name) > self.oom_kills.pop(name)
+        self.ends[name] = {"exit_code": exit_code, "starved": starved}
+        if len(self.ends) > _ENDS_KEPT:
+            del self.ends[next(iter(self.ends))]
 
     def close(self) -> None:
         """End every sandbox and leave nothing."""
@@ -254,15 +285,6 @@ class Spawner:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
         self.cgroups.close()
-
-
-def introduce(child: Child, control: socket.socket) -> None:
-    """Give the caller a descriptor of the process that is its sandbox's process 1."""
-    process = os.pidfd_open(child.pid)
-    try:
-        wire.send(control, {}, [process])
-    finally:
-        os.close(process)
 
 
 def main(caller_fd: int, owner: int, name: str) -> None:
