@@ -97,7 +97,7 @@ def one_episodes_exceptions() -> bool:
 
 
 def late_gold() -> bool:
-    task = Task("t", "?", gold=("sleep 1",), timeout=0.5)
+    task = Task("t", "?", gold=("sleep 1",), timeout=0.5)  # allow limit: it is late
     try:
         return _score(BashEnv(Dataset([task])), "true") == 1.0
     except RewardError:

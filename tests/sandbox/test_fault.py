@@ -81,7 +81,7 @@ def test_killed_for_want_of_memory(start: Start, provider: Provider) -> None:
         pytest.skip("without a cgroup nobody counts")
     sandbox = start(memory=64 << 20, disk=16 << 20)
     peer = start(memory=64 << 20, disk=16 << 20)
-    assert sandbox.exec(STARVE, timeout=60).exit_code == 128 + signal.SIGKILL
+    assert sandbox.exec(STARVE, timeout=PATIENCE).exit_code == 128 + signal.SIGKILL
     # The kernel prefers the programs, always: we stand in for it.
     os.kill(process_1(sandbox), signal.SIGKILL)
     assert isinstance(why(sandbox), SandboxEndedError)
@@ -91,7 +91,7 @@ def test_killed_for_want_of_memory(start: Start, provider: Provider) -> None:
 
 def test_stopped_from_outside(sandbox: Sandbox) -> None:
     assert isinstance(sandbox, NativeSandbox)
-    sandbox._control.settimeout(0.1)
+    sandbox._control.settimeout(0.1)  # allow limit: it stands still
     pid = process_1(sandbox)
     os.kill(pid, signal.SIGSTOP)
     assert eventually(lambda: ") T" in Path(f"/proc/{pid}/stat").read_text())
@@ -103,7 +103,7 @@ def test_it_runs_and_does_not_answer(sandbox: Sandbox, monkeypatch: pytest.Monke
     assert isinstance(sandbox, NativeSandbox)
     sandbox.exec(["bash", "-c", "touch /tmp/{1..20000}"])
     for module in (native_sandbox, docker_sandbox):
-        monkeypatch.setattr(module, "_FILES_SECONDS", 1e-4)
+        monkeypatch.setattr(module, "_FILES_SECONDS", 1e-4)  # allow limit: there is too much
     with pytest.raises((OutputLimitError, SandboxEndedError)):
         sandbox.changes()
 
