@@ -18,6 +18,9 @@ from intercode.errors import TaskError, TaskNotFoundError
 LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
 
+SHOWN = ("db_tables",)
+"""What of a task's `metadata` its agent may know."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -88,6 +91,11 @@ class Task:
         if twice := sorted(set(metadata) & set(unknown)):
             raise TaskError(f"field {twice[0]!r} is given twice: beside and within 'metadata'")
         return cls(**given, metadata={**metadata, **unknown})
+
+    def shown(self) -> Task:
+        """What an agent may know of it: nothing that solves it, or says how it is scored."""
+        told = {name: self.metadata[name] for name in SHOWN if name in self.metadata}
+        return Task(self.task_id, self.query, db=self.db, tags=self.tags, metadata=told)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, without the fields that hold nothing; `from_dict` gives it back."""

@@ -22,6 +22,8 @@ from pathlib import Path
 UP = Path(__file__).parent / "up"
 
 class Agent:
+    needs_gold = True
+
     def __init__(self, task):
         self.task = task
 

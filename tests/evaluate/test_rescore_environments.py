@@ -59,6 +59,9 @@ def sometimes_wrong(task: Task) -> Scripted:
     return Scripted(chance.choice(ways))
 
 
+sometimes_wrong.needs_gold = True  # type: ignore[attr-defined]
+
+
 @pytest.fixture(scope="module")
 def sql_run(tmp_path_factory: pytest.TempPathFactory, tasks: Dataset, suite: Path) -> Path:
     folder = tmp_path_factory.mktemp("sql") / "run"
@@ -112,7 +115,8 @@ def test_ctf_needs_no_sandbox_python_and_the_paper_do(tmp_path: Path) -> None:
 
     def guesses(task: Task) -> Scripted:
         right = task.task_id == some[0]
-        return Scripted(["ls", "submit wrong", f"submit {task.gold[0] if right else 'no'}"])
+        flag = flags.by_id(task.task_id).gold[0]
+        return Scripted(["ls", "submit wrong", f"submit {flag if right else 'no'}"])
 
     make: Make = lambda: intercode.make("ctf", data=flags)  # noqa: E731
     evaluate(flags, guesses, make, tasks=some, out=tmp_path / "ctf", settings={"env": "ctf"})

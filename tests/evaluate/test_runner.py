@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from intercode.agents import registry
+from intercode.agents.scripted import ScriptedAgent
 from intercode.episode import Episode
 from intercode.errors import (
     RecordError,
@@ -24,6 +25,8 @@ from intercode.errors import (
 from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.log import RunLog
 from intercode.evaluate.loop import episode_seed
+from intercode.evaluate.report_runs import read_runs
+from intercode.task import Dataset, Task
 
 from .fakes import Factory, FakeEnv, dataset
 
@@ -359,3 +362,55 @@ def test_replay_does_what_was_recorded(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_what_episodes_hold(tmp_path: Path) -> None:
     result = evaluate(TASKS, "oracle", Factory(TASKS), out=tmp_path / "run")
     assert result.kept == []
+
+
+SECRET = Task(
+    "t",
+    "Do it.",
+    ("secret",),
+    setup="secret",
+    verification="secret",
+    files={"secret": "secret"},
+    tests=("assert 'secret'",),
+    tags=("easy",),
+    metadata={"solution": "secret", "db_tables": {"t": ["a"]}},
+)
+
+
+class Looking:
+    """Keeps what its agents are shown."""
+
+    def __init__(self, needs_gold: bool) -> None:
+        self.needs_gold = needs_gold
+        self.seen: list[object] = []
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        self.seen += tasks
+
+    def within(self, env: object, task: Task) -> Any:
+        self.seen += [env, task]
+        return ScriptedAgent()
+
+    def __call__(self, task: Task) -> Any:
+        raise NotImplementedError
+
+
+def test_an_agent_is_shown_no_gold_unless_it_says_that_it_needs_it(tmp_path: Path) -> None:
+    """Attack C2: an agent of a reader's own solved every task by the gold that it was handed."""
+    tasks = Dataset([SECRET])
+    for asks in (False, True):
+        looking = Looking(asks)
+        evaluate(tasks, looking, Factory(tasks), out=tmp_path / str(asks))
+        assert ("secret" in repr([vars_of(seen) for seen in looking.seen])) is asks
+        task = looking.seen[-1]
+        assert isinstance(task, Task) and (task.query, task.tags) == ("Do it.", ("easy",))
+        assert task.metadata["db_tables"] == {"t": ["a"]}
+        manifest = json.loads((tmp_path / str(asks) / "run.json").read_text())
+        assert manifest["needs_gold"] is asks
+        [run] = read_runs([tmp_path / str(asks)])
+        assert run.label.endswith(", shown gold") is asks
+
+
+def vars_of(seen: object) -> object:
+    """All that an object holds, as an agent could look it up."""
+    return [getattr(seen, name) for name in dir(seen) if not name.startswith("__")]

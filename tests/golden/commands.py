@@ -123,6 +123,8 @@ import os, signal
 from pathlib import Path
 
 class Agent:
+    needs_gold = True
+
     def __init__(self, task):
         self.task = task
 

@@ -51,6 +51,8 @@ class Agent:
         return [*self.actions, "submit"][len(history)]
 
 class Agents:
+    needs_gold = True
+
     def __call__(self, task):
         raise NotImplementedError
 

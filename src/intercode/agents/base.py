@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from intercode.episode import Turn
+from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError
 
 if TYPE_CHECKING:
     from intercode.task import Task
+
+
+LANGUAGES: Mapping[str, str] = {
+    "bash": "bash",
+    "ctf": "bash",
+    "python": "python",
+    "sql": "sql",
+    "swe": "bash",
+}
+"""Environment → the language of its actions."""
 
 
 class AgentError(InterCodeError, RuntimeError):
@@ -81,7 +92,63 @@ class CallsModel(Protocol):
 
 @runtime_checkable
 class KnowsEnvironment(Protocol):
-    """What a factory may have besides: a look at the environment, as only the oracle needs it."""
+    """What a factory may have besides: a look at the environment."""
 
     def within(self, env: object, task: Task) -> Agent:
-        """The agent of one episode in this environment."""
+        """The agent of one episode in this environment.
+
+        Args:
+            env: A `Surroundings`; the environment itself for a factory that `sees_gold`.
+            task: What is asked.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an agent may know of its environment."""
+
+    name: str
+    """Its kind, as ``bash``; empty where it is none of ours."""
+    language: str
+    """What actions are written in."""
+    prompt: str
+    """What stands before an action where people read it."""
+    max_turns: int
+    reward_every_turn: bool
+    episode: Episode
+    """The one that begins: its seed and epoch, its task's id and query."""
+
+    @classmethod
+    def of(cls, env: Any) -> Surroundings:
+        """Those of an environment, or of anything that looks like one."""
+        return cls(
+            name=kind_of(env),
+            language=str(getattr(env, "language", "bash")),
+            prompt=str(getattr(env, "prompt", "$ ")),
+            max_turns=int(getattr(env, "max_turns", 10)),
+            reward_every_turn=bool(getattr(env, "reward_every_turn", False)),
+            episode=env.episode,
+        )
+
+
+def kind_of(env: object) -> str:
+    """Which of our environments this is, or is made from; empty if it is none of them."""
+    for kind in type(env).__mro__:
+        if (name := vars(kind).get("name")) in LANGUAGES:
+            return str(name)
+    return str(name) if (name := getattr(env, "name", "")) in LANGUAGES else ""
+
+
+def sees_gold(factory: object) -> bool:
+    """Whether a factory says, by ``needs_gold = True``, that its agents are shown all of a task.
+
+    Others get `Task.shown`. A run's record says which it was.
+    """
+    return getattr(factory, "needs_gold", False) is True
+
+
+def make(factory: AgentFactory, env: Any, task: Task) -> Agent:
+    """The agent of an episode that has begun, shown no more than its factory asks for."""
+    if not sees_gold(factory):
+        env, task = Surroundings.of(env), task.shown()
+    return factory.within(env, task) if isinstance(factory, KnowsEnvironment) else factory(task)

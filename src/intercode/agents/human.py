@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from intercode.agents.scene import LANGUAGES, kind_of
+from intercode.agents.base import LANGUAGES, kind_of
 from intercode.agents.terminal import Terminal, continues
 from intercode.episode import Turn, decode
 from intercode.errors import UsageError

@@ -6,19 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from intercode.agents.base import LANGUAGES, kind_of
 from intercode.errors import UsageError
 
 if TYPE_CHECKING:
     from intercode.task import Task
 
-LANGUAGES: Mapping[str, str] = {
-    "bash": "bash",
-    "ctf": "bash",
-    "python": "python",
-    "sql": "sql",
-    "swe": "bash",
-}
-"""Environment → the language of its actions."""
 SETTINGS: Mapping[str, str] = {"bash": "Bash on Linux", "python": "Python 3", "sql": "SQL"}
 """Language → what a prompt calls its setting."""
 
@@ -64,14 +57,6 @@ class Scene:
         """For a template."""
         names = ("env", "language", "setting", "query", "max_turns", "schema")
         return {name: getattr(self, name) for name in names}
-
-
-def kind_of(env: object) -> str:
-    """Which of our environments this is, or is made from; empty if it is none of them."""
-    for kind in type(env).__mro__:
-        if (name := vars(kind).get("name")) in LANGUAGES:
-            return str(name)
-    return str(name) if (name := getattr(env, "name", "")) in LANGUAGES else ""
 
 
 def describe_tables(task: Task) -> str:

@@ -29,6 +29,8 @@ class ScriptedAgent:
 class Oracle:
     """Makes agents that run the first accepted gold and submit; without a gold they only submit."""
 
+    needs_gold = True
+
     def __call__(self, task: Task) -> ScriptedAgent:
         """The agent of one episode, for a gold that is an action."""
         return ScriptedAgent(task.gold[:1])

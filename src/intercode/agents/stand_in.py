@@ -60,6 +60,7 @@ class StandIn:
     """Makes the agents: a strategy's, with a model that is made anew for each episode."""
 
     name = TRY_AGAIN.name
+    needs_gold = True
 
     def facts(self) -> dict[str, Any]:
         """What identifies them, for a run's record."""

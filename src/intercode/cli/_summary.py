@@ -20,9 +20,10 @@ SHOWN_ERRORS = 5
 def facts(manifest: Mapping[str, Any]) -> str:
     """One line that says what was run."""
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
+    shown = ", shown gold" if manifest.get("needs_gold") else ""
     parts = [
         str(env.get("env", "")),
-        f"agent {manifest.get('agent', {}).get('name')}",
+        f"agent {manifest.get('agent', {}).get('name')}{shown}",
         f"{dataset.get('name')} ({dataset.get('tasks')} tasks, {str(dataset.get('digest'))[:8]})",
         _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",

@@ -56,6 +56,8 @@ class Follows(Protocol):
 class Recorded:
     """Makes agents that act as it is recorded, in environments that follow the record."""
 
+    needs_gold = True  # it tells the environment itself what to follow
+
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
 

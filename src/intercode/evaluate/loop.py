@@ -13,8 +13,8 @@ from intercode.agents.base import (
     AgentFactory,
     CallsModel,
     HasMetadata,
-    KnowsEnvironment,
     LeavesOutWaiting,
+    make,
 )
 from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, ModelError, UsageError
@@ -86,7 +86,7 @@ def run_episode(
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
     try:
-        actor = agent.within(env, task) if isinstance(agent, KnowsEnvironment) else agent(task)
+        actor = make(agent, env, task)
     except UsageError:
         raise  # it would be the same for every task
     except Exception as error:

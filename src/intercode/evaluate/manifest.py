@@ -21,6 +21,7 @@ def describe(
     dataset: Mapping[str, Any],
     env: Mapping[str, Any],
     agent: Mapping[str, Any],
+    needs_gold: bool,
     seed: int,
     excluded: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -30,6 +31,7 @@ def describe(
         "dataset": dict(dataset),
         "env": dict(env),
         "agent": dict(agent),
+        "needs_gold": needs_gold,
         "seed": seed,
         "excluded": dict(excluded),
         "sessions": [],

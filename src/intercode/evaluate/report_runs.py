@@ -74,6 +74,7 @@ def read_runs(
 def _agent(manifest: dict[str, Any]) -> str:
     agent = manifest.get("agent", {})
     name, model = str(agent.get("name")), agent.get("language_model", {}).get("model")
+    name += ", shown gold" if manifest.get("needs_gold") else ""
     return f"{name} ({model})" if model else name
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents import registry
-from intercode.agents.base import AgentFactory, ChecksTasks, HasFacts
+from intercode.agents.base import AgentFactory, ChecksTasks, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import drift, manifest
@@ -146,7 +146,7 @@ def evaluate(
         name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     chosen = select(dataset, tasks, limit, exclude or {})
     if isinstance(factory, ChecksTasks):
-        factory.check(chosen)
+        factory.check([task if sees_gold(factory) else task.shown() for task in chosen])
     wanted = manifest.describe(
         dataset={
             "name": dataset.name,
@@ -161,6 +161,7 @@ def evaluate(
             "digest": registry.digest(name),
             **facts,
         },
+        needs_gold=sees_gold(factory),
         seed=seed,
         excluded=exclude or {},
     )

@@ -80,6 +80,8 @@ class Validation:
 class Prober:
     """Makes the agent of each trial."""
 
+    needs_gold = True
+
     def __call__(self, task: Task) -> Agent:
         """Gold's, where no environment is known."""
         return Oracle()(task)
