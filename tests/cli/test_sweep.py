@@ -14,6 +14,7 @@ import pytest
 from intercode.agents.recorded import read_episodes
 from intercode.cli.main import main
 from intercode.evaluate.log import read_manifest
+from intercode.evaluate.report_runs import read_runs
 from intercode.models.script import Line
 from intercode.models.scripted_server import ScriptedServer
 from waiting import eventually
@@ -61,6 +62,22 @@ def models(server: ScriptedServer, *names: str) -> list[str]:
 
 def used(server: ScriptedServer) -> int:
     return sum(exchange.usage.total for exchange in server.exchanges if exchange.usage)
+
+
+def test_all_agents_and_every_resume_find_the_same_flags() -> None:
+    """Attack C3: the flags come from a secret of the run, which is recorded."""
+    one = ["--task", "blanks", "--quiet"]
+    sweep = ["sweep", "ctf", "--agent", "oracle", "noop", "--out", "s", *one]
+    assert main(sweep) == 0
+    records = [read_manifest(Path("s", name)) for name in ("ctf-oracle", "ctf-noop")]
+    secrets = {record["sessions"][0]["options"]["secret"] for record in records}
+    assert len(secrets) == 1 and len(secrets.pop()) == 16
+    assert main([*sweep, "--epochs", "2"]) == 0
+    assert main(["run", "--locked", "s/ctf-oracle", "--out", "again", "--quiet"]) == 0
+    assert main(["resume", "s/ctf-oracle", "--epochs", "3", "--quiet"]) == 0
+    replay = ["run", "ctf", "--agent", "replay", "--recording", "s/ctf-oracle", "--task", "blanks"]
+    assert main([*replay, "--out", "replayed", "--quiet"]) == 0
+    assert read_runs([Path("replayed")])[0].outcomes[0].success
 
 
 def test_every_agent_with_every_model_everywhere(

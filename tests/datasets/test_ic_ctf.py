@@ -31,6 +31,9 @@ def release(root: Path, rows: Any = ROWS, *, assets: bool = True) -> Path:
         (files / "deep" / "raw.bin").write_bytes(b"\xff\0flag{a}\0\xfe")
         (files / "run").write_text("#!/bin/sh\necho ran\n")
         (files / "run").chmod(0o700)
+        for place in (files, files / "deep"):
+            (place / "solution").mkdir()
+            (place / "solution" / "README.md").write_text("The flag is flag{a}.\n")
     return root
 
 
@@ -41,6 +44,7 @@ def test_rows(tmp_path: Path) -> None:
         "source": "us",
         "directory": "/ctf/0",
         "assets": str(tmp_path / "data" / "ctf" / "task_assets" / "0"),
+        "assets_without": ["solution"],
     }
     assert second.tags == ("network",)
     assert second.setup is None  # it needs the network, and would fail in every reset
@@ -54,6 +58,14 @@ def test_the_folder_of_a_task_is_in_the_sandbox(tmp_path: Path) -> None:
     assert env.step("wc -c < deep/raw.bin")[0] == "11\n"
     assert env.place.changes() == []  # the files are the image's
     assert env.step("submit flag{a}")[1] == 1.0
+    env.close()
+
+
+def test_the_write_up_is_not(tmp_path: Path) -> None:
+    """Attack B2: nine of 78 puzzles were solved by a search through them."""
+    env = CtfEnv(ic_ctf.load(release(tmp_path)))
+    env.reset(options={"task_id": "0"})
+    assert env.step("ls; ls deep")[0] == "deep\nrun\nraw.bin\nsolution\n"
     env.close()
 
 

@@ -53,6 +53,15 @@ def test_another_seed_has_other_flags_and_other_surroundings(tasks: Dataset) -> 
         assert task.to_dict() != {**other.to_dict(), "gold": list(task.gold)}
 
 
+def test_another_secret_has_other_flags_in_the_same_surroundings() -> None:
+    """Attack C3: the flags of a seed are public, and a model may have learnt them."""
+    known, drawn, again = puzzles.load(0, ""), puzzles.load(0), puzzles.load(0)
+    assert drawn == again
+    for task, other in zip(known, drawn, strict=True):
+        assert not set(task.gold) & set(other.gold)
+        assert (task.query, list(task.files)) == (other.query, list(other.files))
+
+
 def test_solutions_do_not_know_the_flag(tasks: Dataset) -> None:
     for task in tasks:
         solution = "\n".join(task.metadata["solution"])
@@ -63,7 +72,7 @@ def test_solutions_do_not_know_the_flag(tasks: Dataset) -> None:
 def test_a_seed_gives_the_same_in_another_process_and_leaves_nothing(
     tasks: Dataset, tmp_path: Path
 ) -> None:
-    code = "from intercode.datasets.puzzles import load; print(load(0).digest)"
+    code = "from intercode.datasets.puzzles import load; print(load(0, 'x').digest)"
     source = Path(intercode.__file__).parents[1]
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -79,7 +88,7 @@ def test_a_seed_gives_the_same_in_another_process_and_leaves_nothing(
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == tasks.digest
+    assert done.stdout.strip() == puzzles.load(0, "x").digest
     assert not list(tmp_path.iterdir())
 
 

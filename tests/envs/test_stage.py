@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import intercode
+from conftest import PROVIDERS
 from intercode.envs.stage import SandboxStage
+from intercode.evaluate import evaluate
 from intercode.sandbox import Limits, get_provider
 from intercode.task import Task
 
@@ -41,3 +50,30 @@ def test_the_image_is_the_environment_s_the_task_s_or_the_host() -> None:
     assert SandboxStage(get_provider()).image(TASK) == "host"
     assert SandboxStage(get_provider()).image(own) == "debian:bookworm"
     assert SandboxStage(get_provider(), image="host").image(own) == "host"
+
+
+@pytest.fixture
+def below_usr() -> Iterator[Path]:
+    """A folder among the machine's programs, which every sandbox of the image ``host`` sees."""
+    with tempfile.TemporaryDirectory(prefix="ic-", dir="/usr/local/share") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may write below /usr")
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_what_tells_gold_is_hidden_where_programs_are(
+    below_usr: Path, provider: str, request: pytest.FixtureRequest
+) -> None:
+    """Attack C1: data below /usr was readable, gold and all."""
+    if provider == "docker":
+        request.getfixturevalue("engine")
+    data, seen = below_usr / "tasks.json", below_usr / "seen"
+    data.write_text(json.dumps([{"query": "?", "gold": "echo secret"}]))
+    seen.write_text("seen")
+    run = below_usr / "run"
+    with closing(intercode.make("bash", data=data, provider=provider)) as env:
+        evaluate(env.dataset, "noop", lambda: env, out=run)
+        env.reset()
+        found = env.step(f"cat {data}; ls -A {run}; cat {seen}")[0]
+    assert found == "seen"

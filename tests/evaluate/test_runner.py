@@ -26,6 +26,7 @@ from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.log import RunLog
 from intercode.evaluate.loop import episode_seed
 from intercode.evaluate.report_runs import read_runs
+from intercode.evaluate.report_tables import of_run
 from intercode.task import Dataset, Task
 
 from .fakes import Factory, FakeEnv, dataset
@@ -408,7 +409,7 @@ def test_an_agent_is_shown_no_gold_unless_it_says_that_it_needs_it(tmp_path: Pat
         manifest = json.loads((tmp_path / str(asks) / "run.json").read_text())
         assert manifest["needs_gold"] is asks
         [run] = read_runs([tmp_path / str(asks)])
-        assert run.label.endswith(", shown gold") is asks
+        assert ("Shown gold" in of_run(run)[0].note) is asks
 
 
 def vars_of(seen: object) -> object:

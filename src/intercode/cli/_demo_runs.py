@@ -39,13 +39,13 @@ class Stage:
     def __init__(self, env: str, out: Path, workers: int, limit: int | None) -> None:
         self._options = _options_of_run(env)
         self._lock = _locked.Lock(self._options)
+        self._out, self._workers, self._limit, self.env = out, workers, limit, env
+        self._options.secret = _environment.secret_of(*map(self.folder, AGENTS))
         everything = _environment.load_all(self._options, env)
         self._dataset = _environment.narrowed(self._options, env, everything)
         self._chosen = select(self._dataset, None, limit)
         self._setting = _environment.prepare(self._options, env, self._dataset, self._chosen)
         self._context = self._setting.context()
-        self._out, self._workers, self._limit = out, workers, limit
-        self.env = env
         self.tasks, self.all_tasks = len(self._chosen), len(everything)
 
     def folder(self, agent: str) -> Path:

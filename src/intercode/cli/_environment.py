@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import secrets
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -19,6 +20,7 @@ from intercode.databases import engine_name, shared_engine
 from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
+from intercode.evaluate.log import MANIFEST, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.tools import tool_versions
 from intercode.own_code import digest, is_reference
@@ -122,7 +124,22 @@ def load_all(args: argparse.Namespace, data: str) -> Dataset:
     Raises:
         TaskError: The data is malformed.
     """
-    return datasets.load_seeded(data, getattr(args, "seed", 0))
+    if datasets.takes_secret(data) and getattr(args, "secret", None) is None:
+        # What a run is locked to would have told it, but is from before there were secrets.
+        locked = "" if getattr(args, "locked", None) else None
+        before = secret_of(*(getattr(args, name, None) for name in ("out", "recording")))
+        known = [one for one in (locked, before) if one is not None]
+        args.secret = known[0] if known else secrets.token_hex(8)
+    return datasets.load_seeded(data, getattr(args, "seed", 0), getattr(args, "secret", None))
+
+
+def secret_of(*folders: Path | None) -> str | None:
+    """What the flags of the first of these runs were made from; None: none of them was begun."""
+    for folder in folders:
+        if folder is not None and (folder / MANIFEST).is_file():
+            session: dict[str, Any] = (read_manifest(folder).get("sessions") or [{}])[-1]
+            return str(session.get("options", {}).get("secret", ""))
+    return None
 
 
 def narrowed(args: argparse.Namespace, name: str, dataset: Dataset) -> Dataset:

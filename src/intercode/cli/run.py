@@ -91,6 +91,12 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
         help="of the run, and of the bundled puzzles (default: 0)",
     )
     parser.add_argument(
+        "--secret",
+        metavar="TEXT",
+        help="what the bundled puzzles' flags are made from (default: drawn for the run, and "
+        "recorded)",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/TIME-ENV-AGENT)"
     )
     add_how(parser)

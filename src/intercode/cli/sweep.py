@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from intercode.agents.base import ChecksTasks
-from intercode.cli import _agents, _summary, run
+from intercode.cli import _agents, _environment, _summary, run
 from intercode.cli._text import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
@@ -60,7 +60,12 @@ def execute(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep")
     parts = list(_combinations(args, out))
     _refuse_same_folders(parts)
-    plans = [run.plan(part) for part in parts]
+    plans = []
+    secret = _environment.secret_of(*(part.out for part in parts))
+    for part in parts:  # all agents are to find the same flags
+        part.secret = secret if part.secret is None else part.secret
+        plans.append(run.plan(part))
+        secret = part.secret if secret is None else secret
     for part, plan in zip(parts, plans, strict=True):
         _check(argparse.Namespace(**vars(part)), plan)
     budget = _agents.budget_of(args, parts) if args.models else None

@@ -7,6 +7,7 @@ A benchmark is one module with a `load` function that returns a `Dataset`, and a
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
 
-__all__ = ["load", "load_seeded"]
+__all__ = ["load", "load_seeded", "takes_secret"]
 
 
 def load(data: str | Path | Dataset, **options: Any) -> Dataset:
@@ -46,16 +47,28 @@ def load(data: str | Path | Dataset, **options: Any) -> Dataset:
     return load_file(data)
 
 
-def load_seeded(data: str | Path | Dataset, seed: int) -> Dataset:
+def load_seeded(data: str | Path | Dataset, seed: int, secret: str | None = None) -> Dataset:
     """As `load`; a dataset whose tasks are made from a seed is made from this one.
 
     Args:
         data: As for `load`.
         seed: Of no effect where the tasks are the same for all seeds.
+        secret: See `intercode.datasets.puzzles.load`.
 
     Raises:
         TaskError, UsageError: As for `load`.
     """
+    takes = _parameters(data)
+    given = {"seed": seed, "secret": secret}
+    return load(data, **{name: value for name, value in given.items() if name in takes})
+
+
+def takes_secret(data: str | Path | Dataset) -> bool:
+    """Whether a dataset's tasks are made from a secret."""
+    return "secret" in _parameters(data)
+
+
+def _parameters(data: str | Path | Dataset) -> Collection[str]:
+    """Those of a registered dataset's loader."""
     named = isinstance(data, str) and data in DATASETS
-    seeded = named and "seed" in inspect.signature(DATASETS.get(str(data))).parameters
-    return load(data, seed=seed) if seeded else load(data)
+    return inspect.signature(DATASETS.get(str(data))).parameters.keys() if named else ()

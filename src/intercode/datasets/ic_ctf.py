@@ -3,7 +3,8 @@
 A folder is taken as the release lays it out: ``data/ctf/ic_ctf.json``, and the files of task N in
 ``data/ctf/task_assets/N/``, or any other folder that has ``ic_ctf.json`` and ``task_assets``. A
 task has its files in ``/ctf/N``, as in the release. The commands that its data has under ``setup``
-fetch files from the network; they are kept as ``metadata.released_setup`` and not run.
+fetch files from the network; they are kept as ``metadata.released_setup`` and not run. The
+write-ups in ``solution`` are left out: in 2023 an agent could read them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ NEED_NETWORK = frozenset({
 
 _FILE = "ic_ctf.json"
 _ASSETS = "task_assets"
+_WRITE_UP = "solution"
+"""The folder among a task's files that tells the way to its flag, and often the flag."""
 
 
 def load(root: str | Path | None = None) -> Dataset:
@@ -56,6 +59,7 @@ def _task(assets: Path, row: Mapping[str, Any]) -> dict[str, Any]:
     fields["setup"] = None
     if (folder := assets / number).is_dir():
         fields["assets"] = str(folder)
+        fields["assets_without"] = [_WRITE_UP]
     if int(number) in NEED_NETWORK:
         fields["tags"] = [*row.get("tags", ()), "network"]
     return fields

@@ -36,6 +36,7 @@ from intercode.interpreters.base import Execution, Interpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function
 from intercode.sandbox.base import Limits, Provider
+from intercode.sandbox.images import hide
 from intercode.task import Dataset, Task
 
 
@@ -112,6 +113,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             made = sandboxes(interpreter, image, provider, limits, network)
             stage = cast("Stage[PlaceT]", made)
         self.dataset = tasks = datasets.load(dataset)
+        hide(tasks.source, tasks.databases)
         if not tasks:
             raise TaskError(f"dataset {tasks.name!r} holds no tasks")
         self.max_turns = max_turns

@@ -40,8 +40,10 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         cache_gold: Of no effect, gold is not run; taken as by other environments.
         reward: Instead of `FlagReward`: a function, or ``reward.py:score``.
         render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none, and of the bundled puzzles, whose flags it
-            makes; None: for these 0.
+        seed: Of the first `reset` that is given none, and of the bundled puzzles; None: for these
+            0.
+        secret: What the bundled puzzles' flags are made from; None: one that is drawn once for
+            this process.
 
     Raises:
         TaskError: The data is malformed, a task has no flag, or all need the network.
@@ -67,10 +69,11 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         reward: str | Function | Reward[Sandbox] | None = None,
         render_mode: str | None = None,
         seed: int | None = None,
+        secret: str | None = None,
     ) -> None:
         if attempts is not None and attempts < 0:
             raise UsageError(f"attempts must be 0 or more, not {attempts}")
-        tasks = datasets.load_seeded(data, seed or 0)
+        tasks = datasets.load_seeded(data, seed or 0, secret)
         ctf_tasks.check(tasks)
         self.attempts = attempts or None
         kept = tasks if network else ctf_tasks.offline(tasks)

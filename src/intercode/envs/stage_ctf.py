@@ -33,7 +33,8 @@ class CtfStage(SandboxStage):
     """Adds to a sandbox what a task's `metadata` asks for, a text if not said otherwise.
 
     - ``assets``: a folder of this machine, whose files, binary ones too, the task has. They are a
-      layer of its image, so that a reset copies nothing.
+      layer of its image, so that a reset copies nothing. ``assets_without``: names at its top that
+      the task does not have.
     - ``binary_files``: an object of path → content in base64, for `files` that are no text. They
       are written at each reset: for the small ones, of tasks that are made and thrown away.
     - ``directory``: the absolute path of the task's folder, made if need be: there assets and
@@ -55,7 +56,7 @@ class CtfStage(SandboxStage):
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
         super().__init__(provider, image, limits, network)
-        self._packed: dict[tuple[Path, str], Path] = {}
+        self._packed: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def check(self, task: Task) -> None:
         """Refuse a task whose `metadata` or image makes no sense.
@@ -68,6 +69,7 @@ class CtfStage(SandboxStage):
             raise TaskError(f"task {task.task_id!r}: 'metadata.directory' must be absolute")
         for name in ("service", "service_input", "health"):
             _text(task, name)
+        _names(task, "assets_without")
         _binary_files(task)
         super().check(task)
 
@@ -80,7 +82,7 @@ class CtfStage(SandboxStage):
         folder = Path(assets).absolute()
         if not folder.is_dir():
             raise TaskError(f"task {task.task_id!r}: 'metadata.assets': there is no {folder}")
-        key = folder, self.directory(task)
+        key = folder, self.directory(task), _names(task, "assets_without")
         if key not in self._packed:
             self._packed[key] = pack(*key)
         return f"{image}+{self._packed[key]}"
@@ -148,6 +150,13 @@ def _text(task: Task, name: str) -> str | None:
     if value is not None and (not isinstance(value, str) or "\0" in value):
         raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be text")
     return value or None
+
+
+def _names(task: Task, name: str) -> tuple[str, ...]:
+    value = task.metadata.get(name) or ()
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be a list of texts")
+    return tuple(value)
 
 
 def _lies_within(path: str) -> bool:

@@ -8,6 +8,7 @@ from intercode.databases.base import Engine, Role, Session
 from intercode.databases.source import Source, find
 from intercode.errors import TaskError
 from intercode.sandbox.base import Limits
+from intercode.sandbox.images import hide
 from intercode.task import Dataset, Task
 
 SETUP_TIMEOUT = 120.0
@@ -37,6 +38,7 @@ class DatabaseStage:
         self.engine = engine
         self._limits = limits
         self._place = _place(dataset, databases)
+        hide(self._place)
         self._sources: dict[str | None, Source] = {}
 
     def source(self, task: Task) -> Source:

@@ -11,6 +11,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.errors import ImageError, TaskError
 from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.sandbox.base import Limits, Provider
+from intercode.sandbox.images import hide
 from intercode.sandbox.images.repository import is_url, prepare
 from intercode.sandbox.images.spec import BUILTIN, BUILTIN_FOLDER
 from intercode.task import Task
@@ -75,6 +76,8 @@ class SweStage(SandboxStage):
             raise TaskError(f"task {task.task_id!r}: 'metadata.base_commit' must be text")
         key = self._source(task), commit, self.directory(task)
         if key not in self._prepared:
+            if not is_url(key[0]):
+                hide(key[0])
             try:
                 self._prepared[key] = prepare(*key)
             except ImageError as error:

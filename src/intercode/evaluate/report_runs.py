@@ -41,6 +41,11 @@ class Run:
         return env if dataset in ("", env) else f"{env} · {dataset}"
 
     @property
+    def shown_gold(self) -> bool:
+        """Whether its agent was shown all of its tasks, gold among it."""
+        return bool(self.manifest.get("needs_gold"))
+
+    @property
     def coverage(self) -> Coverage:
         """Of how much of its dataset it tells."""
         return covered(self.manifest, self.outcomes)
@@ -74,7 +79,6 @@ def read_runs(
 def _agent(manifest: dict[str, Any]) -> str:
     agent = manifest.get("agent", {})
     name, model = str(agent.get("name")), agent.get("language_model", {}).get("model")
-    name += ", shown gold" if manifest.get("needs_gold") else ""
     return f"{name} ({model})" if model else name
 
 

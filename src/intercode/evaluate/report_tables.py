@@ -34,7 +34,8 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         tags: Only the most frequent ones, so many; None: all.
     """
     outcomes, statistics = run.outcomes, summarize(run.outcomes)
-    tables = [groups("Success", {"all": statistics}, _MEANS), _coverage(run, statistics)]
+    note = _MEANS + _shown_gold([run])
+    tables = [groups("Success", {"all": statistics}, note), _coverage(run, statistics)]
     if levels := by_level(outcomes):
         tables.append(groups("By hardness", levels))
     if statistics.clusters:
@@ -74,7 +75,14 @@ def _matrix(stats: _Summaries) -> Table:
         cells.setdefault(run.label, {})[run.where] = ends and (found.success_rate, *ends)
     rows = tuple((name, *(row.get(place) for place in where)) for name, row in cells.items())
     head: tuple[tuple[str, Kind], ...] = (("", "text"), *((place, "estimate") for place in where))
-    return Table("Success by agent and environment", head, rows, "95 % intervals in brackets.")
+    note = "95 % intervals in brackets." + _shown_gold([run for run, _ in stats])
+    return Table("Success by agent and environment", head, rows, note)
+
+
+def _shown_gold(runs: Sequence[Run]) -> str:
+    """Whose success is no measure; empty if nobody's."""
+    names = dict.fromkeys(run.label for run in runs if run.shown_gold)
+    return f"\nShown gold: {', '.join(names)}." if names else ""
 
 
 def _levels(runs: Sequence[Run]) -> list[Table]:

@@ -22,6 +22,7 @@ from intercode.evaluate.pool import Pool
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Job, Orders
+from intercode.sandbox.images import hide
 
 if TYPE_CHECKING:
     from intercode.task import Dataset, Task
@@ -179,6 +180,7 @@ def evaluate(
         drift.refuse(locked, {**wanted, "sessions": [session]}, accept)
     kept: list[Episode] = []
     with ExitStack() as stack:
+        hide(out)
         log = None if out is None else stack.enter_context(RunLog(Path(out)))
         finished: dict[tuple[int, str], Outcome] = {}
         if log is not None:

@@ -54,8 +54,9 @@ def is_flag(task: Task, answer: str | None) -> bool:
 
 
 def in_its_folder(task: Task) -> Task:
-    """The task with the folder that it had, ``/ctf/ID``, unless it names one."""
-    return replace(task, metadata={"directory": f"{FOLDER}/{task.task_id}", **task.metadata})
+    """The task with the folder that it had, ``/ctf/ID``, unless it names one, and all its files."""
+    facts = {"directory": f"{FOLDER}/{task.task_id}", **task.metadata, "assets_without": ()}
+    return replace(task, metadata=facts)
 
 
 def check(task: Task) -> None:

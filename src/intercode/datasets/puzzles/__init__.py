@@ -1,13 +1,14 @@
-"""The bundled CTF puzzles: made from a seed, with flags and surroundings that are new for each.
+"""The bundled CTF puzzles: made from a seed, and a secret that only a run knows.
 
 A family of puzzles is a module; a puzzle is a function that draws what differs (`base.Draw`) and
-returns the rest (`base.Puzzle`). The same seed gives the same tasks, byte for byte, on the same
+returns the rest (`base.Puzzle`). The same two give the same tasks, byte for byte, on the same
 machine; on another one, what its zlib, SQLite and C compiler make may differ.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -50,22 +51,33 @@ PUZZLES: dict[str, Callable[[Draw], Puzzle]] = {
 """Task id → what makes the puzzle."""
 
 
-@lru_cache(maxsize=4)
-def load(seed: int = 0) -> Dataset:
+def load(seed: int = 0, secret: str | None = None) -> Dataset:
     """All puzzles, as tasks of the CTF environment.
 
     Those that cannot be made here, because there is no C compiler, are left out with a warning.
 
     Args:
-        seed: Another one gives other flags, and other surroundings.
+        seed: Another one gives other surroundings.
+        secret: What flags are made from, so that nobody can have seen them; None: one that is
+            drawn once for this process; empty: the seed alone.
     """
-    made = (_task(name, make, seed) for name, make in PUZZLES.items())
+    return _load(seed, _of_this_process() if secret is None else secret)
+
+
+@lru_cache(maxsize=4)
+def _load(seed: int, secret: str) -> Dataset:
+    made = (_task(name, make, seed, secret) for name, make in PUZZLES.items())
     return Dataset([task for task in made if task is not None], "ctf")
 
 
-def _task(name: str, make: Callable[[Draw], Puzzle], seed: int) -> Task | None:
+@lru_cache(maxsize=1)
+def _of_this_process() -> str:
+    return secrets.token_hex(8)
+
+
+def _task(name: str, make: Callable[[Draw], Puzzle], seed: int, secret: str) -> Task | None:
     try:
-        return make(Draw.of(seed, name)).task(name)
+        return make(Draw.of(seed, name, secret)).task(name)
     except TaskError as error:
         log.warning("the puzzle %r is left out: %s", name, error)
         return None

@@ -27,18 +27,28 @@ ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa
 class Draw(random.Random):
     """Everything that differs from seed to seed."""
 
+    flags: Draw
+    """What flags are drawn from."""
+
     @classmethod
-    def of(cls, seed: int, name: str) -> Draw:
+    def of(cls, seed: int, name: str, secret: str = "") -> Draw:
         """The draws of a puzzle: every version of Python makes the same of a text.
 
         Args:
             seed: Of the whole set.
             name: The puzzle's: so none depends on how much another draws.
+            secret: What flags are drawn from, too; all else is as without it.
         """
-        return cls(f"{seed}/{name}")
+        draw = cls(f"{seed}/{name}")
+        draw.flags = cls(f"{secret}/{seed}/{name}") if secret else draw
+        return draw
 
     def flag(self) -> str:
         """A flag that nobody has seen: ``intercode{amber_heron_1f09ac}``."""
+        known = self._flag()  # also where it is not the one: all else is drawn as if it were
+        return known if self.flags is self else self.flags._flag()
+
+    def _flag(self) -> str:
         return f"intercode{{{self.word()}_{self.word()}_{self.getrandbits(24):06x}}}"
 
     def word(self) -> str:

@@ -46,7 +46,8 @@ def layers(draw: Draw) -> Puzzle:
 
 def tape(draw: Draw) -> Puzzle:
     """Punched tape, in the five bits of ITA2."""
-    body = "".join(draw.words(2)).upper() + str(draw.randrange(100, 1000)) + draw.word().upper()
+    own = draw.flags
+    body = "".join(own.words(2)).upper() + str(own.randrange(100, 1000)) + own.word().upper()
     rows = "".join(f"|{_holes(code)}|\n" for code in _ita2(f"KEY {body}"))
     return Puzzle(
         "tape.txt is a teleprinter's tape (ITA2; the first bit of a character is on the left, the "

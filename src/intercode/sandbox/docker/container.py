@@ -287,7 +287,7 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
             "CapDrop": ["ALL"],
             "CapAdd": list(_CAPABILITIES),
             "SecurityOpt": ["no-new-privileges"],
-            "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware"],
+            "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware", *image.hidden],
             "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
             "NetworkMode": "bridge" if key.network else "none",
             "IpcMode": "private",
@@ -298,7 +298,7 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
             "OomScoreAdj": 100,
             "LogConfig": {"Type": "none"},
             "Ulimits": [{"Name": "nofile", "Soft": 4096, "Hard": max(4096, key.open_files)}],
-            "Tmpfs": {"/dev/shm": _SHM, **dict.fromkeys(image.hidden, "ro,size=4k")},
+            "Tmpfs": {"/dev/shm": _SHM},
             "Mounts": [
                 {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
                 for source, target in mounts

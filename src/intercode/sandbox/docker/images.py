@@ -22,7 +22,7 @@ from intercode.sandbox.images import (
     BuildScript,
     Image,
     Progress,
-    hidden_folders,
+    hidden_places,
     host_mounts,
     resolve,
 )
@@ -82,7 +82,8 @@ class Images:
         return self._own(image)
 
     def _own(self, image: Image) -> EngineImage:
-        key = f"{image.digest} {image.cwd} {image.user}"
+        hidden = tuple(_hidden()) if image.host else ()
+        key = f"{image.digest} {image.cwd} {image.user} {hidden}"
         with self._lock:
             if key not in self._known:
                 self._known[key] = EngineImage(
@@ -90,7 +91,7 @@ class Images:
                     self._imported(image),
                     user=image.user or "0",
                     binds=tuple(host_mounts()) if image.host else (),
-                    hidden=tuple(_hidden()) if image.host else (),
+                    hidden=hidden,
                     files={path: tree.read(image.layers, path) or "" for path in _FILES},
                 )
             return self._known[key]
@@ -184,4 +185,4 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _hidden() -> list[str]:
-    return [path for path in hidden_folders() if Path(path).is_dir()]
+    return [path for path in hidden_places() if Path(path).exists()]

@@ -2,7 +2,7 @@
 
 from intercode.folders import cache_root
 from intercode.sandbox.images.base import BuildScript, Command, Image, Progress
-from intercode.sandbox.images.host import hidden_folders, host_mounts
+from intercode.sandbox.images.host import hidden_places, hide, host_mounts
 from intercode.sandbox.images.prune import ImageInfo, list_images, prune, sweep
 from intercode.sandbox.images.resolve import resolve
 from intercode.sandbox.images.sources import SourceInfo, prune_sources
@@ -15,7 +15,8 @@ __all__ = [
     "Progress",
     "SourceInfo",
     "cache_root",
-    "hidden_folders",
+    "hidden_places",
+    "hide",
     "host_mounts",
     "list_images",
     "prune",

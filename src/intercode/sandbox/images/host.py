@@ -62,6 +62,7 @@ _COPIED = (
     "protocols",
     "services",
 )
+_told: set[Path] = set()
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
 """Where a distribution's manager keeps what is installed."""
 _UNFINISHED = (".dpkg-new", ".dpkg-tmp")
@@ -102,14 +103,20 @@ def host_mounts() -> tuple[str, ...]:
     return ("/usr", *own)
 
 
-def hidden_folders() -> list[str]:
-    """Folders among the machine's programs that no sandbox may see, if they are there.
+def hide(*places: str | Path | None) -> None:
+    """Have no sandbox that is started from now on see these files and folders: they tell golds."""
+    _told.update(Path(place).absolute() for place in places if place is not None)
 
-    Where we work, the user's home, our cache, and InterCode itself: it holds the bundled golds, and
-    makes the puzzles' flags. None of them is below another. What lies elsewhere shows in no image,
-    and a sandbox is not told its name.
+
+def hidden_places() -> list[str]:
+    """Files and folders among the machine's programs that no sandbox may see, if they are there.
+
+    Where we work, the user's home, our cache, InterCode itself, which holds the bundled golds and
+    makes the puzzles' flags, and what `hide` was told of: data, databases, repositories, runs. None
+    of them is below another. What lies elsewhere shows in no image, and a sandbox is not told its
+    name.
     """
-    places = [cache_root(), Path(os.environ.get("HOME", "/root"))]
+    places = [cache_root(), Path(os.environ.get("HOME", "/root")), *sorted(_told)]
     with contextlib.suppress(OSError):
         places.append(Path.cwd())
     mounts = tuple(f"{path}/" for path in host_mounts())

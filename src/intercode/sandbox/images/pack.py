@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tarfile
 import tempfile
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -13,7 +14,7 @@ from intercode.folders import cache_root
 from intercode.sandbox.images.sources import keep
 
 
-def pack(folder: Path, at: str) -> Path:
+def pack(folder: Path, at: str, without: Collection[str] = ()) -> Path:
     """The folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
 
     It is named by its bytes, and these depend only on the files' names, content and whether they
@@ -22,6 +23,7 @@ def pack(folder: Path, at: str) -> Path:
     Args:
         folder: What is packed.
         at: The absolute path in the image that it will have.
+        without: Names at its top that are left out.
 
     Raises:
         ImageError: It cannot be read, or the cache not be written.
@@ -34,7 +36,7 @@ def pack(folder: Path, at: str) -> Path:
         with tempfile.NamedTemporaryFile(dir=home, prefix=".", delete=False) as file:
             temporary = Path(file.name)
             try:
-                write(file, folder, at)
+                write(file, folder, at, without)
                 file.seek(0)
                 place = home / f"{_digest(file)}.tar"
                 keep(temporary, place)
@@ -45,17 +47,28 @@ def pack(folder: Path, at: str) -> Path:
     return place
 
 
-def write(file: IO[bytes], folder: Path, at: str, *, keep_times: bool = False) -> None:
+def write(
+    file: IO[bytes],
+    folder: Path,
+    at: str,
+    without: Collection[str] = (),
+    *,
+    keep_times: bool = False,
+) -> None:
     """The folder's content as a tarball, in a file that is open for writing.
 
     Args:
         file: Where it goes.
         folder: What is packed.
         at: The absolute path in the image that it will have.
+        without: Names at its top that are left out.
         keep_times: Whether files keep their times, to the second; else they have none.
     """
+    left_out = {f"{at.strip('/')}/{name}" for name in without}
 
-    def prepared(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    def prepared(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if member.name in left_out:
+            return None
         mtime = int(member.mtime) if keep_times else 0
         return _same_everywhere(member, mtime)
 

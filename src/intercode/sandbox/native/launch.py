@@ -246,7 +246,8 @@ def _file_system(
         _mount_programs(f"x/m/{path}", name, idmap, machine)
     for path in spec["hide"]:
         with suppress(FileNotFoundError):
-            sc.mount("e/folder", f"x/m{path}", None, sc.MS_BIND)
+            empty = "e/folder" if os.path.isdir(f"x/m{path}") else "e/file"
+            sc.mount(empty, f"x/m{path}", None, sc.MS_BIND)
     sc.mount("p", "x/m/proc", None, sc.MS_MOVE)
     for path in _DEV_OWNED if machine.root else ():
         os.lchown(path, identity.first, identity.first)

@@ -13,7 +13,7 @@ from typing import Any
 
 from intercode.errors import ImageError
 from intercode.sandbox.base import Limits, Snapshot
-from intercode.sandbox.images import Command, Image, Progress, hidden_folders, resolve
+from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.limits import check_limits
 from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.client import Spawner
@@ -64,7 +64,7 @@ class NativeProvider:
             {
                 "layers": [str(layer) for layer in resolved.layers],
                 "host": resolved.host,
-                "hide": hidden_folders() if resolved.host else [],
+                "hide": hidden_places() if resolved.host else [],
                 "network": network,
                 "special": [(str(each.path), each.special) for each in held if each.special],
                 "limits": _as_spec(limits),
