@@ -89,6 +89,11 @@ class GoldCache:
         self._lock = threading.Lock()
         self._results: OrderedDict[str, Future[Any]] = OrderedDict()
 
+    @classmethod
+    def chosen(cls, given: bool | GoldCache) -> GoldCache:
+        """The cache that an environment's option asks for; that of False keeps nothing."""
+        return given if isinstance(given, GoldCache) else cls() if given else cls(0)
+
     def get(self, key: str, compute: Callable[[], T]) -> T:
         """The result for `key`; computed by the first who asks, while others wait for it."""
         with self._lock:
