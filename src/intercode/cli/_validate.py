@@ -15,7 +15,7 @@ from intercode.datasets.kind import environment_of
 from intercode.episode import Episode
 from intercode.evaluate.checks import AGAIN, GOLD, NOTHING, WRONG
 from intercode.evaluate.exclusion import Exclusion
-from intercode.evaluate.runner import select
+from intercode.evaluate.runner import not_gradable, select
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
 from intercode.task import Dataset
@@ -61,7 +61,7 @@ def validate(args: argparse.Namespace) -> int:
     args.env_option = None
     name = _environment.chosen(args)
     dataset = _environment.narrowed(args, name, everything)
-    tasks = select(dataset, args.tasks, args.limit)
+    tasks = select(dataset, args.tasks, args.limit, not_gradable(dataset))
     setting = _environment.prepare(args, name, dataset, tasks)
     also_on = {}
     for provider in args.also_on or ():

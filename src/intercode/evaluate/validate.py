@@ -28,7 +28,7 @@ from intercode.evaluate.checks import (
     usage,
 )
 from intercode.evaluate.report import summarize
-from intercode.evaluate.runner import RunResult, evaluate, select
+from intercode.evaluate.runner import RunResult, evaluate, not_gradable, select
 from intercode.evaluate.watched import Seen, Watched
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def validate(
         UsageError: The arguments make no sense.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    chosen = select(dataset, tasks, limit)
+    chosen = select(dataset, tasks, limit, not_gradable(dataset))
     seen = Seen()
 
     def attempt(
