@@ -109,6 +109,7 @@ DATASETS = Registry(
         "ic-ctf": "intercode.datasets.ic_ctf:load",
         "mbpp": "intercode.datasets.mbpp:load",
         "nl2bash": "intercode.datasets.nl2bash:load",
+        "nl2sh-alfa": "intercode.datasets.nl2sh_alfa:load",
         "python": "intercode.datasets.builtin:load_python",
         "spider": "intercode.datasets.spider:load",
         "sql": "intercode.datasets.builtin:load_sql",

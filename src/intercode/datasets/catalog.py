@@ -133,8 +133,15 @@ _ENTRIES = (
         "the Bash tasks of the 2023 paper: 200 in four file systems",
         "MIT",
         "https://github.com/princeton-nlp/intercode",
-        advice="clone the 2023 release, and in Python: "
-        "intercode.load_dataset('nl2bash', root=FOLDER, suite='nl2bash_fs_1')",
+        advice="clone the 2023 release, and: intercode datasets fetch nl2bash --from FOLDER",
+    ),
+    Entry(
+        "nl2sh-alfa",
+        "NL2SH-ALFA: NL2Bash corrected (Westenfelder et al. 2025); 300 tasks with two golds each",
+        "MIT",
+        "https://github.com/westenfelder/InterCode-ALFA",
+        advice="pip install --no-deps icalfa; or clone it, and: "
+        "intercode datasets fetch nl2sh-alfa --from FOLDER",
     ),
 )
 

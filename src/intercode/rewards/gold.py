@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from intercode.episode import decode
+from intercode.episode import decode, encode
 from intercode.errors import CausedInsideError, RewardError
 from intercode.interpreters.base import Interpreter
 from intercode.rewards.answer import Answer
@@ -162,8 +162,8 @@ class GoldRunner:
         """
         if self._cache is None or task.metadata.get("cache_gold") is False:
             return self._run(task, gold)
-        text = f"{self._identify(task)}\0{gold}".encode("utf-8", "surrogateescape")
-        key = hashlib.blake2b(text, digest_size=16).hexdigest()
+        text = f"{self._identify(task)}\0{gold}\0{dict(_archives(task))}"
+        key = hashlib.blake2b(encode(text), digest_size=16).hexdigest()
         return self._cache.get(key, lambda: self._run(task, gold))
 
     def _run(self, task: Task, gold: str) -> GoldResult:
@@ -183,9 +183,9 @@ class GoldRunner:
                     raise RewardError(f"task {task.task_id!r}: gold {what}: {gold}")
             sandbox.kill()
             after = {change.path: change for change in sandbox.changes()}
-            answer = Answer.of(task)
-            kinds = {} if answer is None else answer.archives
-            archives = {path: content(sandbox, path, kind) for path, kind in kinds.items()}
+            archives = {
+                path: content(sandbox, path, kind) for path, kind in _archives(task).items()
+            }
         return GoldResult(
             output=normalise(decode(execution.output)),
             before=before,
@@ -193,6 +193,12 @@ class GoldRunner:
             touched=differing(before, after),
             archives=archives,
         )
+
+
+def _archives(task: Task) -> Mapping[str, str]:
+    """The files that are compared by what is in them, each with its kind."""
+    answer = Answer.of(task)
+    return {} if answer is None else answer.archives
 
 
 def differing(one: Mapping[str, Change], other: Mapping[str, Change]) -> frozenset[str]:
