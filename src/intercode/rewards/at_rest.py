@@ -37,7 +37,27 @@ def at_rest(
         look()
         return sandbox.snapshot()
 
-    snapshot = sandbox.at_rest(save)
+    with _started(provider, network, sandbox, sandbox.at_rest(save)) as copy:
+        yield copy
+
+
+@contextmanager
+def copied(provider: Provider, network: bool, sandbox: Sandbox) -> Iterator[Sandbox]:
+    """A copy of the files of a sandbox in which nothing runs that could change them.
+
+    Args:
+        provider: Starts the copy.
+        network: Whether it reaches the network.
+        sandbox: The sandbox.
+    """
+    with _started(provider, network, sandbox, sandbox.snapshot()) as copy:
+        yield copy
+
+
+@contextmanager
+def _started(
+    provider: Provider, network: bool, sandbox: Sandbox, snapshot: Snapshot
+) -> Iterator[Sandbox]:
     try:
         with closing(provider.start(snapshot, sandbox.limits, network)) as copy:
             yield copy

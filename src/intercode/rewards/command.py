@@ -12,32 +12,38 @@ It must judge what the agent *left*, and must not be steered by it. So, in this 
    functions, aliases, variables, ``BASH_ENV`` and the working directory do not reach it. No
    start-up file is read. ``PATH`` is fixed, with the image's own directories first, so that
    nothing in ``/usr/local/bin``, the one place for programs that may be written, hides a program
-   of the image. Python finds no modules in the working or home directory.
+   of the image. So it is with Python's modules: see `python_path`.
+4. If the agent changed files that may configure a tool, the command must succeed a second time, in
+   a copy in which these are as before: see `configuration`. Honest work passes there as well.
 
-What the command itself opens is its author's matter: it should not run a program of the agent's
-unless that is what is being judged. Its exit code comes from the kernel, not from its output.
+A task whose answer is such a file names it in `may_change`. What the command itself opens is its
+author's matter: it should not run a program of the agent's unless that is what is being judged.
+Its exit code comes from the kernel, not from its output.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from typing import Any
 
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, TaskError
-from intercode.rewards.at_rest import at_rest
+from intercode.rewards import python_path
+from intercode.rewards.at_rest import at_rest, copied
+from intercode.rewards.configuration import put_back, settings_of
 from intercode.rewards.gold import differing
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.task import Task
 
 SYSTEM_PATHS = re.compile(
-    r"/(bin|sbin|lib(32|64|x32)?|usr|etc/(alternatives|ld\.so\.(cache|preload)|ld-musl-[^/]*|perl"
+    r"/(bin|sbin|lib(32|64|x32)?|usr(?!/local/etc(/|$))|etc/(alternatives|ld\.so\.(cache|preload)|ld-musl-[^/]*|perl"
     r"|python3[^/]*|ssl/openssl\.cnf))(/|$)"
 )
 """Files, and directories with all that is in them, that decide how any command runs."""
 
-OPEN_PATHS = re.compile(r"/usr/(local/(bin|etc|src)|src)(/|$)")
+OPEN_PATHS = re.compile(r"/usr/(local/(bin|src)|src)(/|$)")
 """Exceptions to them, for new files: a program there is found only if no other has its name."""
 
 ENVIRONMENT = {
@@ -48,6 +54,8 @@ ENVIRONMENT = {
 }
 _OUTPUT = 2000
 """Bytes of the command's output that a score's detail quotes."""
+_TAMPERED = "these files decide how any command runs, and are not in the task's may_change"
+_STEERED = "it fails with these files as before; if the answer is there, name it in may_change"
 
 
 class CommandReward:
@@ -65,6 +73,7 @@ class CommandReward:
         self._provider = provider
         self._start = start
         self._network = network
+        self._prepared: dict[Task, dict[str, Change]] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """The score. A verification that runs into the time limit has not succeeded.
@@ -79,59 +88,108 @@ class CommandReward:
 
         def look() -> None:
             found.clear()
-            found.update(_system_changes(sandbox))
+            found.update(_unexpected(task, sandbox))
 
         try:
             with at_rest(self._provider, self._network, episode, sandbox, look) as quiet:
-                if tampered := self._tampered(task, found):
-                    return Score(0.0, {"verification": 0.0}, {"tampered": tampered[:20]})
-                done = self._verify(task, quiet)
+                return self._judge(task, quiet, found)
         except OSError as error:
             if isinstance(error, InterCodeError):
                 raise
             # In the place of the directory where everything starts is now something else.
             return Score(0.0, {"verification": 0.0}, {"reason": str(error)})
-        value = 1.0 if done.ok else 0.0
-        detail = {
+
+    def _judge(self, task: Task, sandbox: Sandbox, found: dict[str, Change]) -> Score:
+        """The score of what the agent left, and of a copy without the settings that it made.
+
+        Args:
+            task: The task.
+            sandbox: Where nothing of the agent's runs.
+            found: The unexpected differences to the image.
+        """
+        before = self._before(task)
+        changed = differing(found, before)
+        if tampered := _tampered(changed, found, before):
+            return _score(None, {"tampered": tampered[:20], "reason": _TAMPERED})
+        settings = sorted(path for path in changed if not SYSTEM_PATHS.match(path))
+        if not settings:
+            return _score(self._verify(task, sandbox))
+        with copied(self._provider, self._network, sandbox) as copy:
+            with closing(self._start(task)) as original:
+                if not put_back(copy, original, settings, found, before, ENVIRONMENT):
+                    return _score(None, {"tampered": settings[:20], "reason": _TAMPERED})
+            done = self._verify(task, sandbox)
+            if not done.ok:
+                return _score(done)
+            done = self._verify(task, copy)
+            detail = {"reason": _STEERED, "as_before": settings[:20]}
+            return _score(done, {} if done.ok else detail)
+
+    def _before(self, task: Task) -> dict[str, Change]:
+        """What the task's files and setup change, other than what is expected of an answer.
+
+        Needed also where the agent has none of it left: it may have put something in its place.
+        """
+        if not task.setup and not task.files:
+            return {}
+        if task not in self._prepared:
+            with closing(self._start(task)) as prepared:
+                self._prepared[task] = _unexpected(task, prepared)
+        return self._prepared[task]
+
+    def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
+        assert task.verification is not None
+        with python_path.written(sandbox, ENVIRONMENT) as path:
+            return sandbox.exec(
+                ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
+                env={**ENVIRONMENT, "PYTHONPATH": path},
+                timeout=task.timeout,
+            )
+
+
+def _score(done: Completed | None, detail: Mapping[str, Any] | None = None) -> Score:
+    value = 1.0 if done is not None and done.ok else 0.0
+    ran = (
+        {}
+        if done is None
+        else {
             "exit_code": done.exit_code,
             "timed_out": done.timed_out,
             "output": decode((done.stdout + done.stderr)[-_OUTPUT:]),
         }
-        return Score(value, {"verification": value}, detail)
-
-    def _tampered(self, task: Task, found: dict[str, Change]) -> list[str]:
-        """The system paths that the agent changed. To have one as in the image is no offence.
-
-        Args:
-            task: The task.
-            found: Those at which the sandbox differs from the image, new programs among them: where
-                there are none, a program of the setup's that is gone has nothing in its place.
-        """
-        before: dict[str, Change] = {}
-        if found and (task.setup or task.files):
-            with closing(self._start(task)) as prepared:
-                before = _system_changes(prepared)
-        changed = differing(found, before)
-        # Where a program of the setup's is gone, a new one of its name is found in its place.
-        undone = {_name(path) for path in changed - found.keys()}
-        return sorted(
-            path
-            for path in changed & found.keys()
-            if path in before or not _hides_nothing(found[path]) or _name(path) in undone
-        )
-
-    def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
-        assert task.verification is not None
-        return sandbox.exec(
-            ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
-            env=ENVIRONMENT,
-            timeout=task.timeout,
-        )
+    )
+    return Score(value, {"verification": value}, {**(detail or {}), **ran})
 
 
-def _system_changes(sandbox: Sandbox) -> dict[str, Change]:
-    changes = sandbox.changes()
-    return {change.path: change for change in changes if SYSTEM_PATHS.match(change.path)}
+def _unexpected(task: Task, sandbox: Sandbox) -> dict[str, Change]:
+    """By path, the system files and settings that differ from the image, but no expected ones."""
+    is_setting = settings_of(sandbox.env.get("HOME", "/"))
+    return {
+        change.path: change
+        for change in sandbox.changes()
+        if (SYSTEM_PATHS.match(change.path) or is_setting(change)) and not task.expects(change.path)
+    }
+
+
+def _tampered(
+    changed: Collection[str], found: Mapping[str, Change], before: Mapping[str, Change]
+) -> list[str]:
+    """The system paths that the agent changed. To have one as in the image is no offence.
+
+    Args:
+        changed: Those at which the next two differ.
+        found: How the sandbox differs from the image.
+        before: How it did so before the agent came.
+    """
+    system = [path for path in changed if SYSTEM_PATHS.match(path)]
+    # Where a program of the setup's is gone, a new one of its name is found in its place.
+    undone = {_name(path) for path in system if path not in found}
+    return sorted(
+        path
+        for path in system
+        if path in found
+        and (path in before or not _hides_nothing(found[path]) or _name(path) in undone)
+    )
 
 
 def _hides_nothing(change: Change) -> bool:

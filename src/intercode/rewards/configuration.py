@@ -1,0 +1,98 @@
+"""The files that configure tools, and a copy of the sandbox in which they are as before.
+
+Tools read them unasked: ``~/.gitconfig``, ``~/.sqliterc``, ``/etc/magic``. No list of them is
+complete, so this one is by place: ``/etc``, the hidden files of home folders, the settings of a
+repository. What the agent left is not judged by its settings if it is right in that copy, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from pathlib import PurePosixPath
+
+from intercode.sandbox.base import MIB, Change, Sandbox
+
+_SETTINGS = r"(/etc|/usr/local/etc|.*/\.git/(config(\.worktree)?|hooks|info))(/|$)"
+_HOMES = r"/root|/home/[^/]+"
+_NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
+"""Hidden names that no tool takes settings from when a verification runs it: records of what was
+typed, and parts of a repository."""
+_GIT = "/.git/"
+_MOST = 256 * MIB
+
+
+def settings_of(home: str) -> Callable[[Change], bool]:
+    """Make the test whether a changed path can configure a tool.
+
+    Args:
+        home: The home folder of the image's user.
+    """
+    homes = rf"({_HOMES}|{re.escape(home.rstrip('/'))})"
+    pattern = re.compile(rf"{_SETTINGS}|{homes}/\.(?!({_NO_SETTINGS})(/|$))", re.DOTALL)
+    folders = re.compile(rf"/home|{homes}")
+    above = {home, *map(str, PurePosixPath(home).parents)}
+
+    def test(change: Change) -> bool:
+        if pattern.match(change.path):
+            return True
+        # A link in the place of a home folder leads to hidden files of another one.
+        known = change.path in above or folders.fullmatch(change.path) is not None
+        return known and change.type != "dir"
+
+    return test
+
+
+def put_back(
+    copy: Sandbox,
+    original: Sandbox,
+    paths: Collection[str],
+    found: Mapping[str, Change],
+    before: Mapping[str, Change],
+    env: Mapping[str, str],
+) -> bool:
+    """Make these paths of a copy as they are in the original; whether that could be done.
+
+    Args:
+        copy: A copy of the agent's sandbox.
+        original: A sandbox as the agent got it.
+        paths: Those at which the two differ.
+        found: By path, how the copy differs from the image.
+        before: The same for the original.
+        env: The environment of the programs that do it.
+    """
+    known = {path: found.get(path) or before[path] for path in sorted(paths)}
+    folders = [path for path, change in known.items() if change.type == "dir"]
+    kept = [path for path in known if _was_there(path, found, before)]
+    files = {path for path, change in known.items() if change.type != "dir"}
+
+    def each(names: Collection[str], *program: str) -> bool:
+        given = "\0".join(names).encode("utf-8", "surrogateescape")
+        return not names or copy.exec(["xargs", "-0", *program, "--"], stdin=given, env=env).ok
+
+    @cache
+    def is_there(folder: str) -> bool:
+        return copy.exec(["test", "-e", folder], env=env).ok
+
+    each(folders, "chmod", "u+rwx")
+    if not each(files.difference(kept), "rm", "-f"):
+        return False
+    each(files.intersection(kept), "rm", "-f")  # but Docker's mounts, such as /etc/hosts
+    each(folders[::-1], "rmdir")  # but those that hold others, which stay
+    # A repository that is gone has no settings.
+    names = [f".{path}" for path in kept if _GIT not in path or is_there(_repository(path))]
+    if not names:
+        return True
+    argv = ["tar", "-C", "/", "-cf", "-", "--no-recursion", "--", *names]
+    packed = original.exec(argv, env=env, output_limit=_MOST)
+    unpack = ["tar", "-C", "/", "--overwrite", "-xpf", "-"]
+    return packed.ok and copy.exec(unpack, stdin=packed.stdout, env=env).ok
+
+
+def _repository(path: str) -> str:
+    return path[: path.rindex(_GIT)] + _GIT.rstrip("/")
+
+
+def _was_there(path: str, found: Mapping[str, Change], before: Mapping[str, Change]) -> bool:
+    return before[path].kind != "deleted" if path in before else found[path].kind != "added"
