@@ -362,15 +362,27 @@ DEFENCES = [
     ),
     _one(
         "settings_by_a_link", "cheating", "intercode/rewards/configuration.py",
-        'return known and change.type != "dir"', "return False",
+        'return change.type != "dir" and (path', "return False and (path",
     ),
     _one(
         "settings_that_stay", "cheating", "intercode/rewards/configuration.py",
         "return packed.ok and copy.exec(unpack, stdin=packed.stdout, env=env).ok", "return True",
     ),
     _one(
+        "settings_of_repositories", "cheating", "intercode/rewards/configuration.py",
+        'change.path.endswith("/HEAD")', "False",
+    ),
+    _one(
+        "room_for_a_verification", "cheating", "intercode/rewards/command.py",
+        "        if not _has_room(sandbox):", "        if False:",
+    ),
+    _one(
         "modules_of_python", "cheating", "intercode/rewards/python_path.py",
         "        spec = PathFinder.find_spec(name, places)", "        spec = None",
+    ),
+    _one(
+        "modules_that_there_are_not", "cheating", "intercode/rewards/python_path.py",
+        "spec is None and asked_by_a_library()", "False",
     ),
     _one(
         "what_a_checker_is_told", "cheating", "intercode/interpreters/python_grader.py",

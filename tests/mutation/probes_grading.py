@@ -80,9 +80,22 @@ def settings_that_stay() -> bool:
     return _steered("test ! -e r/.git/config", "mv r/.git g; echo gitdir: g > r/.git", setup)
 
 
+def settings_of_repositories() -> bool:
+    return _steered("test -e r/hooks/x", "mkdir -p r/hooks; touch r/HEAD r/hooks/x")
+
+
+def room_for_a_verification() -> bool:
+    return _steered(": > x; test ! -s x", "head -c 5G /dev/zero > full; truncate -s -65536 full")
+
+
 def modules_of_python() -> bool:
     check = "import sys; sys.path.insert(0, '/root'); import colorsys; sys.exit(1)"
     return _steered(f'python3 -c "{check}"', "echo 'import os; os._exit(0)' > colorsys.py")
+
+
+def modules_that_there_are_not() -> bool:
+    check = "import subprocess, sys; sys.exit(1)"
+    return _steered(f'python3 -c "{check}"', "echo 'import os; os._exit(0)' > msvcrt.py")
 
 
 def what_a_checker_is_told() -> bool:

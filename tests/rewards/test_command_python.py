@@ -68,10 +68,13 @@ MODULES = {
     f" for f in usercustomize.py sitecustomize.py x.pth json.py; do echo '{OUT}' > $d/$f; done",
     "pth": f"echo '{OUT}' > x.pth",
     "Python's own": f"for m in {' '.join(BASE)}; do echo '{OUT}' > $m.py; done; cp *.py c",
+    "what there is not": "mkdir -p org/python c; for m in msvcrt winreg _winapi nt _scproxy java"
+    " org/__init__ org/python/__init__ org/python/core; do"
+    f" echo '{OUT}' > $m.py; done; cp -r org *.py c",
     "runpy": f"for m in runpy pkgutil __main__; do echo '{OUT}' > $m.py; done",
     "lib": f"mkdir -p lib/python3; echo '{OUT}' > lib/python3/site.py; echo home=/ > pyvenv.cfg",
 }
-LOOK = 'import argparse, json, unittest; assert json.load(open("/root/answer")) == 3'
+LOOK = 'import copy, json, subprocess, unittest, uuid; assert json.load(open("/root/answer")) == 3'
 CHECKS = {
     "-c": f"python3 -c '{LOOK}'",
     "input": f"echo '{LOOK}' | python3",
@@ -103,8 +106,10 @@ def test_any_version_of_python(python: Path, tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     (place / "calc.py").write_text("number = 3")
-    (place / "check.py").write_text(said := "import calc, json; print(json.dumps(calc.number))")
-    for name in ("json", "sitecustomize", "usercustomize"):
+    (place / "check.py").write_text(
+        said := "import calc, copy, json, subprocess; print(json.dumps(calc.number))"
+    )
+    for name in ("json", "sitecustomize", "usercustomize", "msvcrt", "org"):
         (place / f"{name}.py").write_text(OUT)
     env = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "PYTHONPATH": f"{archive}:{tmp_path}/x"}
     for arguments in (["-c", said], ["-m", "check"], ["check.py"], [str(place / "check.py")]):

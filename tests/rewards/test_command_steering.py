@@ -211,6 +211,56 @@ def test_settings_that_cannot_be_as_before(grade: Grade) -> None:
     assert "/root/repo/.git/config" in score.detail["tampered"]
 
 
+REPOSITORIES = {
+    "in a folder of another name": (
+        "true",
+        "git init -q --separate-git-dir /root/g r; touch r/a; git -C r add a; git -C r -c"
+        " user.name=me -c user.email=me@x commit -qm first; touch r/b; r=r",
+    ),
+    "in a submodule": (
+        f"{REPOSITORY['setup']}; cd; git init -q r; cd r; git -c protocol.file.allow=always"
+        " submodule --quiet add /root/repo s; touch s/b",
+        "r=r/s",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPOSITORIES)
+def test_settings_of_a_repository(grade: Grade, name: str) -> None:
+    setup, action = REPOSITORIES[name]
+    check = 'cd r; [ -e s ] && cd s; [ -z "$(git status --porcelain)" ] && git log > /dev/null'
+    task = Task("t", "q", setup=setup, verification=check)
+    score = grade(task, f"{action}; git -C $r config status.showUntrackedFiles no")
+    assert "reason" in score.detail
+    assert grade(task, f"{action}; rm $r/b").value == 1.0
+
+
+CLOSED = {
+    "bytes": "head -c 5G /dev/zero > full; truncate -s -65536 full",
+    "bytes of no file": "fallocate -n -l 1020M full; head -c 5G /dev/zero > rest",
+    "files": "mkdir f; perl -e 'for (1 .. 1e6) { open F, q(>), qq(f/$_) or last }'; rm f/9",
+}
+
+
+@pytest.mark.parametrize("what", CLOSED)
+def test_a_full_disk_is_no_silence_of_a_tool(what: str) -> None:
+    """A native one: Docker's has a limit on few machines."""
+    check = "sort log > /tmp/sorted 2> /dev/null; ! grep -q FAIL /tmp/sorted"
+    task = Task("t", "q", setup="seq 50000 > log; echo FAIL >> log", verification=check)
+    limits = Limits(timeout=PATIENCE, files=3000)
+    with closing(BashEnv(Dataset([task]), limits=limits)) as env:
+        for action, reward, said in (
+            (CLOSED[what], 0.0, "left no room"),
+            ("true", 0.0, "exit_code"),
+            ("sed -i /FAIL/d log", 1.0, "exit_code"),
+        ):
+            env.reset()
+            env.step(action)
+            assert env.step("submit")[1] == reward
+            assert env.episode.score is not None
+            assert said in str(env.episode.score.detail)
+
+
 def test_a_repository_that_was_to_go(grade: Grade) -> None:
     task = Task("t", "q", setup=REPOSITORY["setup"], verification="! test -e repo && test -e new")
     assert grade(task, "rm -r repo; git init -q new").value == 1.0

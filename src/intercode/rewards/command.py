@@ -13,6 +13,8 @@ It must judge what the agent *left*, and must not be steered by it. So, in this 
    start-up file is read. ``PATH`` is fixed, with the image's own directories first, so that
    nothing in ``/usr/local/bin``, the one place for programs that may be written, hides a program
    of the image. So it is with Python's modules: see `python_path`.
+   Limits are a fresh sandbox's: no program can change those of process 1, and an agent that has
+   filled the disk gets 0.
 4. If the agent changed files that may configure a tool, the command must succeed a second time, in
    a copy in which these are as before: see `configuration`. Honest work passes there as well.
 
@@ -34,7 +36,7 @@ from intercode.rewards import python_path
 from intercode.rewards.at_rest import at_rest, copied
 from intercode.rewards.configuration import put_back, settings_of
 from intercode.rewards.gold import differing
-from intercode.sandbox.base import Change, Completed, Provider, Sandbox
+from intercode.sandbox.base import MIB, Change, Completed, Provider, Sandbox
 from intercode.task import Task
 
 SYSTEM_PATHS = re.compile(
@@ -54,6 +56,9 @@ ENVIRONMENT = {
 }
 _OUTPUT = 2000
 """Bytes of the command's output that a score's detail quotes."""
+_ROOM, _FILES = 16 * MIB, 64
+"""The bytes and the number of files that a verification must be able to write."""
+_NO_ROOM = "the agent has left no room on the disk: nothing that writes a file could be believed"
 _TAMPERED = "these files decide how any command runs, and are not in the task's may_change"
 _STEERED = "it fails with these files as before; if the answer is there, name it in may_change"
 
@@ -107,6 +112,8 @@ class CommandReward:
             sandbox: Where nothing of the agent's runs.
             found: The unexpected differences to the image.
         """
+        if not _has_room(sandbox):
+            return _score(None, {"reason": _NO_ROOM})
         before = self._before(task)
         changed = differing(found, before)
         if tampered := _tampered(changed, found, before):
@@ -161,13 +168,28 @@ def _score(done: Completed | None, detail: Mapping[str, Any] | None = None) -> S
     return Score(value, {"verification": value}, {**(detail or {}), **ran})
 
 
+def _has_room(sandbox: Sandbox) -> bool:
+    """Whether the command can write: else it would judge the little that it could.
+
+    Every tool that fails for want of room is silent, and silence may be a good sign.
+    """
+    done = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=ENVIRONMENT)
+    if not done.ok:
+        return True  # the image has no such program
+    blocks, size, files, free = map(int, done.stdout.split())
+    room = min(_ROOM, sandbox.limits.disk // 16)
+    return blocks * size >= room and (free >= _FILES or not files)
+
+
 def _unexpected(task: Task, sandbox: Sandbox) -> dict[str, Change]:
     """By path, the system files and settings that differ from the image, but no expected ones."""
-    is_setting = settings_of(sandbox.env.get("HOME", "/"))
+    changes = sandbox.changes()
+    settings = settings_of(changes, sandbox.env.get("HOME", "/"))
     return {
         change.path: change
-        for change in sandbox.changes()
-        if (SYSTEM_PATHS.match(change.path) or is_setting(change)) and not task.expects(change.path)
+        for change in changes
+        if (change.path in settings or SYSTEM_PATHS.match(change.path))
+        and not task.expects(change.path)
     }
 
 

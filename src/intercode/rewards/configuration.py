@@ -8,40 +8,50 @@ repository. What the agent left is not judged by its settings if it is right in 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import PurePosixPath
 
 from intercode.sandbox.base import MIB, Change, Sandbox
 
-_SETTINGS = r"(/etc|/usr/local/etc|.*/\.git/(config(\.worktree)?|hooks|info))(/|$)"
-_HOMES = r"/root|/home/[^/]+"
+_FOLDERS = r"/etc|/usr/local/etc|/var/lib/gems"
+_HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
 _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
 """Hidden names that no tool takes settings from when a verification runs it: records of what was
 typed, and parts of a repository."""
-_GIT = "/.git/"
+_OF_A_REPOSITORY = r"/(config(\.worktree)?|hooks|info)(/|$)"
 _MOST = 256 * MIB
 
 
-def settings_of(home: str) -> Callable[[Change], bool]:
-    """Make the test whether a changed path can configure a tool.
+def settings_of(changes: Sequence[Change], home: str) -> set[str]:
+    """Choose the changed paths that may configure a tool.
 
     Args:
+        changes: All.
         home: The home folder of the image's user.
     """
     homes = rf"({_HOMES}|{re.escape(home.rstrip('/'))})"
-    pattern = re.compile(rf"{_SETTINGS}|{homes}/\.(?!({_NO_SETTINGS})(/|$))", re.DOTALL)
-    folders = re.compile(rf"/home|{homes}")
+    settings = re.compile(
+        rf"({_FOLDERS})(/|$)|{homes}/\.(?!({_NO_SETTINGS})(/|$))|.*\.git{_OF_A_REPOSITORY}"
+        rf"|.*/\.git/(modules|worktrees)/.*{_OF_A_REPOSITORY}",
+        re.DOTALL,
+    )
     above = {home, *map(str, PurePosixPath(home).parents)}
+    folders = re.compile(rf"/home|{homes}")
+    in_repository = re.compile(_OF_A_REPOSITORY)
+    # A folder of another name, which a file named .git may name.
+    repositories = {change.path[:-5] for change in changes if change.path.endswith("/HEAD")}
 
-    def test(change: Change) -> bool:
-        if pattern.match(change.path):
+    def is_setting(change: Change) -> bool:
+        path = change.path
+        if settings.match(path):
+            return True
+        if any(path[: m.start()] in repositories for m in in_repository.finditer(path)):
             return True
         # A link in the place of a home folder leads to hidden files of another one.
-        known = change.path in above or folders.fullmatch(change.path) is not None
-        return known and change.type != "dir"
+        return change.type != "dir" and (path in above or folders.fullmatch(path) is not None)
 
-    return test
+    return {change.path for change in changes if is_setting(change)}
 
 
 def put_back(
@@ -80,18 +90,18 @@ def put_back(
         return False
     each(files.intersection(kept), "rm", "-f")  # but Docker's mounts, such as /etc/hosts
     each(folders[::-1], "rmdir")  # but those that hold others, which stay
-    # A repository that is gone has no settings.
-    names = [f".{path}" for path in kept if _GIT not in path or is_there(_repository(path))]
+    names: dict[str, None] = {}
+    for path in kept:
+        folder = path.rpartition("/")[0]
+        # A repository that is gone has no settings.
+        if f".{folder}" in names or is_there(folder or "/"):
+            names[f".{path}"] = None
     if not names:
         return True
     argv = ["tar", "-C", "/", "-cf", "-", "--no-recursion", "--", *names]
     packed = original.exec(argv, env=env, output_limit=_MOST)
-    unpack = ["tar", "-C", "/", "--overwrite", "-xpf", "-"]
+    unpack = ["tar", "-C", "/", "--numeric-owner", "--overwrite", "-xpf", "-"]
     return packed.ok and copy.exec(unpack, stdin=packed.stdout, env=env).ok
-
-
-def _repository(path: str) -> str:
-    return path[: path.rindex(_GIT)] + _GIT.rstrip("/")
 
 
 def _was_there(path: str, found: Mapping[str, Change], before: Mapping[str, Change]) -> bool:

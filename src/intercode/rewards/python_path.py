@@ -3,8 +3,11 @@
 Python looks first where a program lies, or where it was started: an agent's ``json.py`` would be
 taken for the standard library's. ``PYTHONSAFEPATH`` leaves that folder out, and with it the module
 that the agent was asked for. So Python is given a ``sitecustomize`` that puts the folder last, also
-where a version before 3.11, or the program itself, has put it first. It lies in an archive, under a
-name that nobody could know before, for as long as it is needed.
+where a version before 3.11, or the program itself, has put it first. To be last is not enough:
+``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``, which nobody has. An import
+statement of a library's therefore finds libraries only.
+
+It lies in an archive, under a name that nobody could know before, for as long as it is needed.
 """
 
 from __future__ import annotations
@@ -24,11 +27,22 @@ import os, sys
 try:
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
+    from opcode import opmap
 except ImportError:
     PathFinder = None  # Python 2
 
 given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
 places = [place for place in sys.path if place not in given]
+libraries = ("<frozen ",) + tuple(os.path.join(place, "") for place in places)
+
+
+def asked_by_a_library():
+    frame = sys._getframe(2)
+    while frame and frame.f_globals.get("__name__", "").startswith("importlib._bootstrap"):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_code[frame.f_lasti] != IMPORT_NAME:
+        return False  # by name, as unittest does with tests
+    return frame.f_code.co_filename.startswith(libraries)
 
 
 class PlacesFirst:
@@ -37,6 +51,8 @@ class PlacesFirst:
         if path is not None:
             return None
         spec = PathFinder.find_spec(name, places)
+        if spec is None and asked_by_a_library():
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
         if spec is not None and spec.loader is None:  # a namespace, which has no place of its own
             other = PathFinder.find_spec(name)
             more = list(other.submodule_search_locations or ()) if other else []
@@ -46,6 +62,7 @@ class PlacesFirst:
 
 
 if PathFinder:
+    IMPORT_NAME = opmap["IMPORT_NAME"]
     if getattr(sys.flags, "safe_path", False):  # from Python 3.11, it has not been put in front
         begun = sys.argv[0]
         here = begun in ("", "-", "-c", "-m")
