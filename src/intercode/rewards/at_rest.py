@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from intercode.episode import Episode
-from intercode.sandbox.base import Provider, Sandbox, Snapshot
+from intercode.sandbox.base import Limits, Provider, Sandbox, Snapshot
 
 
 @contextmanager
@@ -37,29 +37,25 @@ def at_rest(
         look()
         return sandbox.snapshot()
 
-    with _started(provider, network, sandbox, sandbox.at_rest(save)) as copy:
+    snapshot = sandbox.at_rest(save)
+    with copied(provider, network, sandbox.limits, snapshot) as copy:
         yield copy
 
 
 @contextmanager
-def copied(provider: Provider, network: bool, sandbox: Sandbox) -> Iterator[Sandbox]:
-    """A copy of the files of a sandbox in which nothing runs that could change them.
+def copied(
+    provider: Provider, network: bool, limits: Limits, snapshot: Snapshot
+) -> Iterator[Sandbox]:
+    """A sandbox begun from a snapshot that nobody else needs.
 
     Args:
-        provider: Starts the copy.
+        provider: Starts it.
         network: Whether it reaches the network.
-        sandbox: The sandbox.
+        limits: What it may use.
+        snapshot: The snapshot, which is deleted afterwards.
     """
-    with _started(provider, network, sandbox, sandbox.snapshot()) as copy:
-        yield copy
-
-
-@contextmanager
-def _started(
-    provider: Provider, network: bool, sandbox: Sandbox, snapshot: Snapshot
-) -> Iterator[Sandbox]:
     try:
-        with closing(provider.start(snapshot, sandbox.limits, network)) as copy:
+        with closing(provider.start(snapshot, limits, network)) as copy:
             yield copy
     finally:
         snapshot.delete()

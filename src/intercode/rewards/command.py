@@ -26,7 +26,7 @@ Its exit code comes from the kernel, not from its output.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -56,6 +56,8 @@ ENVIRONMENT = {
 }
 _OUTPUT = 2000
 """Bytes of the command's output that a score's detail quotes."""
+_PATHS = 20
+"""How many paths it names."""
 _ROOM, _FILES = 16 * MIB, 64
 """The bytes and the number of files that a verification must be able to write."""
 _NO_ROOM = "the agent has left no room on the disk: nothing that writes a file could be believed"
@@ -102,7 +104,7 @@ class CommandReward:
             if isinstance(error, InterCodeError):
                 raise
             # In the place of the directory where everything starts is now something else.
-            return Score(0.0, {"verification": 0.0}, {"reason": str(error)})
+            return _refused(str(error))
 
     def _judge(self, task: Task, sandbox: Sandbox, found: dict[str, Change]) -> Score:
         """The score of what the agent left, and of a copy without the settings that it made.
@@ -112,25 +114,25 @@ class CommandReward:
             sandbox: Where nothing of the agent's runs.
             found: The unexpected differences to the image.
         """
-        if not _has_room(sandbox):
-            return _score(None, {"reason": _NO_ROOM})
         before = self._before(task)
         changed = differing(found, before)
         if tampered := _tampered(changed, found, before):
-            return _score(None, {"tampered": tampered[:20], "reason": _TAMPERED})
+            return _refused(_TAMPERED, tampered)
+        if not _has_room(sandbox):
+            return _refused(_NO_ROOM)
         settings = sorted(path for path in changed if not SYSTEM_PATHS.match(path))
         if not settings:
             return _score(self._verify(task, sandbox))
-        with copied(self._provider, self._network, sandbox) as copy:
+        with copied(self._provider, self._network, sandbox.limits, sandbox.snapshot()) as copy:
             with closing(self._start(task)) as original:
                 if not put_back(copy, original, settings, found, before, ENVIRONMENT):
-                    return _score(None, {"tampered": settings[:20], "reason": _TAMPERED})
+                    return _refused(_TAMPERED, settings)
             done = self._verify(task, sandbox)
             if not done.ok:
                 return _score(done)
             done = self._verify(task, copy)
-            detail = {"reason": _STEERED, "as_before": settings[:20]}
-            return _score(done, {} if done.ok else detail)
+            why = {} if done.ok else {"reason": _STEERED, "as_before": settings[:_PATHS]}
+            return _score(done, why)
 
     def _before(self, task: Task) -> dict[str, Change]:
         """What the task's files and setup change, other than what is expected of an answer.
@@ -154,18 +156,19 @@ class CommandReward:
             )
 
 
-def _score(done: Completed | None, detail: Mapping[str, Any] | None = None) -> Score:
-    value = 1.0 if done is not None and done.ok else 0.0
-    ran = (
-        {}
-        if done is None
-        else {
-            "exit_code": done.exit_code,
-            "timed_out": done.timed_out,
-            "output": decode((done.stdout + done.stderr)[-_OUTPUT:]),
-        }
-    )
+def _score(done: Completed, detail: Mapping[str, Any] | None = None) -> Score:
+    value = 1.0 if done.ok else 0.0
+    ran = {
+        "exit_code": done.exit_code,
+        "timed_out": done.timed_out,
+        "output": decode((done.stdout + done.stderr)[-_OUTPUT:]),
+    }
     return Score(value, {"verification": value}, {**(detail or {}), **ran})
+
+
+def _refused(reason: str, tampered: Sequence[str] = ()) -> Score:
+    paths = {"tampered": [*tampered[:_PATHS]]} if tampered else {}
+    return Score(0.0, {"verification": 0.0}, {"reason": reason, **paths})
 
 
 def _has_room(sandbox: Sandbox) -> bool:
@@ -174,9 +177,10 @@ def _has_room(sandbox: Sandbox) -> bool:
     Every tool that fails for want of room is silent, and silence may be a good sign.
     """
     done = sandbox.exec(["stat", "-f", "-c", "%a %S %c %d", "/"], env=ENVIRONMENT)
-    if not done.ok:
+    numbers = [int(word) for word in done.stdout.split() if word.isdigit()]
+    if not done.ok or len(numbers) != 4:
         return True  # the image has no such program
-    blocks, size, files, free = map(int, done.stdout.split())
+    blocks, size, files, free = numbers
     room = min(_ROOM, sandbox.limits.disk // 16)
     return blocks * size >= room and (free >= _FILES or not files)
 
