@@ -362,7 +362,7 @@ DEFENCES = [
     ),
     _one(
         "settings_by_a_link", "cheating", "intercode/rewards/configuration.py",
-        'return change.type != "dir" and (path', "return False and (path",
+        'return change.type == "symlink" and (path', "return False and (path",
     ),
     _one(
         "settings_that_stay", "cheating", "intercode/rewards/configuration.py",
@@ -383,6 +383,10 @@ DEFENCES = [
     _one(
         "modules_that_there_are_not", "cheating", "intercode/rewards/python_path.py",
         "spec is None and asked_by_a_library()", "False",
+    ),
+    _one(
+        "modules_that_are_installed", "cheating", "intercode/rewards/python_path.py",
+        "    PathFinder.find_distributions = of_libraries\n", "",
     ),
     _one(
         "what_a_checker_is_told", "cheating", "intercode/interpreters/python_grader.py",

@@ -98,6 +98,12 @@ def modules_that_there_are_not() -> bool:
     return _steered(f'python3 -c "{check}"', "echo 'import os; os._exit(0)' > msvcrt.py")
 
 
+def modules_that_are_installed() -> bool:
+    check = "import importlib.metadata as m, sys; sys.exit(not any(m.distributions(name='x')))"
+    make = "mkdir x-1.dist-info; printf 'Name: x\\nVersion: 1\\n' > x-1.dist-info/METADATA"
+    return _steered(f'python3 -c "{check}"', make)
+
+
 def what_a_checker_is_told() -> bool:
     check = "def check(given, output):\n    return output == sorted(given[0])"
     cases = [{"input": [[3, 1]], "checker": check}]

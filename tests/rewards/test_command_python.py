@@ -95,6 +95,28 @@ def test_no_module_takes_the_place_of_another(grade: Grade, module: str, check: 
     assert score.value == 1.0, score.detail
 
 
+PLUGIN = (
+    "mkdir x-1.dist-info; printf 'Name: x\\nVersion: 1\\n' > x-1.dist-info/METADATA;"
+    " printf '[pytest11]\\nx = plug\\n' > x-1.dist-info/entry_points.txt;"
+    f" echo '{OUT}' > plug.py"
+)
+INSTALLED = (
+    "from importlib.metadata import distributions as d; assert 'x' in [o.name for o in d({})]"
+)
+
+
+def test_nothing_of_the_agents_is_installed(grade: Grade) -> None:
+    for place, value in (("", 0.0), ('path=["/root"]', 1.0)):
+        program = INSTALLED.replace("'", '"').format(place)
+        assert grade(Task("t", "q", verification=f"python3 -c '{program}'"), PLUGIN).value == value
+    has = "/usr/bin/python3 -m pytest --version"
+    if grade(Task("t", "q", verification=has)).value:
+        setup = "mkdir /opt/t; echo 'def test(): assert open(\"/root/answer\")' > /opt/t/test_it.py"
+        task = Task("t", "q", setup=setup, verification="/usr/bin/python3 -m pytest -q /opt/t")
+        assert grade(task, PLUGIN).value == 0.0
+        assert grade(task, f"{PLUGIN}; touch answer").value == 1.0
+
+
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
 
 

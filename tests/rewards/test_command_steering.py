@@ -49,6 +49,7 @@ PICTURE = {
     "honest": "printf '\\211PNG\\r\\n\\032\\n\\0\\0\\0\\rIHDR\\0\\0\\0\\1' > picture",
 }
 MAGIC = "echo x > picture; printf '0\\tstring\\tx\\tPNG\\n' >"
+QUITS = "vim -es answer -c 'g/done/cq 7' -c q; [ $? = 7 ]"
 CASES = {
     "sqlite3": Case(
         setup="sqlite3 data.db 'create table t(x)'",
@@ -81,10 +82,8 @@ CASES = {
     ),
     "file": Case(**PICTURE, both=False, trick=f"{MAGIC} .magic"),
     "file, /etc": Case(**PICTURE, both=False, trick=f"{MAGIC} /etc/magic"),
-    "vim": Case(
-        "vim -es answer -c 'g/done/cq 7' -c q; [ $? = 7 ]",
-        "mkdir -p .vim/plugin; echo 'cq 7' > .vim/plugin/x.vim",
-    ),
+    "vim": Case(QUITS, "mkdir -p .vim/plugin; echo 'cq 7' > .vim/plugin/x.vim"),
+    "vim, /var": Case(QUITS, "d=/var/lib/vim/addons/plugin; mkdir -p $d; echo 'cq 7' > $d/x.vim"),
     "wget": Case(
         "wget -q -t 1 http://localhost:1/; [ -e answer ]", "echo 'logfile = answer' > .wgetrc"
     ),
@@ -275,6 +274,13 @@ def test_a_link_in_the_place_of_a_repository(grade: Grade) -> None:
         trick = f"{move}; cd repo; git config status.showUntrackedFiles no"
         assert "reason" in grade(task, trick).detail
         assert grade(task, f"{trick}; git add b; git commit -qm second").value == 1.0
+
+
+def test_files_beside_settings_are_none(grade: Grade) -> None:
+    made = "/home/a /var/lib/a /srv/.a a.d/.a .bash_history /tmp/.a /opt/info .gitignore"
+    answer = f"mkdir -p a.d /srv /opt; for f in {made}; do echo 1 > $f; done; git init -q ."
+    task = Task("t", "q", verification=f"[ $(cat {made} | wc -l) = 8 ] && git rev-parse --git-dir")
+    assert grade(task, f"{answer}; git config --global a.b c").value == 1.0
 
 
 def test_the_sandbox_is_left_as_it_was(provider: Provider) -> None:

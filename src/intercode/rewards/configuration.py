@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from intercode.sandbox.base import MIB, Change, Sandbox
 
-_FOLDERS = r"/etc|/usr/local/etc|/var/lib/gems"
+_FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
 _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
 """Hidden names that no tool takes settings from when a verification runs it: records of what was
@@ -49,7 +49,7 @@ def settings_of(changes: Sequence[Change], home: str) -> set[str]:
         if any(path[: m.start()] in repositories for m in in_repository.finditer(path)):
             return True
         # A link in the place of a home folder leads to hidden files of another one.
-        return change.type != "dir" and (path in above or folders.fullmatch(path) is not None)
+        return change.type == "symlink" and (path in above or folders.fullmatch(path) is not None)
 
     return {change.path for change in changes if is_setting(change)}
 

@@ -4,8 +4,9 @@ Python looks first where a program lies, or where it was started: an agent's ``j
 taken for the standard library's. ``PYTHONSAFEPATH`` leaves that folder out, and with it the module
 that the agent was asked for. So Python is given a ``sitecustomize`` that puts the folder last, also
 where a version before 3.11, or the program itself, has put it first. To be last is not enough:
-``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``, which nobody has. An import
-statement of a library's therefore finds libraries only.
+``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``, which nobody has; ``pytest`` loads
+every plug-in that says so. An import statement of a library's therefore finds libraries only, and
+so does a search for what is installed.
 
 It lies in an archive, under a name that nobody could know before, for as long as it is needed.
 """
@@ -61,7 +62,16 @@ class PlacesFirst:
         return spec
 
 
+def of_libraries(*context):
+    found = list(all_distributions(*context))
+    if context and "path" in vars(context[0]):
+        return found
+    return [one for one in found if os.path.join(one.locate_file(""), "").startswith(libraries)]
+
+
 if PathFinder:
+    all_distributions = getattr(PathFinder, "find_distributions", list)
+    PathFinder.find_distributions = of_libraries
     IMPORT_NAME = opmap["IMPORT_NAME"]
     if getattr(sys.flags, "safe_path", False):  # from Python 3.11, it has not been put in front
         begun = sys.argv[0]
