@@ -22,6 +22,9 @@ LONGEST_SECONDS = 1e6
 SHOWN = ("db_tables",)
 """What of a task's `metadata` its agent may know."""
 
+CANNOT = "cannot"
+"""The key of a task's `metadata` that says why it cannot be graded: no run tries it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

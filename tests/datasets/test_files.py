@@ -35,6 +35,25 @@ def test_one_object_or_a_list(tmp_path: Path) -> None:
     assert (one.name, one.source) == ("one", str(tmp_path / "one.json"))
 
 
+def test_a_canary_is_no_task(tmp_path: Path) -> None:
+    rows = [{"canary": "keep out"}, {"query": "q", "gold": "a"}, {"query": "q", "canary": "x"}]
+    for name, text in {
+        "t.json": json.dumps(rows),
+        "t.jsonl": "\n".join(map(json.dumps, rows)),
+    }.items():
+        first, second = load_file(write(tmp_path, name, text))
+        assert (first.task_id, second.metadata) == ("0", {"canary": "x"})
+
+
+def test_whatever_holds_golds_carries_the_canary() -> None:
+    root = Path(__file__).parents[2]
+    files = [*(root / "src/intercode/datasets").rglob("*.json*")]
+    files += [*(root / "benchmarks/graders").rglob("*.jsonl")]
+    assert len(files) > 20
+    without = [file for file in files if b"InterCode canary GUID 5b1d6c1e" not in file.read_bytes()]
+    assert not without
+
+
 def test_all_formats_say_the_same(tmp_path: Path) -> None:
     rows = [
         {"task_id": "a", "query": "list, all", "gold": "ls", "timeout": 2.5, "hint": "x"},

@@ -53,13 +53,14 @@ def test_another_seed_has_other_flags_and_other_surroundings(tasks: Dataset) -> 
         assert task.to_dict() != {**other.to_dict(), "gold": list(task.gold)}
 
 
-def test_another_secret_has_other_flags_in_the_same_surroundings() -> None:
+def test_another_secret_has_other_flags_in_the_same_puzzles() -> None:
     """Attack C3: the flags of a seed are public, and a model may have learnt them."""
     known, drawn, again = puzzles.load(0, ""), puzzles.load(0), puzzles.load(0)
     assert drawn == again
     for task, other in zip(known, drawn, strict=True):
         assert not set(task.gold) & set(other.gold)
-        assert (task.query, list(task.files)) == (other.query, list(other.files))
+        # Not the query: some draw until the flag fits, and names with it.
+        assert (task.task_id, list(task.files)) == (other.task_id, list(other.files))
 
 
 def test_solutions_do_not_know_the_flag(tasks: Dataset) -> None:

@@ -134,7 +134,7 @@ def test_too_much_to_be_taken_over(env: SweEnv, monkeypatch: pytest.MonkeyPatch)
     env.reset(options={"task_id": "unittest"})
     env.step("touch {1..20}")
     assert env.step("submit")[1] == 0.0
-    assert env.episode.score is not None and "more files" in env.episode.score.detail["error"]
+    assert env.episode.score is not None and "more files" in env.episode.score.detail["reason"]
 
 
 @pytest.mark.parametrize(

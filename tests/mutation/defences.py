@@ -409,6 +409,34 @@ DEFENCES = [
         "            return run(_PATIENCE)", "            raise",
     ),
     _one(
+        "twins", "cheating", "intercode/rewards/swe_twins.py",
+        "\nPAIRS = 2\n", "\nPAIRS = 0\n",
+    ),
+    _one(
+        "marked_failures", "cheating", "intercode/rewards/swe_junit.py",
+        " and (self._marked or not self._said)", "",
+    ),
+    _one(
+        "commands_apart", "cheating", "intercode/rewards/swe.py",
+        '        if plan.runner == "command":\n', "        if False:\n",
+    ),
+    _one(
+        "golds_of_agents", "cheating", "intercode/agents/base.py",
+        "Surroundings.of(env), task.shown()", "Surroundings.of(env), task",
+    ),
+    _one(
+        "golds_below_usr", "cheating", "intercode/sandbox/images/host.py",
+        ", *sorted(_told)]", "]", needs_root=True,
+    ),
+    _one(
+        "write_ups", "cheating", "intercode/envs/stage_ctf.py",
+        'self.directory(task), _names(task, "assets_without")', "self.directory(task), ()",
+    ),
+    _one(
+        "secret_flags", "cheating", "intercode/datasets/puzzles/base.py",
+        " if secret else draw", " if None else draw",
+    ),
+    _one(
         "bounded_options", "host DoS", "intercode/interpreters/shell_state.py",
         "_LONGEST_OPTIONS = 1 << 12", "_LONGEST_OPTIONS = 1 << 26",
     ),

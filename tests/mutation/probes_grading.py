@@ -10,8 +10,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from intercode.datasets.puzzles import load
 from intercode.envs.bash import BashEnv
+from intercode.envs.ctf import CtfEnv
 from intercode.envs.python import PythonEnv
+from intercode.envs.swe import SweEnv
 from intercode.errors import CausedInsideError, RewardError, SandboxClosedError
 from intercode.evaluate import evaluate
 from intercode.interpreters.shell_state import FrameReader
@@ -24,7 +27,7 @@ from .tools import ProbeError, SkippedError, one_of, perl, run, start
 OWN = "/usr/local/bin/own"
 
 
-def _score(env: BashEnv | PythonEnv, *actions: str) -> float:
+def _score(env: BashEnv | PythonEnv | SweEnv, *actions: str) -> float:
     with closing(env):
         env.reset()
         for action in actions:
@@ -150,6 +153,80 @@ def late_gold() -> bool:
         return _score(BashEnv(Dataset([task])), "true") == 1.0
     except RewardError:
         return False
+
+
+EQUAL = "class Equal:\n    __eq__ = lambda self, other: True\nadd = lambda a, b: Equal()"
+XFAIL = "def add(a, b): __import__('py' + 'test').xfail()"
+CASE = "import unittest\nfrom add import add\nclass T(unittest.TestCase):\n    def test_x(self):\n"
+
+
+def _tested(code: str, runner: str, assertion: str, *tests: str) -> str:
+    """What a repository's tests make of code."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "add.py").write_text("def add(a, b):\n    return 0\n")
+        Path(folder, "test_x.py").write_text(f"{CASE}        {assertion}\n")
+        gold = "--- a/add.py\n+++ b/add.py\n@@ -2 +2 @@\n-    return 0\n+    return a + b\n"
+        facts = {"repository": folder, "runner": runner, "FAIL_TO_PASS": [*tests]}
+        env = SweEnv(Dataset([Task("t", "?", (gold,), metadata=facts)]))
+        return str(_score(env, f"cat > add.py <<'EOF'\n{code}\nEOF"))
+
+
+def twins() -> bool:
+    equal = "self.assertEqual(add(1, 2), 3)"
+    return one_of(_tested(EQUAL, "unittest", equal, "test_x.T.test_x"), holds="0.0", gone="1.0")
+
+
+def marked_failures() -> bool:
+    positive = "assert add(1, 2) > 0"
+    return one_of(_tested(XFAIL, "pytest", positive, "test_x.py::T::test_x"), "0.0", "1.0")
+
+
+def commands_apart() -> bool:
+    code = "if __name__ == '__main__': open('test_x.py', 'w').write('raise SystemExit(0)')"
+    tests = ("python3 add.py", "python3 -m unittest test_x.T.test_x")
+    found = _tested(code, "command", "self.assertEqual(add(1, 2), 3)", *tests)
+    return one_of(found, holds="0.495", gone="1.0")
+
+
+def golds_of_agents() -> bool:
+    seen: list[bool] = []
+
+    class Agent:
+        def __init__(self, task: Task) -> None:
+            seen.append(bool(task.gold))
+
+        def act(self, observation: str, history: object) -> str:
+            return "submit"
+
+    tasks = Dataset([Task("t", "?", gold=("true",))])
+    evaluate(tasks, Agent, lambda: BashEnv(tasks))
+    return seen == [False]
+
+
+def golds_below_usr() -> bool:
+    with tempfile.TemporaryDirectory(dir="/usr/local/share") as folder:
+        Path(folder).chmod(0o755)
+        data = Path(folder, "tasks.json")
+        data.write_text('{"query": "?", "gold": "true"}')
+        with closing(BashEnv(data)) as env:
+            env.reset()
+            return env.step(f"cat {data}")[0] == ""
+
+
+def write_ups() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("puzzle", "solution"):
+            Path(folder, name).touch()
+        facts = {"assets": folder, "assets_without": ["solution"]}
+        with closing(CtfEnv(Dataset([Task("t", "?", ("flag{x}",), metadata=facts)]))) as env:
+            env.reset()
+            return one_of(env.step("ls")[0], holds="puzzle\n", gone="puzzle\nsolution\n")
+
+
+def secret_flags() -> bool:
+    return not {gold for task in load(0, "") for gold in task.gold} & {
+        gold for task in load(0, "x") for gold in task.gold
+    }
 
 
 def bounded_options() -> bool:

@@ -144,16 +144,19 @@ def report(*cases: str) -> bytes:
     return f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>".encode()
 
 
-def case(name: str, inner: str = "") -> str:
-    node = f'<properties><property name="nodeid" value="{name}"/></properties>'
-    return f'<testcase classname="c" name="n">{node}{inner}</testcase>'
+def case(name: str, inner: str = "", *more: str) -> str:
+    nodes = f'<property name="nodeid" value="{name}"/>'
+    nodes += "".join(f'<property name="{one}" value=""/>' for one in more)
+    inner = f"<properties>{nodes}</properties>{inner}"
+    return f'<testcase classname="c" name="n">{inner}</testcase>'
 
 
 def test_outcomes_in_a_report() -> None:
     found = swe_junit.read(
         report(
             case("good", "<system-out>x</system-out>"),
-            case("xfail", '<skipped type="pytest.xfail"/>'),
+            case("xfail", '<skipped type="pytest.xfail"/>', swe_junit.EXPECTED),
+            case("late", '<skipped type="pytest.xfail"/>'),
             case("bad", "<failure>x</failure>"),
             case("broken", "<error/>"),
             case("skipped", '<skipped type="pytest.skip"/>'),
@@ -167,7 +170,7 @@ def test_outcomes_in_a_report() -> None:
     )
     good = {name for name, passed in found.items() if passed}
     assert good == {"good", "xfail", "a::b[1 < 2]"}
-    assert len(found) == 8
+    assert len(found) == 9
 
 
 @pytest.mark.parametrize(

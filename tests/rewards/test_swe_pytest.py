@@ -34,6 +34,14 @@ def test_teardown(late): pass
 def test_teardown_twice(late): assert 0
 @pytest.mark.xfail
 def test_xfail(): assert 0
+def test_marked_late(request):
+    request.node.add_marker(pytest.mark.xfail)
+    assert 0
+class Expected(unittest.TestCase):
+    @unittest.expectedFailure
+    def test_expected(self): self.fail()
+def test_xfail_late(): pytest.xfail()
+def test_skip_late(): pytest.skip()
 @pytest.mark.xfail
 def test_xpass(): pass
 @pytest.mark.xfail(strict=True)
@@ -42,9 +50,9 @@ def test_xpass_strict(): pass
 BROKEN = "import no_such_module\ndef test_x(): pass\n"
 GOOD = [
     "names[a b]", "names[c::d]", "names[[e]]", "names[\\xe9]", "names[<&>]", "names[]",
-    "names[f/g.py]", "xfail", "xpass",
+    "names[f/g.py]", "xfail", "marked_late", "xpass",
 ]  # fmt: skip
-BAD = ["teardown", "teardown_twice", "xpass_strict", "missing"]
+BAD = ["teardown", "teardown_twice", "xpass_strict", "xfail_late", "skip_late", "missing"]
 
 
 def test_outcomes(tmp_path: Path) -> None:
@@ -58,6 +66,7 @@ def test_outcomes(tmp_path: Path) -> None:
         archive.add(folder, "plain")
     good = [f"t/test_it.py::test_{name}" for name in GOOD]
     good += ["t/test_it.py::TestOuter::TestInner::test_deep", "t/test_it.py::Case::test_case"]
+    good += ["t/test_it.py::Expected::test_expected"]
     bad = [f"t/test_it.py::test_{name}" for name in BAD]
     bad += ["t/test_it.py::Case::test_bad", "t/test_it.py::Case::test_skipped"]
     bad += ["t/test_broken.py::test_x", "t/test_gone.py::test_x"]

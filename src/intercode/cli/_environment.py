@@ -60,6 +60,18 @@ def add_name(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
     )
+    add_reviewed(parser)
+
+
+def add_reviewed(parser: argparse.ArgumentParser) -> None:
+    """``--reviewed``."""
+    parser.add_argument(
+        "--reviewed",
+        action="store_true",
+        default=None,
+        help="with our review of the dataset's golds, which is not the published protocol "
+        "(nl2bash)",
+    )
 
 
 def names(*, packages: bool = True) -> list[str]:
@@ -123,8 +135,13 @@ def load_all(args: argparse.Namespace, data: str) -> Dataset:
 
     Raises:
         TaskError: The data is malformed.
+        UsageError: The dataset has no review, and one was asked for.
     """
-    if datasets.takes_secret(data) and getattr(args, "secret", None) is None:
+    if getattr(args, "reviewed", None):
+        if not datasets.takes(data, "reviewed"):
+            raise UsageError(f"--reviewed: nobody has reviewed the golds of {data!r}")
+        return datasets.load(data, reviewed=True)
+    if datasets.takes(data, "secret") and getattr(args, "secret", None) is None:
         # What a run is locked to would have told it, but is from before there were secrets.
         locked = "" if getattr(args, "locked", None) else None
         before = secret_of(*(getattr(args, name, None) for name in ("out", "recording")))

@@ -15,7 +15,7 @@ from intercode.datasets.kind import environment_of
 from intercode.episode import Episode
 from intercode.evaluate.checks import AGAIN, GOLD, NOTHING, WRONG
 from intercode.evaluate.exclusion import Exclusion
-from intercode.evaluate.runner import select
+from intercode.evaluate.runner import not_gradable, select
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
 from intercode.task import Dataset
@@ -61,7 +61,7 @@ def validate(args: argparse.Namespace) -> int:
     args.env_option = None
     name = _environment.chosen(args)
     dataset = _environment.narrowed(args, name, everything)
-    tasks = select(dataset, args.tasks, args.limit)
+    tasks = select(dataset, args.tasks, args.limit, not_gradable(dataset))
     setting = _environment.prepare(args, name, dataset, tasks)
     also_on = {}
     for provider in args.also_on or ():
@@ -116,6 +116,7 @@ def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
         "garbage_mean_reward": wrong.mean_reward,
         "seconds": found.seconds,
         "problems": [asdict(problem) for problem in found.problems],
+        "doubts": [asdict(doubt) for doubt in found.doubts],
         "slow": [asdict(slow) for slow in found.slow],
         "leaks": [asdict(leak) for leak in found.leaks],
         "usage": [asdict(used) for used in found.usage],
@@ -127,15 +128,19 @@ def _print(found: Validation) -> None:
         print(f"{safe(problem.task_id)}: {one_line(problem.problem, 400)}")
     if len(found.problems) > _SHOWN:
         print(f"… and {len(found.problems) - _SHOWN} more (--json has them all)")
-    for slow in found.slow[:_SHOWN]:
-        print(
-            f"{safe(slow.task_id)}: slow: {slow.seconds:.1f} s of {slow.limit:g} s; "
-            f"a timeout of {slow.suggested_timeout:g} would leave room"
-        )
-    for leak in found.leaks[:_SHOWN]:
-        print(f"{safe(leak.task_id)}: leak: {one_line(leak.text, 400)}")
-    if len(found.leaks) > _SHOWN:
-        print(f"… and {len(found.leaks) - _SHOWN} more leaks (--json has them all)")
+    warnings = [
+        f"{safe(doubt.task_id)}: doubt: {one_line(doubt.problem, 400)}" for doubt in found.doubts
+    ]
+    warnings += [
+        f"{safe(slow.task_id)}: slow: {slow.seconds:.1f} s of {slow.limit:g} s; "
+        f"a timeout of {slow.suggested_timeout:g} would leave room"
+        for slow in found.slow
+    ]
+    warnings += [f"{safe(leak.task_id)}: leak: {one_line(leak.text, 400)}" for leak in found.leaks]
+    for warning in warnings[:_SHOWN]:
+        print(warning)
+    if len(warnings) > _SHOWN:
+        print(f"… and {len(warnings) - _SHOWN} more warnings (--json has them all)")
     tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
     counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
     said = [_SAID[kind].format(count) for kind, count in counts.items() if count]

@@ -55,7 +55,7 @@ from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.exclusion import read_exclusion
-from intercode.evaluate.runner import select
+from intercode.evaluate.runner import not_gradable, select
 from intercode.task import Dataset, Task
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def plan(args: argparse.Namespace) -> Plan:
     name = _environment.chosen(args)
     everything = _environment.load_all(args, args.data or name)
     exclude = _excluded(args.exclude, everything) or lock.excluded
+    exclude = {**not_gradable(everything), **exclude}
     dataset = _environment.narrowed(args, name, everything)
     return Plan(lock, name, dataset, select(dataset, args.tasks, args.limit, exclude), exclude)
 

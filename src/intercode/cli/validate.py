@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli import _options
+from intercode.cli import _environment, _options
 from intercode.sandbox import PROVIDERS
 
 
@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    _environment.add_reviewed(parser)
     _options.add_selection(parser)
     _options.add_environment(parser)
 

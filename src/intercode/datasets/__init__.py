@@ -15,7 +15,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
 from intercode.task import Dataset
 
-__all__ = ["load", "load_seeded", "takes_secret"]
+__all__ = ["load", "load_seeded", "takes"]
 
 
 def load(data: str | Path | Dataset, **options: Any) -> Dataset:
@@ -63,9 +63,9 @@ def load_seeded(data: str | Path | Dataset, seed: int, secret: str | None = None
     return load(data, **{name: value for name, value in given.items() if name in takes})
 
 
-def takes_secret(data: str | Path | Dataset) -> bool:
-    """Whether a dataset's tasks are made from a secret."""
-    return "secret" in _parameters(data)
+def takes(data: str | Path | Dataset, option: str) -> bool:
+    """Whether a dataset's loader takes an option: ``secret``, ``reviewed``."""
+    return option in _parameters(data)
 
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:

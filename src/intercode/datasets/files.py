@@ -49,6 +49,8 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file as they are, each with where it stands.
 
+    An object with nothing but ``canary`` is no row: its text keeps a file out of training corpora.
+
     Raises:
         TaskError: It cannot be read, or is malformed.
     """
@@ -67,9 +69,14 @@ def read_rows(path: Path) -> list[Row]:
     except OSError as error:
         raise TaskError(f"{path}: cannot be read: {error.strerror}") from None
     try:
-        return list(_READERS[suffix](text))
+        rows = list(_READERS[suffix](text))
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path}: {error}") from None
+    return [(where, row) for where, row in rows if not _is_canary(row)]
+
+
+def _is_canary(row: object) -> bool:
+    return isinstance(row, dict) and row.keys() == {"canary"}
 
 
 def _numbered(data: object) -> Iterator[Row]:

@@ -1,41 +1,105 @@
-"""The Bash tasks of the 2023 paper, from a copy of its data that the user has.
+"""NL2Bash, the Bash tasks of the 2023 paper, from a copy of its data that the user has.
 
 Nothing of it is bundled. A folder is taken in either of two layouts: that of the release itself,
 where ``docker/bash_scripts/setup_nl2b_fs_N.sh`` makes the file system of suite N, or one with the
 ready file systems as ``data/nl2bash/filesystems/fs_N.tar.gz``. What is there is laid over the
 image ``nl2bash``, which has the tools of the paper's own.
+
+Many golds are one author's command for a sentence that has several, and some do not do what the
+sentence asks. A review of our own, `REVIEW`, says of each task what a right answer is: whether gold
+is one, which others are, of which type the answer is (`intercode.rewards.answer`), or why it cannot
+be graded. It is applied where it is asked for.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from intercode.datasets.files import load_file
+from intercode.datasets.files import load_file, read_rows
+from intercode.datasets.layout import locate
 from intercode.errors import TaskError
-from intercode.task import Dataset
+from intercode.task import CANNOT, Dataset, Task
 
 BASE_IMAGE = "nl2bash"
 SUITES = ("nl2bash_fs_1", "nl2bash_fs_2", "nl2bash_fs_3", "nl2bash_fs_4", "test_queries")
+REVIEW = Path(__file__).with_name("nl2bash_reviewed.jsonl")
+"""A line for each task of the four file systems, by `suite` and `row`; how it was made is told in
+``benchmarks/graders/REVIEW.md``."""
+
+_ALL = SUITES[:4]
+_NOT_OF_THE_ANSWER = {"suite", "row", "gold", "golds", "answer", "note"}
 
 
-def load(root: str | Path, suite: str = "nl2bash_fs_1") -> Dataset:
-    """One suite; a task's id is its row number.
+def load(
+    root: str | Path | None = None, suite: str | None = None, reviewed: bool = False
+) -> Dataset:
+    """The 200 tasks, or those of one suite.
 
     Args:
-        root: The folder that holds ``data/nl2bash``.
-        suite: One of `SUITES`.
+        root: A folder with ``data/nl2bash`` in it; None: where ``intercode datasets fetch nl2bash``
+            puts it.
+        suite: One of `SUITES`, whose tasks have their row's number as id; None: all four file
+            systems, where task 7 of the second has the id ``fs2-7``.
+        reviewed: Whether the review is applied. Tasks that cannot be graded have the reason as
+            `intercode.task.CANNOT` in their metadata, and no run tries them.
 
     Raises:
         TaskError: The folder or the suite is not there, or its file is malformed.
     """
-    if suite not in SUITES:
+    if suite is not None and suite not in SUITES:
         raise TaskError(f"there is no suite {suite!r}; known: {', '.join(SUITES)}")
+    if root is None:
+        root, _ = locate(None, "nl2bash", [(f"data/nl2bash/{_ALL[0]}.json",)])
     root = Path(root).resolve()
-    tasks = load_file(root / "data" / "nl2bash" / f"{suite}.json", suite)
-    image = image_for(root, suite)
-    return Dataset((replace(task, image=image) for task in tasks), suite, tasks.source)
+    if suite is None:
+        found = [task for one in _ALL for task in _suite(root, one, reviewed)]
+        name, source = "nl2bash", root / "data" / "nl2bash"
+    else:
+        found = _suite(root, suite, reviewed)
+        found = [replace(task, task_id=str(row), tags=()) for row, task in enumerate(found)]
+        name, source = suite, _file(root, suite)
+    return Dataset(found, f"{name} (reviewed)" if reviewed else name, str(source))
+
+
+def _file(root: Path, suite: str) -> Path:
+    return root / "data" / "nl2bash" / f"{suite}.json"
+
+
+def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
+    tasks = load_file(_file(root, suite), suite)
+    image, short = image_for(root, suite), suite.removeprefix("nl2bash_").replace("_", "")
+    made = [
+        replace(task, task_id=f"{short}-{row}", image=image, tags=(short,))
+        for row, task in enumerate(tasks)
+    ]
+    return [*map(_as_reviewed, made)] if reviewed else made
+
+
+def _as_reviewed(task: Task) -> Task:
+    """A task with what the review says of it.
+
+    Raises:
+        TaskError: The review does not have it.
+    """
+    if (review := _review().get(task.task_id)) is None:
+        raise TaskError(f"there is no review of task {task.task_id!r}")
+    if "cannot" in review:
+        return replace(task, metadata={**task.metadata, CANNOT: review["cannot"]})
+    golds = [*(task.gold if review["gold"] == "right" else ()), *review["golds"]]
+    more = {name: value for name, value in review.items() if name not in _NOT_OF_THE_ANSWER}
+    answer = {"type": review["answer"], **more}
+    return replace(task, gold=tuple(golds), metadata={**task.metadata, "answer": answer})
+
+
+@cache
+def _review() -> Mapping[str, Mapping[str, Any]]:
+    """The review, by the tasks' ids."""
+    return {f"fs{row['suite']}-{row['row']}": row for _, row in read_rows(REVIEW)}
 
 
 def image_for(root: Path, suite: str) -> str:

@@ -32,7 +32,8 @@ class SweEnv(InterCodeEnv[Sandbox]):
         network: Whether the sandbox reaches the network.
         max_turns: Actions in one episode.
         reward_every_turn: Score after every action (see `InterCodeEnv`).
-        cache_gold: Of no effect, gold is not run; taken as by other environments.
+        cache_gold: Whether twins of the tests (`swe_twins`) are made once per task, or a cache to
+            share with other environments.
         reward: Instead of `SweReward`: a function, or ``reward.py:score``.
         render_mode: None or ``"ansi"``.
         seed: Of the first `reset` that is given none.
@@ -69,7 +70,13 @@ class SweEnv(InterCodeEnv[Sandbox]):
             tasks,
             stage,
             self._shell_in,
-            choose("swe", reward, lambda: SweReward(stage.start, stage.plan)),
+            choose(
+                "swe",
+                reward,
+                lambda: SweReward(
+                    stage.start, stage.plan, stage.identify, GoldCache.chosen(cache_gold)
+                ),
+            ),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,

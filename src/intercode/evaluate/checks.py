@@ -1,4 +1,4 @@
-"""What is checked of a task: pure functions of it and of what came of its trials, in `CHECKS`."""
+"""Checks of a task: pure functions of it and of what came of its trials: `CHECKS`, `DOUBTS`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW = 0.25
 _KEPT = 1000
 _SHOWN = 160
 
-Kind = Literal["gold", "free", "varies", "error"]
+Kind = Literal["gold", "free", "varies", "error", "twin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Problem:
     task_id: str
     kind: Kind
     """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; or
-    there was an ``error`` instead of a score."""
+    there was an ``error`` instead of a score. A doubt: a test has no ``twin``."""
     problem: str
     """The same for people."""
     reward: float | None = None
@@ -79,6 +79,8 @@ class Trial:
     rest: float
     """Seconds that no action took: to begin and to score."""
     timed_out: bool
+    without_twin: tuple[str, ...] = ()
+    """Tests that have passed, and whose twins nobody knows (`intercode.rewards.swe_twins`)."""
 
     @classmethod
     def of(cls, episode: Episode) -> Trial:
@@ -95,6 +97,7 @@ class Trial:
             slowest=max((turn.seconds for turn in episode.turns), default=0.0),
             rest=episode.seconds - sum(turn.seconds for turn in episode.turns),
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
+            without_twin=tuple(score.detail.get("without_twin", ())) if score is not None else (),
         )
 
 
@@ -186,6 +189,19 @@ CHECKS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
     _is_not_free,
     _does_not_vary,
 )
+
+
+def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Every test of a repository's has a twin."""
+    if GOLD in trials and (tests := trials[GOLD].without_twin):
+        text = f"a test has no twin, so that tampering with it does not show: {tests[0]}"
+        if len(tests) > 1:
+            text += f", and {len(tests) - 1} more"
+        yield Problem(task.task_id, "twin", text)
+
+
+DOUBTS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (_has_twins,)
+"""What may be meant so."""
 
 
 def usage(task: Task, trials: Trials, memory: int | None) -> Usage:

@@ -23,6 +23,7 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Job, Orders
 from intercode.sandbox.images import hide
+from intercode.task import CANNOT
 
 if TYPE_CHECKING:
     from intercode.task import Dataset, Task
@@ -114,7 +115,8 @@ def evaluate(
         out: The run's folder; None keeps the episodes in memory.
         limit: Only the first so many tasks.
         tasks: Only these, by id.
-        exclude: Task id → why it is not run; kept in the run's record.
+        exclude: Task id → why it is not run; kept in the run's record, with the tasks that say
+            themselves that they cannot be graded.
         epochs: Attempts at each task.
         seed: From it, the epoch and the task comes each episode's own seed.
         progress: Is told how it goes.
@@ -145,7 +147,8 @@ def evaluate(
         name, facts = factory.name, {"language_model": factory.facts()}
     else:
         name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
-    chosen = select(dataset, tasks, limit, exclude or {})
+    exclude = {**not_gradable(dataset), **(exclude or {})}
+    chosen = select(dataset, tasks, limit, exclude)
     if isinstance(factory, ChecksTasks):
         factory.check([task if sees_gold(factory) else task.shown() for task in chosen])
     wanted = manifest.describe(
@@ -164,7 +167,7 @@ def evaluate(
         },
         needs_gold=sees_gold(factory),
         seed=seed,
-        excluded=exclude or {},
+        excluded=exclude,
     )
     session = manifest.session(
         context,
@@ -229,6 +232,12 @@ def evaluate(
             )
             log.write_manifest(record)
     return result
+
+
+def not_gradable(dataset: Dataset) -> dict[str, str]:
+    """The tasks that say that they cannot be graded, and why."""
+    reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
+    return {task_id: str(reason) for task_id, reason in reasons if reason is not None}
 
 
 def select(

@@ -15,6 +15,7 @@ from intercode.agents.scripted import Oracle, ScriptedAgent
 from intercode.evaluate.checks import (
     AGAIN,
     CHECKS,
+    DOUBTS,
     GOLD,
     NOTHING,
     TRIALS,
@@ -27,7 +28,7 @@ from intercode.evaluate.checks import (
     usage,
 )
 from intercode.evaluate.report import summarize
-from intercode.evaluate.runner import RunResult, evaluate, select
+from intercode.evaluate.runner import RunResult, evaluate, not_gradable, select
 from intercode.evaluate.watched import Seen, Watched
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ class Validation:
     statistics: Mapping[int, Statistics]
     """Of each trial, over all tasks."""
     problems: list[Problem]
+    doubts: list[Problem]
+    """No problems but warnings, like the next two: a task may be meant to be like that."""
     slow: list[Slow]
     leaks: list[Leak]
-    """No problems but warnings: a task may be meant to be like that."""
     usage: list[Usage]
     """One for each task."""
     seconds: float
@@ -125,7 +127,7 @@ def validate(
         UsageError: The arguments make no sense.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    chosen = select(dataset, tasks, limit)
+    chosen = select(dataset, tasks, limit, not_gradable(dataset))
     seen = Seen()
 
     def attempt(
@@ -172,6 +174,12 @@ def validate(
         tasks=len(chosen),
         statistics={trial: summarize(_only(trial, result.outcomes)) for trial in TRIALS},
         problems=problems,
+        doubts=[
+            doubt
+            for task in chosen
+            for check in DOUBTS
+            for doubt in check(task, trials[task.task_id])
+        ],
         slow=[
             found
             for task, one in zip(chosen, used, strict=True)

@@ -11,6 +11,9 @@ owner, content), nothing else was changed, and the last executed action printed 
   files, its setup or gold touch a path, or made a directory above it), it is compared.
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - A gold that neither changes nor prints anything asks for an action that prints nothing.
+- Where a task says of which type its answer is (``metadata.answer``), outputs are compared by what
+  they say in that type (`intercode.rewards.answer`), archives by what is in them, and paths that it
+  calls free not at all.
 
 **Below 1.0**, never above 0.99, the mean of the parts that gold has: ``files``, the F1 of the
 paths that were changed rightly, and ``output``, the words in common. Where gold changes no files,
@@ -25,6 +28,8 @@ from typing import Any
 
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
+from intercode.rewards.answer import Answer
+from intercode.rewards.archive import content
 from intercode.rewards.gold import GoldResult, GoldRunner, differing
 from intercode.rewards.normalise import last_output, normalise, similarity
 from intercode.sandbox.base import Change, Sandbox
@@ -37,6 +42,7 @@ _SCRATCH = re.compile(
     r"/(tmp|var/tmp|dev/shm)/."
     r"|/(root|home/[^/]+)/\.(bash_history|python_history|lesshst|viminfo|wget-hsts|sqlite_history)$"
 )
+NO_ARCHIVES: Mapping[str, str] = {}
 _SHOWN = 20
 """How many paths, and how many characters by the hundred, a score's detail quotes."""
 
@@ -64,9 +70,12 @@ class BashReward:
         output = last_output(episode)
         output = None if output is None else normalise(output)
         changes = {change.path: change for change in sandbox.changes()}
+        answer = Answer.of(task)
+        archives = {} if answer is None else answer.archives
+        contents = {path: content(sandbox, path, kind) for path, kind in archives.items()}
         best: Score | None = None
         for gold in task.gold:
-            score = compare(self._gold.run(task, gold), changes, output)
+            score = compare(self._gold.run(task, gold), changes, output, answer, contents)
             if best is None or score.value > best.value:
                 best = score
             if best.value == 1.0:
@@ -75,21 +84,39 @@ class BashReward:
         return best
 
 
-def compare(gold: GoldResult, changes: Mapping[str, Change], output: str | None) -> Score:
+def compare(
+    gold: GoldResult,
+    changes: Mapping[str, Change],
+    output: str | None,
+    answer: Answer | None = None,
+    archives: Mapping[str, str] = NO_ARCHIVES,
+) -> Score:
     """The score of a result against one gold.
 
     Args:
         gold: What gold did.
         changes: By path, how the agent's file system differs from the image.
         output: What the last action printed, normalised; None if there was no action.
+        answer: The type of the answer; None: text.
+        archives: By path, what is in the archives that the task names.
     """
-    wrong = {path for path in differing(changes, gold.after) if not _is_scratch(path, gold)}
-    done = {path for path in differing(changes, gold.before) if not _is_scratch(path, gold)}
+
+    def counts(path: str) -> bool:
+        free = answer is not None and answer.free(path)
+        same = bool(archives.get(path)) and archives[path] == gold.archives[path]
+        return not free and not same and not _is_scratch(path, gold)
+
+    wrong = set(filter(counts, differing(changes, gold.after)))
+    done = set(filter(counts, differing(changes, gold.before)))
     files = _f1(len(gold.touched - wrong), len(gold.touched), len(done))
     # Where there is nothing to print, having printed nothing counts only for who has acted.
     said = 0.0 if output is None else similarity(output, gold.output)
-    compares_output = bool(gold.output) or not gold.touched
-    exact = not wrong and (not compares_output or output == gold.output)
+    if answer is None:
+        compares_output, agrees = bool(gold.output) or not gold.touched, output == gold.output
+    else:
+        compares_output = answer.printed
+        agrees = output is not None and answer.agree(gold.output, output)
+    exact = not wrong and (not compares_output or agrees)
     if exact:
         value = 1.0
     elif not gold.touched:

@@ -8,12 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from intercode.episode import decode
 from intercode.errors import CausedInsideError, RewardError
 from intercode.interpreters.base import Interpreter
+from intercode.rewards.answer import Answer
+from intercode.rewards.archive import content
 from intercode.rewards.normalise import normalise
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
@@ -75,6 +77,8 @@ class GoldResult:
     """By path, what was changed when gold had run."""
     touched: frozenset[str]
     """The paths at which the two differ: gold's own work."""
+    archives: Mapping[str, str] = field(default_factory=dict)
+    """By path, what is in the archives that the task names."""
 
 
 class GoldCache:
@@ -88,6 +92,11 @@ class GoldCache:
         self._size = size
         self._lock = threading.Lock()
         self._results: OrderedDict[str, Future[Any]] = OrderedDict()
+
+    @classmethod
+    def chosen(cls, given: bool | GoldCache) -> GoldCache:
+        """The cache that an environment's option asks for; that of False keeps nothing."""
+        return given if isinstance(given, GoldCache) else cls() if given else cls(0)
 
     def get(self, key: str, compute: Callable[[], T]) -> T:
         """The result for `key`; computed by the first who asks, while others wait for it."""
@@ -174,11 +183,15 @@ class GoldRunner:
                     raise RewardError(f"task {task.task_id!r}: gold {what}: {gold}")
             sandbox.kill()
             after = {change.path: change for change in sandbox.changes()}
+            answer = Answer.of(task)
+            kinds = {} if answer is None else answer.archives
+            archives = {path: content(sandbox, path, kind) for path, kind in kinds.items()}
         return GoldResult(
             output=normalise(decode(execution.output)),
             before=before,
             after=after,
             touched=differing(before, after),
+            archives=archives,
         )
 
 

@@ -12,9 +12,12 @@ from intercode.errors import InterCodeError
 NODE = "nodeid"
 """The property of a test case that says which test it is."""
 
+EXPECTED = "expected"
+"""The property of a test case that is marked as failing."""
+
 LIMIT = 64 * 1024 * 1024
 _BAD = {"failure", "error", "skipped"}
-_EXPECTED = "pytest.xfail"
+_XFAIL = "pytest.xfail"
 
 
 class ReportError(InterCodeError, ValueError):
@@ -24,8 +27,8 @@ class ReportError(InterCodeError, ValueError):
 def read(document: bytes) -> dict[str, bool]:
     """Which tests are in a report, and whether each has passed.
 
-    A test passes if it is there once, with no failure, error or skip; a failure that the test
-    itself expects (``xfail``) is none.
+    A test passes if it is there once, with no failure, error or skip. A failure that it expects
+    (``xfail``) is none if the test is marked so: anything that runs in it can say the same.
 
     Raises:
         ReportError: It is not well-formed, or has a document type.
@@ -45,20 +48,28 @@ def read(document: bytes) -> dict[str, bool]:
 class _Reader:
     def __init__(self) -> None:
         self.found: dict[str, bool] = {}
+        self._begin()
+
+    def _begin(self) -> None:
         self._name: str | None = None
-        self._passed = True
+        self._passed, self._marked, self._said = True, False, False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if tag == "testcase":
-            self._name, self._passed = None, True
+            self._begin()
         elif tag == "property" and attributes.get("name") == NODE:
             self._name = attributes.get("value")
-        elif tag in _BAD and attributes.get("type") != _EXPECTED:
+        elif tag == "property" and attributes.get("name") == EXPECTED:
+            self._marked = True
+        elif tag in _BAD and attributes.get("type") == _XFAIL:
+            self._said = True
+        elif tag in _BAD:
             self._passed = False
 
     def end(self, tag: str) -> None:
         if tag == "testcase" and self._name is not None:
-            self.found[self._name] = self._passed and self._name not in self.found
+            passed = self._passed and (self._marked or not self._said)
+            self.found[self._name] = passed and self._name not in self.found
             self._name = None
 
     def doctype(self, *_: object) -> None:

@@ -109,7 +109,7 @@ def _install(sandbox: Sandbox) -> str:
 
 
 def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
-    """Each test is a command: the kernel says whether it has passed."""
+    """The tests are commands: the kernel says whether they have passed."""
     passed, output = set(), ""
     for command in plan.tests:
         argv = [*_SHELL, command]

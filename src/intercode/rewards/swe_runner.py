@@ -32,10 +32,14 @@ STOPPED: list[bool] = []
 
 
 class Marker:
-    """pytest's plugin: leaves the named tests only, and has the report say which is which."""
+    """pytest's plugin: leaves the named tests only, and has the report say which is which.
+
+    It also says which tests are marked as failing: others that say so when they run have failed.
+    """
 
     def __init__(self, groups: list[list[str]]) -> None:
         self.rank = {name: number for number, names in enumerate(groups) for name in names}
+        self.expected: set[str] = set()
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
         """Called by pytest when it has found all tests."""
@@ -45,7 +49,14 @@ class Marker:
         kept.sort(key=lambda item: rank[item.nodeid])  # within a group in pytest's own order
         for item in kept:
             item.user_properties.append(("nodeid", item.nodeid))
+            if fails_as_it_says(item.cls, item.name):
+                self.expected.add(item.nodeid)
         items[:] = kept
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        """Called by pytest when a test has run: some have themselves marked by a fixture."""
+        if item.get_closest_marker("xfail") or item.nodeid in self.expected:
+            item.user_properties.append(("expected", "xfail"))
 
 
 def run_pytest(plan: dict[str, Any]) -> bytes | None:
@@ -87,6 +98,8 @@ class Outcomes(unittest.TestResult):
     def __init__(self) -> None:
         super().__init__()
         self.said: dict[str, str] = {}
+        self.expected: set[str] = set()
+        """The ids of tests that were marked as failing when they were loaded."""
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802
         """It passed, and no part of it has failed."""
@@ -108,8 +121,11 @@ class Outcomes(unittest.TestResult):
         self.said[test.id()] = f"skipped: {reason}"
 
     def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        """It failed, as it says itself that it does."""
-        self.addSuccess(test)
+        """It failed, and says that it does: which counts if it said so before it ran."""
+        if test.id() in self.expected:
+            self.addSuccess(test)
+        else:
+            self.said[test.id()] = "failed, as it said only when it ran"
 
     def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
         """It passed, though it says that it fails."""
@@ -127,6 +143,11 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
         for name in (name for names in plan["tests"] for name in sorted(names)):
             tests = load(name, outcomes)
             wanted[name] = [test.id() for test in tests] or [name]
+            outcomes.expected.update(
+                test.id()
+                for test in tests
+                if fails_as_it_says(type(test), getattr(test, "_testMethodName", ""))
+            )
             suite.addTests(tests)
         suite.run(outcomes)
     except KeyboardInterrupt:
@@ -148,6 +169,12 @@ def load(name: str, outcomes: Outcomes) -> list[Any]:
     except BaseException as error:  # noqa: BLE001 - the module may raise anything
         outcomes.said[name] = described(error)
         return []
+
+
+def fails_as_it_says(cls: Any, name: str) -> bool:
+    """Whether a test of unittest's has the decorator ``expectedFailure``, or its class has."""
+    marked = (cls, getattr(cls, name, None))
+    return any(getattr(one, "__unittest_expecting_failure__", False) for one in marked)
 
 
 def described(error: BaseException) -> str:

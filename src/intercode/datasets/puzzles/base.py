@@ -37,7 +37,7 @@ class Draw(random.Random):
         Args:
             seed: Of the whole set.
             name: The puzzle's: so none depends on how much another draws.
-            secret: What flags are drawn from, too; all else is as without it.
+            secret: What flags are drawn from, too; the puzzle is of the same kind.
         """
         draw = cls(f"{seed}/{name}")
         draw.flags = cls(f"{secret}/{seed}/{name}") if secret else draw

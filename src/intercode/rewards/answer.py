@@ -1,0 +1,425 @@
+"""The type of a task's answer, and when two outputs give the same one.
+
+A question has one answer, and many forms of it: ``8``, ``8 files``, ``/srv: 8``; absolute paths or
+relative ones; a list with sizes or without. Where a task says of which type its answer is
+(``metadata.answer``), outputs are compared by what they say in that type. An output may often be
+read in several ways: a line of ``du`` is a path beside a size, or a path with blanks in it. Two
+outputs agree if they do in one of the readings, and each reading takes the whole output: a right
+answer among others is none.
+
+==========  ======================================================================================
+``state``   the files are the answer, and the output does not count
+``number``  one number; words, units and a path around it do not count, nor decimals that one has
+            and the other does not
+``yes-no``  yes or no, in one of the ways to say so
+``paths``   files; absolute or relative; what stands beside each does not count
+``lines``   lines, whatever the blanks in them, and numbers or file names before all of them
+``table``   rows with these columns, in any order and among others
+``text``    text, up to blanks at line ends and empty lines at both ends
+==========  ======================================================================================
+
+Paths, lines and rows come in any order, and as often as they do, unless the task says otherwise.
+What tools say of files that they cannot read is no part of an answer. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from fnmatch import fnmatchcase
+from itertools import combinations, islice
+from pathlib import PurePosixPath
+from typing import Any
+
+from intercode.errors import TaskError
+from intercode.rewards.archive import KINDS
+from intercode.rewards.normalise import normalise
+from intercode.task import Task
+
+TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
+_COLUMN_TYPES = ("number", "path", "text")
+_TOTALS = ("", "optional", "needed")
+_LONGEST, _LONGEST_LINE = 200_000, 4000
+"""Characters from which on outputs are compared as text: an answer is made for people to read."""
+_DEPTH = 40
+"""How many folders above a path are tried as the one that others are relative to."""
+_READINGS = 60
+"""In how many ways a table is read, at most."""
+
+_NUMBER = re.compile(
+    r"(?<![\w./#-])([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[KMGTP]i?B?|B|%)?(?![\w/]|[.,-]\w)"
+)
+_PERMISSIONS = r"[-dlbcps][-rwxsStT]{9}[.+@]?"
+_LONG = re.compile(
+    rf"(?:\d+\s+)?(?:\d+\s+)?{_PERMISSIONS}\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s+)?[\d.,]+[KMGTP]?\s+"
+    r"(?:\S+\s+\S+\s+[\d:]+|[\d-]+\s+[\d:.]+(?:\s+[+-]\d{4})?)\s(?P<path>.+?)(?: -> .*)?"
+)
+"""A line of ``ls -l``, or of ``find -ls``."""
+_SIZED = re.compile(r"(?:[\d.,]+[KMGTP]?i?B?\s+)+(?P<path>.*\S.*)")
+_HASHED = re.compile(r"[0-9a-f]{32,128}\s+\*?(?P<path>.+)")
+_BESIDE = re.compile(r"(?P<path>[^:]*?[^:\s]):.*|(?P<other>\S+)\s+(?:[(\d-].*|\S+)")
+_TOTAL = re.compile(r"total:? [\d.,]+\w*|(?:[\d.,]+\w? )+total", re.IGNORECASE)
+_NOISE = re.compile(
+    r"(?:\w+: )?[\w./-]+: .*(?:Permission denied|No such file or directory|Is a directory"
+    r"|Not a directory|Operation not permitted|binary file matches|Invalid argument)"
+)
+_NO = re.compile(
+    r"\b(?:no|not|false|none|isn't|doesn't|cannot|never|without)\b|n't\b", re.IGNORECASE
+)
+_YES = re.compile(r"\b(?:yes|true|is|are|exists?|found|does|has)\b", re.IGNORECASE)
+_HEADING = re.compile(r"(?:==> (?P<file>.+) <==|(?P<folder>[^\s:][^:]*):)")
+
+Forms = Sequence[Sequence[str]]
+"""The items of an output, once for each way to read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named value of each row."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The type of an answer, and what counts in it; and what does not count of the files."""
+
+    type: str
+    columns: tuple[Column, ...] = ()
+    ordered: bool = False
+    """Whether the order of paths, lines and rows counts."""
+    repeated: bool = True
+    """Whether it counts how often each comes."""
+    names: bool = False
+    """Whether only the last part of a path counts."""
+    total: str = ""
+    """Of a table: whether a row with the total may (``optional``) or must (``needed``) be there."""
+    both: bool = False
+    """Whether both the files and the output count."""
+    may_change: tuple[str, ...] = ()
+    """Globs of paths that a right answer may change, whatever gold does to them."""
+    archives: Mapping[str, str] = field(default_factory=dict)
+    """Path → kind (`intercode.rewards.archive`): files that are compared by what is in them."""
+
+    @classmethod
+    def of(cls, task: Task) -> Answer | None:
+        """That of a task; None if it says nothing of it.
+
+        Raises:
+            TaskError: It is malformed.
+        """
+        given = task.metadata.get("answer")
+        if given is None:
+            return None
+        fields = {"type": given} if isinstance(given, str) else given
+        try:
+            return cls._read(dict(fields))
+        except (TypeError, ValueError, KeyError) as error:
+            raise TaskError(
+                f"task {task.task_id!r}: 'metadata.answer': {error}; it is one of "
+                f"{', '.join(TYPES)}, or an object with that as 'type' (docs/reference/rewards.md)"
+            ) from None
+
+    @classmethod
+    def _read(cls, fields: dict[str, Any]) -> Answer:
+        columns = tuple(Column(one["name"], one["type"]) for one in fields.pop("columns", ()))
+        may_change = tuple(map(str, fields.pop("may_change", ())))
+        answer = cls(columns=columns, may_change=may_change, **fields)
+        known = (
+            answer.type in TYPES,
+            answer.total in _TOTALS,
+            {*answer.archives.values()} <= {*KINDS},
+        )
+        if not all(known) or any(column.type not in _COLUMN_TYPES for column in columns):
+            raise ValueError("a word that is not known")
+        if (answer.type == "table") != bool(columns):
+            raise ValueError("'columns' are what a table has")
+        return answer
+
+    @property
+    def printed(self) -> bool:
+        """Whether the output counts."""
+        return self.type != "state" or self.both
+
+    def free(self, path: str) -> bool:
+        """Whether a change of this path does not count."""
+        return any(fnmatchcase(path, glob) for glob in self.may_change)
+
+    def agree(self, gold: str, given: str) -> bool:
+        """Whether an output gives the same answer as gold's."""
+        if normalise(gold).strip("\n") == normalise(given).strip("\n"):
+            return True
+        if max(len(gold), len(given)) > _LONGEST:
+            return False
+        ours, theirs = _readable(gold), _readable(given)
+        if max(map(len, (*ours, *theirs)), default=0) > _LONGEST_LINE:
+            return False
+        compare = _COMPARE.get(self.type)
+        return compare is not None and compare(self, ours, theirs)
+
+
+def _readable(text: str) -> list[str]:
+    """The lines that are not empty, without what tools say of what they cannot read."""
+    lines = [line.rstrip() for line in text.split("\n")]
+    return [line for line in lines if line and not _NOISE.fullmatch(line)]
+
+
+# -- numbers, yes and no ---------------------------------------------------------------------------
+
+
+def _same_number(answer: Answer, gold: list[str], given: list[str]) -> bool:
+    wanted, found = _numbers(gold), _numbers(given)
+    if len(wanted) != 1:  # gold is a listing: its rows are what counts
+        return Counter(map(_packed, gold)) == Counter(map(_packed, given))
+    return len(found) == 1 and _is_same(wanted[0], found[0])
+
+
+def _numbers(lines: Sequence[str]) -> list[str]:
+    return [match[1].replace(",", "") for line in lines for match in _NUMBER.finditer(line)]
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether they are equal, or one is the other with fewer decimals."""
+    try:
+        first, second = Decimal(one), Decimal(other)
+        decimals = [len(text.partition(".")[2]) for text in (one, other)]
+        if min(decimals) == max(decimals) or 0 in decimals:
+            return first == second
+        return abs(first - second) <= Decimal(10) ** -min(decimals)
+    except InvalidOperation:
+        return one == other
+
+
+def _same_choice(answer: Answer, gold: list[str], given: list[str]) -> bool:
+    return len(given) <= 3 and _said(gold) == _said(given) is not None
+
+
+def _said(lines: Sequence[str]) -> bool | None:
+    text = " ".join(lines)
+    if text.strip() in ("0", "1"):
+        return text.strip() == "1"
+    return False if _NO.search(text) else True if _YES.search(text) else None
+
+
+# -- paths -----------------------------------------------------------------------------------------
+
+
+def _same_paths(answer: Answer, gold: list[str], given: list[str]) -> bool:
+    ours, theirs = _paths(gold), _paths(given)
+    return any(_are_same_paths(answer, one, other) for one in ours for other in theirs)
+
+
+def _paths(lines: Sequence[str]) -> Forms:
+    """Ways to read paths out of lines."""
+    rows = [line for line in lines if not _TOTAL.fullmatch(_packed(line))]
+    found = [
+        rows,
+        [*map(_listed, rows)],
+        [*map(_beside, rows)],
+        [*_within_headings(rows)],
+        [token for row in rows for token in row.split()],
+    ]
+    # Where there is a number for each path, it is the numbers that were taken for paths.
+    return [[*map(_path, paths)] for paths in found if not all(map(_NUMBER.fullmatch, paths))]
+
+
+def _listed(line: str) -> str:
+    """The path in a line of ``ls -l``, ``du``, ``wc``, ``md5sum`` and their like."""
+    line = line.strip()
+    for form in (_LONG, _HASHED, _SIZED):
+        if match := form.fullmatch(line):
+            return match["path"]
+    return line
+
+
+def _beside(line: str) -> str:
+    """The path before a colon, a number or a word."""
+    match = _BESIDE.fullmatch(line.strip())
+    return line if match is None else match["path"] or match["other"]
+
+
+def _within_headings(lines: Sequence[str]) -> Iterator[str]:
+    """The names that ``ls`` lists for several folders, each with its folder."""
+    folder = ""
+    for line in lines:
+        if match := _HEADING.fullmatch(line):
+            folder = match["folder"] or match["file"]
+        else:
+            yield f"{folder}/{_listed(line)}" if folder else _listed(line)
+
+
+def _path(text: str) -> str:
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    return str(PurePosixPath(text.rstrip("*@=|"))) if text else text
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _are_same_paths(answer: Answer, ours: Sequence[str], theirs: Sequence[str]) -> bool:
+    gathered = _gathered(answer)
+    names, others = ([*map(_last, paths)] for paths in (ours, theirs))
+    if answer.names:
+        return gathered(names) == gathered(others)
+    if gathered(ours) == gathered(theirs):
+        return True
+    if "." not in (*names, *others) and gathered(names) != gathered(others):
+        return False
+    # The one's may be relative to a folder that all of the other's are in.
+    return any(gathered(one) == gathered(theirs) for one in _relative(ours, theirs)) or any(
+        gathered(ours) == gathered(other) for other in _relative(theirs, ours)
+    )
+
+
+def _relative(paths: Sequence[str], others: Sequence[str]) -> Iterator[list[str]]:
+    """Paths without the folder that all are in, and those above it, if the others have none."""
+    if not paths or any(path.startswith("/") for path in others):
+        return
+    parents = islice(map(str, PurePosixPath(paths[0]).parents), _DEPTH)
+    for folder in (paths[0], *parents):
+        start = folder if folder.endswith("/") else f"{folder}/"
+        if all(path == folder or path.startswith(start) for path in paths):
+            yield ["." if path == folder else path[len(start) :] for path in paths]
+
+
+def _gathered(answer: Answer) -> Callable[[Sequence[Hashable]], object]:
+    """How items are compared: as they are, as often as they come, or at all."""
+    if answer.ordered:
+        return list if answer.repeated else lambda items: [*dict.fromkeys(items)]
+    return Counter if answer.repeated else frozenset
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+def _same_lines(answer: Answer, gold: list[str], given: list[str]) -> bool:
+    gathered = _gathered(answer)
+    ours, theirs = _forms(gold), _forms(given)
+    return any(gathered(one) == gathered(other) for one in ours for other in theirs)
+
+
+_BEFORE = (
+    re.compile(r"\s*\d+[:\t ]\s*(?=\S)|\s*\d+[:-]"),  # grep -n, cat -n, nl, uniq -c
+    re.compile(r"[^\s:]*[^\s:\d][^\s:]*:(?:\d+:)?"),  # grep -H, grep -Hn
+)
+
+
+def _forms(lines: Sequence[str]) -> Forms:
+    """The lines, and what is left of them without what stands before each."""
+    rows = [line for line in lines if not _HEADING.fullmatch(line)]
+    found = [[*map(_packed, lines)], [*map(_packed, rows)]]
+    for before in _BEFORE:
+        if rows and all(before.match(row) for row in rows):
+            found += [[_packed(before.sub("", row, count=1)) for row in rows]]
+    if all(len(row.split()) <= 1 for row in rows) or len(rows) == 1:
+        found.append([token for row in rows for token in row.split()])  # in a line, or one each
+    return found
+
+
+def _packed(line: str) -> str:
+    return " ".join(line.split())
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+_Cells = tuple[Hashable, ...]
+
+
+def _same_table(answer: Answer, gold: list[str], given: list[str]) -> bool:
+    gathered = _gathered(answer)
+    ours = next(_tables(answer, gold), None)  # its columns come first, and are in their order
+    if ours is None:
+        return False
+    for theirs in _tables(answer, given):
+        if gathered([cells for _, cells in ours]) != gathered([cells for _, cells in theirs]):
+            continue
+        paths, others = ([path for path, _ in rows] for rows in (ours, theirs))
+        if answer.names:
+            paths, others = ([*map(_last, one)] for one in (paths, others))
+        pairs = [(paths, others)]
+        if paths and not answer.names:
+            pairs += [(one, others) for one in _relative(paths, others)]
+            pairs += [(paths, one) for one in _relative(others, paths)]
+        for one, other in pairs:
+            mine = [(path, cells) for path, (_, cells) in zip(one, ours, strict=True)]
+            if gathered(mine) == gathered(
+                [(path, cells) for path, (_, cells) in zip(other, theirs, strict=True)]
+            ):
+                return True
+    return False
+
+
+def _tables(answer: Answer, lines: Sequence[str]) -> Iterator[list[tuple[str, _Cells]]]:
+    """Paths and other cells, for each way to take the columns from the words of the lines."""
+    totals = [line for line in lines if answer.total and _TOTAL.fullmatch(_packed(line))]
+    rows = [_Row.of(line) for line in lines if line not in totals]
+    count = Counter(column.type for column in answer.columns)
+    if not rows:
+        return
+    kept: list[tuple[str, _Cells]] = []
+    if answer.total == "needed":
+        kept = [("total", tuple(map(Decimal, _numbers([line])[:1]))) for line in totals]
+    most = min(len(row.numbers) for row in rows), min(len(row.words) for row in rows)
+    ways = (
+        (words, numbers)
+        for words in combinations(range(most[1]), count["text"])
+        for numbers in combinations(range(most[0]), count["number"])
+    )
+    for words, numbers in islice(ways, _READINGS):
+        found = [row.taken(numbers, words, bool(count["path"])) for row in rows]
+        if all(cells is not None for cells in found):
+            yield [*(cells for cells in found if cells is not None), *kept]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The words of a line, by kind."""
+
+    numbers: tuple[Decimal, ...]
+    words: tuple[str, ...]
+    path: str
+
+    @classmethod
+    def of(cls, line: str) -> _Row:
+        listed = _LONG.fullmatch(line.strip())
+        path = listed["path"] if listed else ""
+        tokens = line[: listed.start("path")].split() if listed else _tokens(line)
+        numbers = [match[1] for token in tokens if (match := _NUMBER.fullmatch(token))]
+        words = [token for token in tokens if not _NUMBER.fullmatch(token)]
+        if not path and words:
+            path = next((word for word in reversed(words) if "/" in word), words[-1])
+        return cls(
+            tuple(Decimal(number.replace(",", "")) for number in numbers), tuple(words), _path(path)
+        )
+
+    def taken(
+        self, numbers: Sequence[int], words: Sequence[int], path: bool
+    ) -> tuple[str, _Cells] | None:
+        """The path, if one is asked for, and the cells; None if the path is among them."""
+        found = [self.words[index] for index in words]
+        if path and (not self.path or self.path in map(_path, found)):
+            return None
+        return self.path if path else "", (*found, *(self.numbers[index] for index in numbers))
+
+
+def _tokens(line: str) -> list[str]:
+    """Its words, without what stands between them."""
+    words = re.split(r"[\s,;|=]+|:(?=\s|\d|$)", line)
+    return [token for word in words if (token := word.strip("()[]\"'"))]
+
+
+_COMPARE: Mapping[str, Callable[[Answer, list[str], list[str]], bool]] = {
+    "number": _same_number,
+    "yes-no": _same_choice,
+    "path": _same_paths,
+    "paths": _same_paths,
+    "lines": _same_lines,
+    "table": _same_table,
+}
