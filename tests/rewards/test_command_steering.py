@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from intercode.envs.bash import BashEnv
-from intercode.episode import Episode, Status
+from intercode.episode import Episode
 from intercode.evaluate.validate import validate
 from intercode.rewards.command import CommandReward
 from intercode.sandbox import Limits, Provider
@@ -127,12 +127,18 @@ def task_of(case: Case) -> Task:
     return Task("t", "q", setup=case.setup, verification=case.verification)
 
 
-@pytest.mark.parametrize("status", ["submitted", "running"])
-def test_settings_do_not_solve_a_task(grade: Grade, case: Case, status: Status) -> None:
-    score = grade(task_of(case), case.trick, status=status)
+def test_settings_do_not_solve_a_task(grade: Grade, case: Case) -> None:
+    score = grade(task_of(case), case.trick)
     assert score.value == 0.0
     # It passed before: the trick is one.
     assert score.detail["reason"].startswith("it fails with these files as before")
+
+
+def test_an_episode_that_goes_on(grade: Grade) -> None:
+    case = CASES["bash -l"]
+    score = grade(task_of(case), case.trick, status="running")
+    assert "/etc/profile" in score.detail["as_before"]
+    assert grade(task_of(case), case.trick, case.honest, status="running").value == 1.0
 
 
 def test_work_counts(grade: Grade, case: Case) -> None:
