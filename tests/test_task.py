@@ -32,6 +32,9 @@ tasks = st.builds(
     tests=st.lists(filled, max_size=2).map(tuple),
     db=st.none() | filled,
     tags=st.lists(filled, max_size=2).map(tuple),
+    may_change=st.lists(text.map("/{}".format).filter(lambda g: ".." not in g), max_size=2).map(
+        tuple
+    ),
     metadata=st.dictionaries(text.filter(lambda key: key not in ROWS), json_values, max_size=3),
 )
 ROWS = {"task_id": "a", "query": "q"}
@@ -98,11 +101,36 @@ def test_unknown_fields_are_kept_and_null_is_absent() -> None:
         ("timeout", True, "must be a number"),
         ("tags", 3, "must be text or a list"),
         ("metadata", "x", "must be an object"),
+        ("may_change", {}, "must be text or a list"),
+        ("may_change", ["/etc/hosts", "etc"], "must hold absolute paths without '..', not 'etc'"),
+        ("may_change", "/root/../etc", "must hold absolute paths without '..'"),
     ],
 )
 def test_a_bad_field_is_named(field: str, value: object, says: str) -> None:
     with pytest.raises(TaskError, match=f"field '{field}' .*{says}"):
         Task.from_dict({**ROWS, field: value})
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "expected"),
+    [
+        ("/etc/hosts", "/etc/hosts", True),
+        ("/etc/hosts", "/etc/hosts.allow", False),
+        ("/etc", "/etc/apt/sources.list", True),
+        ("/etc/", "/etc/hosts", True),
+        ("/etc/*", "/etc/apt/sources.list", True),
+        ("/etc/*/x", "/etc/a/b/x", False),
+        ("/home/*/.bash*", "/home/dev/.bashrc", True),
+        ("/root/.[a-c]*", "/root/.bashrc", True),
+        ("/root/.?", "/root/.bashrc", False),
+        ("/", "/etc/hosts", True),
+    ],
+)
+def test_what_an_answer_is_expected_to_change(glob: str, path: str, expected: bool) -> None:
+    task = Task("a", "q", may_change=(glob, "/none"))
+    assert task.expects(path) is expected
+    assert not Task("a", "q").expects(path)
+    assert task.shown().may_change == ()
 
 
 def test_a_field_given_twice_is_refused() -> None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
 from typing import Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
@@ -57,6 +58,9 @@ class Task:
     """Labels to filter by."""
     metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Everything else that the data held about the task, under its own names."""
+    may_change: tuple[str, ...] = ()
+    """Absolute paths of system files and settings that an answer is expected to change, for the
+    verification: ``*``, ``?`` and ``[…]`` stand within a name, a folder for all that is in it."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -99,6 +103,11 @@ class Task:
         """What an agent may know of it: nothing that solves it, or says how it is scored."""
         told = {name: self.metadata[name] for name in SHOWN if name in self.metadata}
         return Task(self.task_id, self.query, db=self.db, tags=self.tags, metadata=told)
+
+    def expects(self, path: str) -> bool:
+        """Whether `may_change` names a path, or a folder above it."""
+        places = (PurePosixPath(path), *PurePosixPath(path).parents) if self.may_change else ()
+        return any(place.match(glob) for place in places for glob in self.may_change)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, without the fields that hold nothing; `from_dict` gives it back."""
@@ -270,6 +279,14 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(_filled(item) for item in value)
 
 
+def _globs(value: object) -> tuple[str, ...]:
+    globs = _texts(value)
+    for glob in globs:
+        if not glob.startswith("/") or ".." in glob.split("/"):
+            raise ValueError(f"must hold absolute paths without '..', not {glob!r}")
+    return globs
+
+
 def _seconds(value: object) -> float | None:
     if value is None:
         return None
@@ -305,4 +322,5 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "db": _optional,
     "tags": _texts,
     "metadata": _metadata,
+    "may_change": _globs,
 }

@@ -59,6 +59,54 @@ def programs_of_the_setup() -> bool:
     return _verified("check", f"rm /bin/check; {_program('/usr/local/bin/check', 0)}", setup)
 
 
+def _steered(verification: str, action: str, setup: str | None = None) -> bool:
+    """Whether a verification that says no is not to be had to say yes."""
+    tasks = Dataset([Task("t", "?", setup=setup, verification=verification)])
+    return one_of(str(_score(BashEnv(tasks), action)), holds="0.0", gone="1.0")
+
+
+def settings_of_tools() -> bool:
+    return _steered("bash -lc false", "echo 'exit 0' > .bash_profile")
+
+
+def settings_of_the_setup() -> bool:
+    return _steered("bash -lc true", "rm .bash_profile", "echo 'exit 1' > .bash_profile")
+
+
+def settings_by_a_link() -> bool:
+    link = "rmdir /home/dev; mkdir w; ln -s /root/w /home/dev; echo 'exit 0' > w/.bash_profile"
+    return _steered("HOME=/home/dev bash -lc false", link, "mkdir /home/dev")
+
+
+def settings_that_stay() -> bool:
+    setup = "mkdir -p r/.git; touch r/.git/config"
+    return _steered("test ! -e r/.git/config", "mv r/.git g; echo gitdir: g > r/.git", setup)
+
+
+def settings_of_repositories() -> bool:
+    return _steered("test -e r/hooks/x", "mkdir -p r/hooks; touch r/HEAD r/hooks/x")
+
+
+def room_for_a_verification() -> bool:
+    return _steered(": > x; test ! -s x", "head -c 5G /dev/zero > full; truncate -s -65536 full")
+
+
+def modules_of_python() -> bool:
+    check = "import sys; sys.path.insert(0, '/root'); import colorsys; sys.exit(1)"
+    return _steered(f'python3 -c "{check}"', "echo 'import os; os._exit(0)' > colorsys.py")
+
+
+def modules_that_there_are_not() -> bool:
+    check = "import subprocess, sys; sys.exit(1)"
+    return _steered(f'python3 -c "{check}"', "echo 'import os; os._exit(0)' > msvcrt.py")
+
+
+def modules_that_are_installed() -> bool:
+    check = "import importlib.metadata as m, sys; sys.exit(not any(m.distributions(name='x')))"
+    make = "mkdir x-1.dist-info; printf 'Name: x\\nVersion: 1\\n' > x-1.dist-info/METADATA"
+    return _steered(f'python3 -c "{check}"', make)
+
+
 def what_a_checker_is_told() -> bool:
     check = "def check(given, output):\n    return output == sorted(given[0])"
     cases = [{"input": [[3, 1]], "checker": check}]

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
 from intercode.databases import Engine, get_engine
+from intercode.episode import Episode, Score, Status
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.command import CommandReward
+from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.task import Task
+from waiting import PATIENCE
 
 from .sql_store import Store
+
+Grade = Callable[..., Score]
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +28,23 @@ def sqlite_engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def store(sqlite_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return Store(sqlite_engine, tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture
+def grade(provider: Provider) -> Grade:
+    """Scores the actions of a task's agent."""
+
+    def started(task: Task) -> Sandbox:
+        sandbox = provider.start(task.image or "host", Limits(timeout=PATIENCE))
+        if task.setup:
+            assert sandbox.exec(["bash", "-c", task.setup]).ok
+        return sandbox
+
+    def graded(task: Task, *actions: str, status: Status = "submitted") -> Score:
+        with closing(started(task)) as sandbox, closing(BashInterpreter(sandbox)) as shell:
+            for action in actions:
+                shell.execute(action)
+            reward = CommandReward(provider, started)
+            return reward(task, Episode("t", "q", "bash", status=status), sandbox)
+
+    return graded

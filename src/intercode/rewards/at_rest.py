@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from intercode.episode import Episode
-from intercode.sandbox.base import Provider, Sandbox, Snapshot
+from intercode.sandbox.base import Limits, Provider, Sandbox, Snapshot
 
 
 @contextmanager
@@ -38,8 +38,24 @@ def at_rest(
         return sandbox.snapshot()
 
     snapshot = sandbox.at_rest(save)
+    with copied(provider, network, sandbox.limits, snapshot) as copy:
+        yield copy
+
+
+@contextmanager
+def copied(
+    provider: Provider, network: bool, limits: Limits, snapshot: Snapshot
+) -> Iterator[Sandbox]:
+    """A sandbox begun from a snapshot that nobody else needs.
+
+    Args:
+        provider: Starts it.
+        network: Whether it reaches the network.
+        limits: What it may use.
+        snapshot: The snapshot, which is deleted afterwards.
+    """
     try:
-        with closing(provider.start(snapshot, sandbox.limits, network)) as copy:
+        with closing(provider.start(snapshot, limits, network)) as copy:
             yield copy
     finally:
         snapshot.delete()
