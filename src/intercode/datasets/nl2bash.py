@@ -32,7 +32,7 @@ REVIEW = Path(__file__).with_name("nl2bash_reviewed.jsonl")
 ``benchmarks/graders/REVIEW.md``."""
 
 _ALL = SUITES[:4]
-_NOT_OF_THE_ANSWER = {"suite", "row", "gold", "golds", "answer", "note"}
+_NOT_OF_THE_ANSWER = {"suite", "row", "gold", "golds", "answer", "may_change", "note"}
 
 
 def load(
@@ -93,7 +93,9 @@ def _as_reviewed(task: Task) -> Task:
     golds = [*(task.gold if review["gold"] == "right" else ()), *review["golds"]]
     more = {name: value for name, value in review.items() if name not in _NOT_OF_THE_ANSWER}
     answer = {"type": review["answer"], **more}
-    return replace(task, gold=tuple(golds), metadata={**task.metadata, "answer": answer})
+    may_change = tuple(review.get("may_change", ()))
+    metadata = {**task.metadata, "answer": answer}
+    return replace(task, gold=tuple(golds), may_change=may_change, metadata=metadata)
 
 
 @cache

@@ -75,7 +75,7 @@ def _types(suite: int, row: int) -> Mapping[str, Any]:
     found = _all_types().get((suite, row))
     if found is None:
         raise TaskError(f"the type of its answer is not known: is it another version of {_NAME}?")
-    return {key: found[key] for key in ("answer", CANNOT) if key in found}
+    return {key: found[key] for key in ("answer", "may_change", CANNOT) if key in found}
 
 
 @cache

@@ -29,7 +29,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from fnmatch import fnmatchcase
 from itertools import combinations, islice
 from pathlib import PurePosixPath
 from typing import Any
@@ -86,7 +85,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The type of an answer, and what counts in it; and what does not count of the files."""
+    """The type of an answer, and what counts in it."""
 
     type: str
     columns: tuple[Column, ...] = ()
@@ -100,8 +99,6 @@ class Answer:
     """Of a table: whether a row with the total may (``optional``) or must (``needed``) be there."""
     both: bool = False
     """Whether both the files and the output count."""
-    may_change: tuple[str, ...] = ()
-    """Globs of paths that a right answer may change, whatever gold does to them."""
     archives: Mapping[str, str] = field(default_factory=dict)
     """Path → kind (`intercode.rewards.archive`): files that are compared by what is in them."""
 
@@ -127,8 +124,7 @@ class Answer:
     @classmethod
     def _read(cls, fields: dict[str, Any]) -> Answer:
         columns = tuple(Column(one["name"], one["type"]) for one in fields.pop("columns", ()))
-        may_change = tuple(map(str, fields.pop("may_change", ())))
-        answer = cls(columns=columns, may_change=may_change, **fields)
+        answer = cls(columns=columns, **fields)
         known = (
             answer.type in TYPES,
             answer.total in _TOTALS,
@@ -144,10 +140,6 @@ class Answer:
     def printed(self) -> bool:
         """Whether the output counts."""
         return self.type != "state" or self.both
-
-    def free(self, path: str) -> bool:
-        """Whether a change of this path does not count."""
-        return any(fnmatchcase(path, glob) for glob in self.may_change)
 
     def agree(self, gold: str, given: str) -> bool:
         """Whether an output gives the same answer as gold's."""

@@ -12,8 +12,8 @@ owner, content), nothing else was changed, and the last executed action printed 
 - If gold changes files and prints nothing, the output is not compared: the files are the answer.
 - A gold that neither changes nor prints anything asks for an action that prints nothing.
 - Where a task says of which type its answer is (``metadata.answer``), outputs are compared by what
-  they say in that type (`intercode.rewards.answer`), archives by what is in them, and paths that it
-  calls free not at all.
+  they say in that type (`intercode.rewards.answer`), and archives by what is in them.
+- Paths that the task expects an answer to change (`may_change`) are not compared.
 
 **Below 1.0**, never above 0.99, the mean of the parts that gold has: ``files``, the F1 of the
 paths that were changed rightly, and ``output``, the words in common. Where gold changes no files,
@@ -23,7 +23,7 @@ changing some halves the value. Doing nothing is worth 0. Of several golds the b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from intercode.episode import Episode, Score
@@ -75,7 +75,8 @@ class BashReward:
         contents = {path: content(sandbox, path, kind) for path, kind in archives.items()}
         best: Score | None = None
         for gold in task.gold:
-            score = compare(self._gold.run(task, gold), changes, output, answer, contents)
+            done = self._gold.run(task, gold)
+            score = compare(done, changes, output, answer, contents, task.expects)
             if best is None or score.value > best.value:
                 best = score
             if best.value == 1.0:
@@ -90,6 +91,7 @@ def compare(
     output: str | None,
     answer: Answer | None = None,
     archives: Mapping[str, str] = NO_ARCHIVES,
+    expects: Callable[[str], bool] = lambda path: False,
 ) -> Score:
     """The score of a result against one gold.
 
@@ -99,12 +101,12 @@ def compare(
         output: What the last action printed, normalised; None if there was no action.
         answer: The type of the answer; None: text.
         archives: By path, what is in the archives that the task names.
+        expects: Whether a path may be changed, whatever gold does to it.
     """
 
     def counts(path: str) -> bool:
-        free = answer is not None and answer.free(path)
         same = bool(archives.get(path)) and archives[path] == gold.archives[path]
-        return not free and not same and not _is_scratch(path, gold)
+        return not expects(path) and not same and not _is_scratch(path, gold)
 
     wrong = set(filter(counts, differing(changes, gold.after)))
     done = set(filter(counts, differing(changes, gold.before)))
