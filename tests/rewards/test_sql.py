@@ -167,8 +167,8 @@ def test_a_task_without_gold_is_malformed(store: Store) -> None:
 
 def test_the_setup_runs_on_every_copy(store: Store) -> None:
     task = store.task("SELECT code FROM voucher", setup="INSERT INTO voucher VALUES ('new', 0)")
-    assert store.value(task, "SELECT 'new'") == 1.0
     assert store.value(task, "SELECT code FROM voucher WHERE used = 0") == 1.0
+    assert store.value(task, "SELECT code FROM voucher WHERE code = 'new'") < 1.0
 
 
 def test_the_detail_is_plain_json(store: Store) -> None:
@@ -209,9 +209,10 @@ def test_gold_runs_once(store: Store) -> None:
 
 
 def test_gold_runs_again_where_the_engine_may_choose_otherwise(store: Store) -> None:
-    task = store.task("SELECT name FROM customer LIMIT 1")
+    task = store.task("SELECT name, id FROM customer LIMIT 1")
     counting = Counting(store)
     reward = SqlReward(counting, GoldCache())
-    for answer, expected, opened in [("'Ann'", 1.0, 2), ("'Bo'", 0.0, 4), ("'Ann'", 1.0, 5)]:
-        assert store.score(task, f"SELECT {answer}", reward=reward).value == expected
+    for answer, expected, opened in [("Ann", 1.0, 2), ("Bo", 0.0, 4), ("Ann", 1.0, 5)]:
+        sql = f"SELECT name, id FROM customer WHERE name = '{answer}'"
+        assert store.score(task, sql, reward=reward).value == expected
         assert counting.opened == opened

@@ -19,6 +19,7 @@ ENVIRONMENT = (
     "engine",
     "databases",
     "max_rows",
+    "permute_columns",
     "max_turns",
     "reward",
 )
@@ -107,6 +108,12 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="for SQL: rows of a result that are shown (default: 50)",
+    )
+    group.add_argument(
+        "--permute-columns",
+        action=argparse.BooleanOptionalAction,
+        help="for SQL: whether an answer's columns may come in another order (default: as the data "
+        "says; Spider's may)",
     )
     group.add_argument(
         "--reward",

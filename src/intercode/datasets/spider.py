@@ -8,11 +8,14 @@ Two layouts are read:
 - that of the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``; gold is
   in MySQL's, and hardness is stored. 19 of its 1,034 golds fail on MySQL 8.
 
-``metadata`` holds ``dialect``, ``hardness`` and ``db_tables`` (table → columns).
+``metadata`` holds ``dialect``, ``hardness`` and ``db_tables`` (table → columns), and
+``permute_columns``: as in the authors' own evaluation, an answer's columns may come in another
+order than gold's, unless the question says in which.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +34,11 @@ SPLITS = {
 }
 """Split → the authors' files of tasks, of tables, and the folder of databases."""
 
+_FIXED_ORDER = re.compile(
+    r"\bin (?:this|that|the following|the given|exactly this) order\b|\bfollowed by\b"
+    r"|\b(?:first|second|third|last|left|right)most? column\b|\border of (?:the )?columns\b",
+    re.IGNORECASE,
+)
 _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 
@@ -80,10 +88,17 @@ def _authored(row: Mapping[str, Any], schemas: Mapping[str, Any]) -> dict[str, A
         "hardness": level,
         "dialect": "sqlite",
         "db_tables": schemas.get(row["db_id"]),
+        "permute_columns": not fixes_order(row["question"]),
     }
 
 
 def _released(task: Task) -> Task:
     level = task.metadata.get("hardness") or hardness("; ".join(task.gold), "mysql")
-    metadata = {**task.metadata, "hardness": level, "dialect": "mysql"}
-    return replace(task, tags=(level,) if level else (), metadata=metadata)
+    free = not fixes_order(task.query)
+    facts = {"hardness": level, "dialect": "mysql", "permute_columns": free}
+    return replace(task, tags=(level,) if level else (), metadata={**task.metadata, **facts})
+
+
+def fixes_order(question: str) -> bool:
+    """Whether a question says in which order the columns of its answer come."""
+    return _FIXED_ORDER.search(question) is not None

@@ -36,6 +36,8 @@ class SqlEnv(InterCodeEnv[Session]):
         limits: What a session may use; None: the defaults.
         max_turns: Actions in one episode.
         max_rows: Rows of a result that an observation shows.
+        permute_columns: Whether an answer's columns may come in another order than gold's; None: as
+            the tasks say.
         reward_every_turn: Score after every action (see `InterCodeEnv`).
         cache_gold: Whether gold runs once per task rather than at every score, or a cache to
             share with other environments.
@@ -64,6 +66,7 @@ class SqlEnv(InterCodeEnv[Session]):
         limits: Limits | None = None,
         max_turns: int = 10,
         max_rows: int = MAX_ROWS,
+        permute_columns: bool | None = None,
         reward_every_turn: bool = False,
         cache_gold: bool | GoldCache = True,
         reward: str | Function | Reward[Session] = "default",
@@ -82,11 +85,12 @@ class SqlEnv(InterCodeEnv[Session]):
             stage.check(task)
         cache = GoldCache(4096 if cache_gold else 0) if isinstance(cache_gold, bool) else cache_gold
         name = str(reward) if named else "default"
+        made = partial(_reward, name, stage, cache, permute_columns)
         super().__init__(
             tasks,
             stage,
             partial(SqlInterpreter, max_rows=max_rows),
-            choose("sql", None if named else reward, lambda: _reward(name, stage, cache)),
+            choose("sql", None if named else reward, made),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,
@@ -99,7 +103,13 @@ def _is_class(name: str) -> bool:
     return not is_reference(name) and isinstance(REWARDS.get(f"sql:{name}"), type)
 
 
-def _reward(name: str, stage: DatabaseStage, cache: GoldCache) -> Reward[Session]:
+def _reward(
+    name: str, stage: DatabaseStage, cache: GoldCache, permute_columns: bool | None
+) -> Reward[Session]:
+    if permute_columns is not None:
+        if name != "default":
+            raise UsageError(f"reward {name!r} has a rule of its own for the order of columns")
+        return SqlReward(stage, cache, permute_columns=permute_columns)
     made: Reward[Session] = REWARDS.get(f"sql:{name}")(stage, cache)
     return made
 

@@ -43,6 +43,8 @@ _COLUMN_TYPES = ("number", "path", "text")
 _TOTALS = ("", "optional", "needed")
 _LONGEST, _LONGEST_LINE = 200_000, 4000
 """Characters from which on outputs are compared as text: an answer is made for people to read."""
+_LINES_OF_ONE, _CHARACTERS_OF_ONE = 3, 200
+"""Of an output that is taken for one number, or for yes or no."""
 _DEPTH = 40
 """How many folders above a path are tried as the one that others are relative to."""
 _READINGS = 60
@@ -167,7 +169,9 @@ def _same_number(answer: Answer, gold: list[str], given: list[str]) -> bool:
     wanted, found = _numbers(gold), _numbers(given)
     if len(wanted) != 1:  # gold is a listing: its rows are what counts
         return Counter(map(_packed, gold)) == Counter(map(_packed, given))
-    return len(found) == 1 and _is_same(wanted[0], found[0])
+    # In more text than that, it would have to be looked for.
+    told = len(given) <= _LINES_OF_ONE and sum(map(len, given)) <= _CHARACTERS_OF_ONE
+    return told and len(found) == 1 and _is_same(wanted[0], found[0])
 
 
 def _numbers(lines: Sequence[str]) -> list[str]:
@@ -187,11 +191,13 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _same_choice(answer: Answer, gold: list[str], given: list[str]) -> bool:
-    return len(given) <= 3 and _said(gold) == _said(given) is not None
+    return len(given) <= _LINES_OF_ONE and _said(gold) == _said(given) is not None
 
 
 def _said(lines: Sequence[str]) -> bool | None:
     text = " ".join(lines)
+    if text.startswith("bash: "):
+        return None  # the shell's own word of a command that failed
     if text.strip() in ("0", "1"):
         return text.strip() == "1"
     return False if _NO.search(text) else True if _YES.search(text) else None
@@ -216,7 +222,11 @@ def _paths(lines: Sequence[str]) -> Forms:
         [token for row in rows for token in row.split()],
     ]
     # Where there is a number for each path, it is the numbers that were taken for paths.
-    return [[*map(_path, paths)] for paths in found if not all(map(_NUMBER.fullmatch, paths))]
+    return [
+        [*map(_path, paths)]
+        for paths in found
+        if not paths or not all(map(_NUMBER.fullmatch, paths))
+    ]
 
 
 def _listed(line: str) -> str:

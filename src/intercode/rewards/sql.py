@@ -3,8 +3,10 @@
 **A query** as gold asks for an answer: the agent's last action that ended without an error and
 gave a result set. It is run again on a fresh copy of the database (`intercode.rewards.sql_run`),
 and so is gold, on another; 1.0 means that the results are equal (`intercode.rewards.sql_compare`),
-in order where gold's outermost query orders (`intercode.rewards.sql_order`). If gold's result could
-be guessed, they must be equal on mutated copies, too (`intercode.rewards.sql_copies`).
+in order where gold's outermost query orders (`intercode.rewards.sql_order`). They must be equal on
+mutated copies, too (`intercode.rewards.sql_copies`), if gold's result could be guessed, if the
+answer reads no table, or if its columns come in another order than gold's. Where a task allows that
+(``metadata.permute_columns``, as Spider's do), one order must hold on the database and all copies.
 
 **A change** as gold is graded by the tables that the agent left (`intercode.rewards.sql_state`). In
 an episode that still runs, looking at them commits an open transaction.
@@ -24,7 +26,7 @@ from intercode.databases.base import Result, Row, Session, Value
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_compare import Comparison, compare
+from intercode.rewards.sql_compare import Comparison, Order, compare, exchanges_alike
 from intercode.rewards.sql_copies import copies, guessable
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
 from intercode.rewards.sql_state import compare_states
@@ -43,7 +45,8 @@ class SqlReward:
     Args:
         databases: Opens the tasks' databases, for the grader.
         cache: Where golds' results are kept; None: nowhere.
-        permute_columns: Whether an answer's columns may come in another order.
+        permute_columns: Whether an answer's columns may come in another order; None: as the task
+            says.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class SqlReward:
         databases: Databases,
         cache: GoldCache | None = None,
         *,
-        permute_columns: bool = False,
+        permute_columns: bool | None = None,
     ) -> None:
         self._grader = Grader(databases, cache)
         self._permute = permute_columns
@@ -91,41 +94,74 @@ class SqlReward:
             return _score(Comparison(False, 0.0, "no action gave a result set"), wanted.result)
         wanted, answer, found = self._compare(task, gold, sql, source)
         score = _score(found, wanted.result, sql, answer)
-        if found.equal and guessable(wanted.result):
-            return self._confirmed(task, gold, sql, source, score)
+        if not found.equal:
+            return score
+        facts = self._grader.facts(task, gold)
+        hard_coded = facts.reads and not self._grader.answer_facts(sql).reads
+        if hard_coded:
+            score = _with(score, hard_coded=True)
+        if hard_coded or guessable(wanted.result) or not _in_own_order(found):
+            return self._confirmed(task, gold, sql, source, score, found)
         return score
 
-    def _confirmed(self, task: Task, gold: str, sql: str, source: Source, score: Score) -> Score:
-        """The score of an answer that is right, but could have been guessed."""
+    def _confirmed(
+        self, task: Task, gold: str, sql: str, source: Source, score: Score, found: Comparison
+    ) -> Score:
+        """The score of an answer that is right, but may be so by chance."""
         others = copies(self._grader, task, gold, source)
+        if not others and not _in_own_order(found):
+            given = self._grader.gold(task, gold, source).result
+            if all(exchanges_alike(order, given) for order in found.orders):
+                reason = "the columns are in another order, and no mutated copy tells them apart"
+                return _score(Comparison(False, found.overlap, reason), given, sql)
+        for copy in others:
+            wanted, answer, there = self._compare(task, gold, sql, copy, found.orders)
+            if not there.equal:
+                reason = f"on a mutated copy of the database: {there.reason}"
+                there = Comparison(False, there.overlap, reason)
+                return _score(there, wanted.result, sql, answer)
+            found = there
         if not others:
             note = "gold can be guessed: no mutated copy was found that gives something else"
-            return Score(score.value, score.parts, {**score.detail, "note": note})
-        for copy in others:
-            wanted, answer, found = self._compare(task, gold, sql, copy)
-            if not found.equal:
-                reason = f"on a mutated copy of the database: {found.reason}"
-                found = Comparison(False, found.overlap, reason)
-                return _score(found, wanted.result, sql, answer)
-        return score
+            score = _with(score, note=note)
+        return score if _in_own_order(found) else _with(score, columns="in another order")
 
     def _compare(
-        self, task: Task, gold: str, sql: str, source: Source
+        self,
+        task: Task,
+        gold: str,
+        sql: str,
+        source: Source,
+        orders: Sequence[Order] | None = None,
     ) -> tuple[GoldAnswer, Answer, Comparison]:
-        """What gold and answer give in a database, and how they compare."""
+        """What gold and answer give in a database, and how they compare.
+
+        Args:
+            task: The task.
+            gold: One of its golds.
+            sql: The answer.
+            source: The database.
+            orders: Of the answer's columns, those that may be right; None: it is not known.
+        """
         wanted = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
-        found = self._compared(wanted, answer)
+        found = self._compared(task, wanted, answer, orders)
         if answer.result and not found.equal and self._grader.facts(task, gold).chooses:
             # The engine may have chosen otherwise then: before the answer is called wrong, gold
             # gets the same chance as it.
             again = self._grader.gold(task, gold, source, again=True)
-            other = self._compared(again, answer)
+            other = self._compared(task, again, answer, orders)
             if other.equal:
                 return again, answer, other
         return wanted, answer, found
 
-    def _compared(self, gold: GoldAnswer, answer: Answer) -> Comparison:
+    def _permutes(self, task: Task) -> bool:
+        said = task.metadata.get("permute_columns") is True
+        return said if self._permute is None else self._permute
+
+    def _compared(
+        self, task: Task, gold: GoldAnswer, answer: Answer, orders: Sequence[Order] | None
+    ) -> Comparison:
         if answer.result is None:
             return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
         return compare(
@@ -133,8 +169,17 @@ class SqlReward:
             answer.result,
             ordered=gold.ordered,
             groups=gold.groups,
-            permute_columns=self._permute,
+            permute_columns=self._permutes(task),
+            among=orders,
         )
+
+
+def _in_own_order(found: Comparison) -> bool:
+    return found.orders[0] == tuple(range(len(found.orders[0])))
+
+
+def _with(score: Score, **detail: Any) -> Score:
+    return Score(score.value, score.parts, {**score.detail, **detail})
 
 
 def _score(

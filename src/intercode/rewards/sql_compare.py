@@ -1,7 +1,8 @@
 """When two results of SQL count as equal, and how much they have in common when they do not.
 
 A result is a multiset of whole rows, or where gold's outermost query orders, a sequence. The names
-of its columns do not matter; their number and order do. Values are compared by type:
+of its columns do not matter; their number does, and their order unless it may be another. Values
+are compared by type:
 
 - Numbers by value, whatever their type: ``3 = 3.0 = Decimal('3') = TRUE``. In a column that holds
   fractions, on either side, two numbers are equal if they differ by at most 1e-6 of the larger or
@@ -21,10 +22,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import chain, islice
+from itertools import chain, islice, permutations
 from typing import Any
 
 from intercode.databases.base import Result, Row, Value
@@ -43,6 +44,10 @@ _NUMBERS: frozenset[type] = frozenset({int, bool, float, Decimal})
 _NAN = ("a number", "NaN")
 _PERMUTATIONS = 120
 """How many orders of columns are tried."""
+
+
+Order = tuple[int, ...]
+"""Where in the answer each of gold's columns is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,9 @@ class Comparison:
     the same rows in any order, 0.0 for none in common."""
     reason: str = ""
     """In words, why they are not equal."""
+    orders: tuple[Order, ...] = field(default=(), compare=False)
+    """The orders of the answer's columns in which they are equal, its own first; not all, where
+    there are many."""
 
 
 def compare(
@@ -73,6 +81,7 @@ def compare(
     ordered: bool = False,
     groups: Sequence[Group] | None = None,
     permute_columns: bool = False,
+    among: Sequence[Order] | None = None,
 ) -> Comparison:
     """Compare an answer with gold. A result whose rows are not all here equals nothing.
 
@@ -82,20 +91,41 @@ def compare(
         ordered: Whether the order of the rows counts.
         groups: If it counts: gold's rows by their place in the order. None: each has its own.
         permute_columns: Whether the columns may come in another order.
+        among: If they may, which orders are tried; None: those that the values allow.
     """
     if len(gold.columns) != len(answer.columns):
         return Comparison(False, 0.0, f"{_columns(answer)}, not {len(gold.columns)}")
     groups = groups if ordered else None
-    comparison = _compare(gold, answer, ordered, groups)
-    if permute_columns and not comparison.equal:
-        for order in islice(_orders(gold.rows, answer.rows), _PERMUTATIONS):
+    own = tuple(range(len(gold.columns)))
+    tried: Iterable[Order] = [own]
+    if permute_columns:
+        allowed = _orders(gold.rows, answer.rows) if gold.rows else permutations(own)
+        others = allowed if among is None else among
+        tried = [own, *(order for order in islice(others, _PERMUTATIONS) if order != own)]
+        tried = tried if among is None or own in among else tried[1:]
+    best: Comparison | None = None
+    equal: list[Order] = []
+    for order in tried:
+        rows = answer.rows
+        if order != own:
             rows = [tuple(row[index] for index in order) for row in answer.rows]
-            other = _compare(gold, replace(answer, rows=rows), ordered, groups)
-            if other.equal or other.overlap > comparison.overlap:
-                comparison = other
-            if comparison.equal:
-                break
-    return comparison
+        found = _compare(gold, replace(answer, rows=rows), ordered, groups)
+        if found.equal:
+            equal.append(order)
+        if best is None or (found.equal, found.overlap) > (best.equal, best.overlap):
+            best = found
+    assert best is not None  # one order was tried at least
+    return replace(best, orders=tuple(equal))
+
+
+def exchanges_alike(order: Order, gold: Result) -> bool:
+    """Whether an order exchanges columns of one type, which their values do not tell apart."""
+    kinds = [{_kind(value) for value in column} for column in zip(*gold.rows, strict=True)]
+    return any(kinds[at] & kinds[index] for at, index in enumerate(order) if at != index)
+
+
+def _kind(value: Value) -> type:
+    return float if type(value) in _NUMBERS else type(value)
 
 
 def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:

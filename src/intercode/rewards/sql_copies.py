@@ -1,10 +1,11 @@
 """Golds that can be guessed, and the databases on which a guess shows.
 
-A gold that gives no rows, or one row of NULL, 0, 1 and empty text, is met by many a wrong answer,
-an empty select among them. Such a gold is asked again on mutated copies of the database, chosen
-so that it gives something else there; a right answer follows, a guess does not. Where all that it
-gives there can be guessed, too (it asks whether there is any), it is also asked on one that gives
-the same as the original: what only tells copies from the original fails there.
+A gold that gives no rows, a single value, or one row of NULL, 0, 1 and empty text, is met by many a
+wrong answer, an empty select or a constant among them. Such a gold is asked again on mutated copies
+of the database, chosen so that it gives something else there; a right answer follows, a guess does
+not. Where all that it gives there can be guessed, too (it asks whether there is any), it is also
+asked on one that gives the same as the original: what only tells copies from the original fails
+there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def guessable(result: Result) -> bool:
     if not result.rows:
         return True
     nothing = (None, 0, 1, "", b"")
-    return len(result.rows) == 1 and all(value in nothing for value in result.rows[0])
+    one = len(result.rows) == 1
+    return one and (len(result.columns) == 1 or all(value in nothing for value in result.rows[0]))
 
 
 def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:

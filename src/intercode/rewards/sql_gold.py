@@ -43,6 +43,8 @@ class Facts:
     chooses: bool
     """It leaves a choice to the engine: which of tied rows a LIMIT within it takes, or from which
     row of a group a column comes. The engine need not choose alike twice."""
+    reads: bool
+    """It reads a table, or may do: its text does not tell that it reads none."""
 
 
 @lru_cache(maxsize=4096)
@@ -62,6 +64,7 @@ def read(sql: str, dialect: str) -> Facts:
         ordered=_orders_by_tokens(last) if query is None else _orders(query),
         query=query,
         chooses=query is not None and _chooses(query),
+        reads=query is None or len(statements) > 1 or _reads_table(query),
     )
 
 
@@ -126,6 +129,12 @@ def _changes(statement: Sequence[Token]) -> bool:
         pairs = zip(words, following, strict=True)
         return any(word in _CHANGES and then != "(" for word, then in pairs)
     return words[0] not in _READS
+
+
+def _reads_table(query: exp.Query) -> bool:
+    own = {table.alias_or_name.lower() for table in query.find_all(exp.CTE)}
+    tables = query.find_all(exp.Table)
+    return any(isinstance(t.this, exp.Func) or t.name.lower() not in own for t in tables)
 
 
 def _chooses(query: exp.Query) -> bool:

@@ -97,6 +97,10 @@ class Grader:
         """What the gold asks for."""
         return read(gold, self.dialect(task))
 
+    def answer_facts(self, sql: str) -> Facts:
+        """What an answer of the agent's asks for."""
+        return read(sql, self.databases.engine.dialect)
+
     def cached(
         self, what: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
     ) -> T:
