@@ -195,3 +195,12 @@ def test_other_rewards_by_name(sql_tasks: Dataset, name: str, least: float) -> N
 def test_a_reward_that_there_is_not(sql_tasks: Dataset) -> None:
     with pytest.raises(UsageError, match="no reward named 'sql:best'"):
         SqlEnv(sql_tasks, reward="best")
+
+
+def test_whether_columns_may_be_permuted_is_an_option(sql_tasks: Dataset) -> None:
+    answer = "SELECT SUM(amount), customer_id FROM purchase GROUP BY customer_id"
+    for permute, worth in ((True, 1.0), (False, 0.0)):
+        with closing(SqlEnv(sql_tasks, permute_columns=permute)) as env:
+            assert attempt(env, "rich", answer) == worth
+    with pytest.raises(UsageError, match="a rule of its own"):
+        SqlEnv(sql_tasks, permute_columns=True, reward="bird-ex")

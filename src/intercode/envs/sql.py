@@ -18,6 +18,7 @@ from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import Function, choose
+from intercode.rewards.sql import SqlReward
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset
 
