@@ -57,7 +57,8 @@ def test_fetch_info_validate(cli: Run, env: dict[str, str], archive: bytes) -> N
     keys(
         report,
         "dataset digest env tasks complete valid oracle_successes noop_successes "
-        "noop_mean_reward garbage_successes garbage_mean_reward seconds problems slow leaks usage",
+        "noop_mean_reward garbage_successes garbage_mean_reward seconds problems doubts slow leaks "
+        "usage",
     )
     assert (report["env"], report["tasks"], report["valid"]) == ("sql", 3, True)
 

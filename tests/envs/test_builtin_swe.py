@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from intercode import datasets
 from intercode.datasets.builtin import FOLDER
+from intercode.datasets.files import load_file
 from intercode.envs.swe import SweEnv, apply_patch
 from intercode.episode import Score
 from intercode.task import Task
@@ -100,7 +100,7 @@ def test_there_are_enough_and_of_all_kinds() -> None:
 
 def test_a_file_has_one_task_and_its_repository_beside_it() -> None:
     for file in FOLDER.glob("swe_*.json"):
-        (row,) = json.loads(file.read_text(encoding="utf-8"))
-        assert row["task_id"] == file.stem.replace("_", "-")
-        assert row["metadata"]["repository"] == f"builtin:{file.stem}.fi"
+        (task,) = load_file(file)
+        assert task.task_id == file.stem.replace("_", "-")
+        assert task.metadata["repository"] == f"builtin:{file.stem}.fi"
         assert (FOLDER / f"{file.stem}.fi").is_file()
