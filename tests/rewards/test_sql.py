@@ -166,9 +166,48 @@ def test_a_task_without_gold_is_malformed(store: Store) -> None:
 
 
 def test_the_setup_runs_on_every_copy(store: Store) -> None:
-    task = store.task("SELECT code FROM voucher", setup="INSERT INTO voucher VALUES ('new', 0)")
-    assert store.value(task, "SELECT code FROM voucher WHERE used = 0") == 1.0
-    assert store.value(task, "SELECT code FROM voucher WHERE code = 'new'") < 1.0
+    setup = "INSERT INTO voucher VALUES ('new', 0), ('old', 1)"
+    task = store.task("SELECT code FROM voucher", setup=setup)
+    assert store.value(task, "SELECT code FROM voucher WHERE used >= 0") == 1.0
+    assert store.value(task, "SELECT code FROM voucher WHERE used = 0") < 1.0
+
+
+FREE = {"metadata": {"permute_columns": True}}
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("SELECT id, name FROM customer", "SELECT name, id FROM customer"),
+        ("SELECT MIN(id), MAX(id) FROM customer", "SELECT MAX(id), MIN(id) FROM customer"),
+        ("SELECT id, name, city FROM customer ORDER BY id DESC",
+         "SELECT city, name, id FROM customer ORDER BY id DESC"),
+    ],
+)  # fmt: skip
+def test_columns_in_another_order(store: Store, gold: str, answer: str) -> None:
+    score = store.score(store.task(gold, **FREE), answer)
+    assert (score.value, score.detail.get("columns")) == (1.0, "in another order")
+    assert store.value(store.task(gold), answer) < 1.0
+    assert "columns" not in store.score(store.task(gold, **FREE), gold).detail
+
+
+def test_columns_of_one_type_are_exchanged_only_where_copies_tell_them_apart(store: Store) -> None:
+    score = store.score(store.task("SELECT 3, 4", **FREE), "SELECT 4, 3")
+    assert score.value < 1.0 and "no mutated copy tells them apart" in score.detail["reason"]
+    # On the data it is the other order of the columns, and on the copies no order is right.
+    gold = "SELECT MIN(id), MAX(id) FROM customer"
+    assert store.value(store.task(gold, **FREE), "SELECT 4, MIN(id) FROM customer") < 1.0
+
+
+def test_an_answer_that_reads_no_table_is_marked(store: Store) -> None:
+    for answer, marked in [
+        ("SELECT 'Ann' AS name, 1 AS id", True),
+        ("VALUES ('Ann', 1)", True),
+        ("WITH one AS (SELECT 'Ann', 1) SELECT * FROM one", True),
+        ("SELECT name, id FROM customer WHERE id = 1", False),
+    ]:
+        score = store.score("SELECT name, id FROM customer WHERE name = 'Ann'", answer)
+        assert (score.value, score.detail.get("hard_coded", False)) == (1.0, marked)
 
 
 def test_the_detail_is_plain_json(store: Store) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+
 import pytest
 
 from intercode.databases import Result
@@ -53,6 +56,29 @@ def test_the_right_answer_by_other_words(store: Store, gold: str, answer: str) -
     assert store.value(gold, answer) == 1.0
 
 
+LOOKED_UP = (
+    "SELECT COUNT(*) FROM purchase AS p JOIN customer AS c ON p.customer_id = c.id "
+    "WHERE c.name = 'Ann'"
+)
+FIRST = "SELECT customer_id FROM purchase ORDER BY day LIMIT 1"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (LOOKED_UP, "SELECT COUNT(*) FROM purchase WHERE customer_id = 1"),
+        (LOOKED_UP, "SELECT COUNT(*) FROM purchase "
+                    "WHERE customer_id = (SELECT id FROM customer WHERE name = 'Ann')"),
+        ("SELECT COUNT(DISTINCT name) FROM customer", "SELECT COUNT(*) FROM customer"),
+        (FIRST, "SELECT customer_id FROM purchase WHERE day = (SELECT MIN(day) FROM purchase)"),
+    ],
+)  # fmt: skip
+def test_the_right_answer_by_what_the_data_show(store: Store, gold: str, answer: str) -> None:
+    assert store.value(gold, answer) == 1.0
+    number = store.score(gold, gold).detail["gold_rows"][0][0]
+    assert store.value(gold, f"SELECT {number}") < 1.0
+
+
 def test_a_guess_says_why(store: Store) -> None:
     score = store.score(GOLDS[0], "SELECT name FROM customer WHERE 1 = 0")
     assert score.value == 0.0
@@ -73,8 +99,14 @@ def test_where_no_copy_gives_something_else_it_says_so(store: Store) -> None:
         ([(0,)], True),
         ([(1, None, "", 0.0, True)], True),
         ([(2,)], True),
-        ([("a",)], True),
+        ([(Decimal("-99.0"),)], True),
+        ([(100,)], False),
+        ([(2.5,)], False),
+        ([(Decimal("NaN"),)], False),
+        ([(math.inf,)], False),
+        ([("a",)], False),
         ([(0, 1)], True),
+        ([(0, 2)], False),
         ([(0,), (0,)], False),
         ([(0, "a")], False),
     ],

@@ -21,6 +21,8 @@ CREATE TABLE squares (n INTEGER UNIQUE, square INTEGER AS (n * n) STORED);
 CREATE TABLE deleted (id INTEGER);
 CREATE TRIGGER log AFTER DELETE ON purchase BEGIN INSERT INTO deleted VALUES (OLD.id); END;
 INSERT INTO pair VALUES ('a', 1), ('b', 2);
+CREATE TABLE pupil (id INTEGER PRIMARY KEY, name TEXT, age INTEGER);
+INSERT INTO pupil VALUES (1, 'Kim', 9), (2, 'Kim', 9), (3, 'Lou', 8);
 INSERT INTO squares (n) VALUES (1), (2), (3), (4), (5);
 """
 
@@ -140,3 +142,18 @@ def test_the_conditions_of_all_parts_of_a_query() -> None:
         Condition("v", "g", (2,)),
         Condition("w", "h", (3,)),
     }
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_names_that_stand_once_go_on_doing_so(origin: Path, tmp_path: Path, seed: int) -> None:
+    copy = tmp_path / "copy"
+    asked = Wanted(
+        (Condition("customer", "name", ("ann", "Eve")), Condition("pupil", "name", ("Lou", "Kim")))
+    )
+    mutate(origin, copy, asked, seed, gentle=True)
+    assert query(copy, "SELECT COUNT(*) - COUNT(DISTINCT name) FROM customer") == [(0,)]
+    assert query(copy, "SELECT name FROM customer WHERE id = 1") == [("Ann",)]
+    assert query(copy, "SELECT COUNT(*) FROM customer WHERE name = 'Eve'") in ([(0,)], [(1,)])
+    assert query(copy, "SELECT id FROM pupil WHERE name = 'Lou'") == [(3,)]
+    assert query(copy, "SELECT COUNT(*) FROM pupil WHERE name = 'Kim'") > [(2,)]
+    assert content(copy) != content(origin)

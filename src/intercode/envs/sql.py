@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from intercode import datasets
 from intercode.databases import shared_engine
@@ -18,7 +18,6 @@ from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import Function, choose
-from intercode.rewards.sql import SqlReward
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset
 
@@ -107,11 +106,12 @@ def _is_class(name: str) -> bool:
 def _reward(
     name: str, stage: DatabaseStage, cache: GoldCache, permute_columns: bool | None
 ) -> Reward[Session]:
+    more: dict[str, Any] = {}
     if permute_columns is not None:
         if name != "default":
             raise UsageError(f"reward {name!r} has a rule of its own for the order of columns")
-        return SqlReward(stage, cache, permute_columns=permute_columns)
-    made: Reward[Session] = REWARDS.get(f"sql:{name}")(stage, cache)
+        more["permute_columns"] = permute_columns
+    made: Reward[Session] = REWARDS.get(f"sql:{name}")(stage, cache, **more)
     return made
 
 

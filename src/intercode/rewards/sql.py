@@ -4,9 +4,9 @@
 gave a result set. It is run again on a fresh copy of the database (`intercode.rewards.sql_run`),
 and so is gold, on another; 1.0 means that the results are equal (`intercode.rewards.sql_compare`),
 in order where gold's outermost query orders (`intercode.rewards.sql_order`). They must be equal on
-mutated copies, too (`intercode.rewards.sql_copies`), if gold's result could be guessed, if the
-answer reads no table, or if its columns come in another order than gold's. Where a task allows that
-(``metadata.permute_columns``, as Spider's do), one order must hold on the database and all copies.
+mutated copies, too (`intercode.rewards.sql_copies`), if gold's result could be guessed, or if the
+answer has columns of one type in another order than gold. Where a task allows another order
+(``metadata.permute_columns``, as Spider's do), one must hold on the database and all copies.
 
 **A change** as gold is graded by the tables that the agent left (`intercode.rewards.sql_state`). In
 an episode that still runs, looking at them commits an open transaction.
@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from intercode.databases.base import Result, Row, Session, Value
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_compare import Comparison, Order, compare, exchanges_alike
+from intercode.rewards.sql_compare import Comparison, Group, Order, compare, exchanges_alike
 from intercode.rewards.sql_copies import copies, guessable
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
 from intercode.rewards.sql_state import compare_states
@@ -96,24 +97,17 @@ class SqlReward:
         score = _score(found, wanted.result, sql, answer)
         if not found.equal:
             return score
-        facts = self._grader.facts(task, gold)
-        hard_coded = facts.reads and not self._grader.answer_facts(sql).reads
-        if hard_coded:
+        if self._grader.facts(task, gold).reads and not self._grader.answer_facts(sql).reads:
             score = _with(score, hard_coded=True)
-        if hard_coded or guessable(wanted.result) or not _in_own_order(found):
+        if guessable(wanted.result) or _exchanges_alike(found, wanted.result):
             return self._confirmed(task, gold, sql, source, score, found)
-        return score
+        return score if _in_own_order(found) else _with(score, columns="in another order")
 
     def _confirmed(
         self, task: Task, gold: str, sql: str, source: Source, score: Score, found: Comparison
     ) -> Score:
         """The score of an answer that is right, but may be so by chance."""
         others = copies(self._grader, task, gold, source)
-        if not others and not _in_own_order(found):
-            given = self._grader.gold(task, gold, source).result
-            if all(exchanges_alike(order, given) for order in found.orders):
-                reason = "the columns are in another order, and no mutated copy tells them apart"
-                return _score(Comparison(False, found.overlap, reason), given, sql)
         for copy in others:
             wanted, answer, there = self._compare(task, gold, sql, copy, found.orders)
             if not there.equal:
@@ -122,6 +116,10 @@ class SqlReward:
                 return _score(there, wanted.result, sql, answer)
             found = there
         if not others:
+            given = self._grader.gold(task, gold, source).result
+            if _exchanges_alike(found, given):
+                reason = "the columns are in another order, and no mutated copy tells them apart"
+                return _score(Comparison(False, found.overlap, reason), given, sql)
             note = "gold can be guessed: no mutated copy was found that gives something else"
             score = _with(score, note=note)
         return score if _in_own_order(found) else _with(score, columns="in another order")
@@ -141,7 +139,8 @@ class SqlReward:
             gold: One of its golds.
             sql: The answer.
             source: The database.
-            orders: Of the answer's columns, those that may be right; None: it is not known.
+            orders: Of the answer's columns, those that may be right; None: it is not known. They
+                are known of a mutated copy, where more rows are tied than in the data.
         """
         wanted = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
@@ -162,20 +161,45 @@ class SqlReward:
     def _compared(
         self, task: Task, gold: GoldAnswer, answer: Answer, orders: Sequence[Order] | None
     ) -> Comparison:
-        if answer.result is None:
+        result = answer.result
+        if result is None:
             return Comparison(False, 0.0, f"on a fresh copy of the database: {answer.trouble}")
-        return compare(
-            gold.result,
-            answer.result,
-            ordered=gold.ordered,
-            groups=gold.groups,
-            permute_columns=self._permutes(task),
-            among=orders,
-        )
+
+        def compared(gold: GoldAnswer) -> Comparison:
+            return compare(
+                gold.result,
+                result,
+                ordered=gold.ordered,
+                groups=gold.groups,
+                permute_columns=self._permutes(task),
+                among=orders,
+            )
+
+        found = compared(gold)
+        if found.equal or orders is None or gold.groups is None:
+            return found
+        whole = compared(_with_tied(gold, gold.groups))
+        return whole if whole.equal else found
+
+
+def _with_tied(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
+    """What gold gives, with all rows that are tied with one of them.
+
+    To copy may tie the first row with others. Whoever asks for all that are first, as gold might
+    have done, is right on the data and must be so on the copy.
+    """
+    rows = [row for group in groups for row in group.rows]
+    result = replace(gold.result, rows=rows, total=len(rows))
+    return replace(gold, result=result, groups=[replace(g, take=len(g.rows)) for g in groups])
 
 
 def _in_own_order(found: Comparison) -> bool:
     return found.orders[0] == tuple(range(len(found.orders[0])))
+
+
+def _exchanges_alike(found: Comparison, gold: Result) -> bool:
+    """Whether only copies can tell that a column is not taken for another of its type."""
+    return not _in_own_order(found) and any(exchanges_alike(one, gold) for one in found.orders)
 
 
 def _with(score: Score, **detail: Any) -> Score:

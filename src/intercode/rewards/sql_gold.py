@@ -64,7 +64,8 @@ def read(sql: str, dialect: str) -> Facts:
         ordered=_orders_by_tokens(last) if query is None else _orders(query),
         query=query,
         chooses=query is not None and _chooses(query),
-        reads=query is None or len(statements) > 1 or _reads_table(query),
+        reads=len(statements) > 1
+        or (bool({"FROM", "TABLE"} & {*_words(last)}) if query is None else _reads_table(query)),
     )
 
 

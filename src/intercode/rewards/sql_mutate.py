@@ -4,6 +4,11 @@ Some rows are deleted, some get values of other rows, some are doubled under a n
 without rows gets some. Into the columns that a query compares with constants, values are planted
 that its conditions accept, so that it finds something where it found nothing, or something else.
 Keys, unique columns, NOT NULL and the foreign keys that held go on holding; types stay.
+
+A gentle mutation also keeps what a reader of the data may rely on: a column of names in which each
+stands once, and one in which a condition of the query singles out a row, keep their values, and get
+none of them a second time. So what was looked up (the key of the one student of that name) is right
+in the copy, too, and a subquery that gave one row gives one.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from typing import Any
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_constants import Wanted
 
-VERSION = 2
+VERSION = 3
 """Of the mutation. Count it on with every change that gives other rows."""
 
 _TOUCHED = 300
@@ -30,7 +35,7 @@ _MADE = 12
 _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 
 
-def mutate(origin: Path, path: Path, wanted: Wanted, seed: int) -> None:
+def mutate(origin: Path, path: Path, wanted: Wanted, seed: int, *, gentle: bool = False) -> None:
     """Write a mutated copy of a database: the same for the same arguments.
 
     Args:
@@ -38,6 +43,7 @@ def mutate(origin: Path, path: Path, wanted: Wanted, seed: int) -> None:
         path: Where nothing is yet.
         wanted: By the query that is to find something else in it.
         seed: Of its random choices.
+        gentle: Whether names that stand once go on doing so.
 
     Raises:
         TaskError: `origin` is no SQLite database.
@@ -50,7 +56,7 @@ def mutate(origin: Path, path: Path, wanted: Wanted, seed: int) -> None:
         # Nothing of it needs to survive a crash: what is torn is thrown away.
         connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF; BEGIN")
         triggers = _take_triggers(connection)
-        mutation = _Mutation(connection, schema.tables, wanted, random.Random(seed))
+        mutation = _Mutation(connection, schema.tables, wanted, random.Random(seed), gentle)
         for table in schema.tables:
             mutation.change(table)
         mutation.mend()
@@ -76,10 +82,13 @@ class _Mutation:
         tables: Sequence[TableSchema],
         wanted: Wanted,
         chance: random.Random,
+        gentle: bool,
     ) -> None:
         self._connection = connection
         self._tables = {table.name.lower(): table for table in tables}
         self._conditions = wanted.conditions
+        # By table, the columns that keep their values.
+        self._names = {table.name: self._named(table) if gentle else set() for table in tables}
         # As many alike as the query counts, of a handful of values.
         self._made = min(max(_MADE, 6 * wanted.count), _TOUCHED)
         self._chance = chance
@@ -95,8 +104,10 @@ class _Mutation:
             return
         rows = self._chance.sample(rows, min(len(rows), _TOUCHED))
         kept = rows[int(len(rows) * self._deleted) :]
+        singled = self._singled_out(table)
         for row in rows[: len(rows) - len(kept)]:
-            self._run(f"DELETE FROM {_quoted(table.name)} WHERE rowid = ?", row)
+            if row not in singled:
+                self._run(f"DELETE FROM {_quoted(table.name)} WHERE rowid = ?", row)
         for row in kept:
             self._alter(table, row, kept)
         for _ in range(self._made):
@@ -120,9 +131,58 @@ class _Mutation:
         except sqlite3.OperationalError:
             return []
 
+    def _named(self, table: TableSchema) -> set[str]:
+        """The columns of text in which every value stands once, or one that a condition accepts.
+
+        Not those that refer to another table: of them it is no accident that values are shared.
+        """
+        refer = {name for key in table.foreign_keys for name in key.columns}
+        found: set[str] = set()
+        for column in table.columns:
+            if not column.type.is_text or column.name in refer:
+                continue
+            name = _quoted(column.name)
+            sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {_quoted(table.name)}"
+            count, distinct = self._connection.execute(sql).fetchone()
+            accepted = self._accepted(table, column)
+            if 1 < count == distinct or any(self._count(table, column, v) == 1 for v in accepted):
+                found.add(column.name)
+        return found
+
+    def _singled_out(self, table: TableSchema) -> set[int]:
+        """The rows that a condition may find by a name."""
+        columns = [column for column in table.columns if column.name in self._names[table.name]]
+        found: set[int] = set()
+        for column in columns:
+            sql = (
+                f"SELECT rowid FROM {_quoted(table.name)} "
+                f"WHERE {_quoted(column.name)} = ? COLLATE NOCASE"
+            )
+            for value in self._accepted(table, column):
+                found.update(row for (row,) in self._connection.execute(sql, (value,)))
+        return found
+
+    def _count(self, table: TableSchema, column: Column, value: Any) -> int:
+        """How often a value stands in a column, in any case."""
+        same = f"{_quoted(column.name)} = ? COLLATE NOCASE"
+        sql = f"SELECT COUNT(*) FROM {_quoted(table.name)} WHERE {same}"
+        count: int = self._connection.execute(sql, (value,)).fetchone()[0]
+        return count
+
+    def _accepted(self, table: TableSchema, column: Column) -> list[Any]:
+        """Values that the conditions of the query accept in a column."""
+        return [
+            fitted
+            for condition in self._conditions
+            if condition.column == column.name.lower()
+            and condition.table in ("", table.name.lower())
+            for value in condition.values
+            if (fitted := _fitted(value, column)) is not None
+        ]
+
     def _alter(self, table: TableSchema, row: int, others: Sequence[int]) -> None:
         """Give a row values of another, and values that the conditions accept."""
-        stored = self._stored(table) - _unique(table)
+        stored = self._stored(table) - _unique(table) - self._names[table.name]
         free = [column for column in table.columns if column.name in stored]
         name = _quoted(table.name)
         if free and self._chance.random() < 0.2:
@@ -139,7 +199,7 @@ class _Mutation:
         columns = () if row is not None else table.columns
         given: dict[str, Any] = {column.name: self._any(column) for column in columns}
         for column in table.columns:
-            if column.name in _unique(table):
+            if column.name in _unique(table) | self._names[table.name]:
                 given[column.name] = self._fresh(table, column)
         for key in table.foreign_keys:
             if row is None or set(key.columns) & given.keys() or self._chance.random() < 0.5:
@@ -162,14 +222,9 @@ class _Mutation:
         """For some of the columns, a value that a condition accepts."""
         planted = {}
         for column in columns:
-            values = [
-                fitted
-                for condition in self._conditions
-                if condition.column == column.name.lower()
-                and condition.table in ("", table.name.lower())
-                for value in condition.values
-                if (fitted := _fitted(value, column)) is not None
-            ]
+            values = self._accepted(table, column)
+            if column.name in self._names[table.name]:
+                values = [value for value in values if self._count(table, column, value) != 1]
             if values and self._chance.random() < self._planted:
                 planted[column.name] = self._chance.choice(values)
                 self._adopt(table, column, planted[column.name])
@@ -185,7 +240,7 @@ class _Mutation:
                 fresh = {
                     other.name: self._fresh(parent, other)
                     for other in parent.columns
-                    if row is None or other.name in _unique(parent)
+                    if row is None or other.name in _unique(parent) | self._names[parent.name]
                 }
                 self._store(parent, row, {**fresh, key.targets[0]: value})
 
