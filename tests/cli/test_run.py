@@ -35,7 +35,7 @@ def test_json(cli: Run, data: Path) -> None:
         "episodes errors error_rate successes success_rate success_low success_high clusters "
         "clustered_low clustered_high few_clusters mean_reward reward_low reward_high "
         "mean_turns mean_seconds invalid_rate unexecuted_rate truncated skipped "
-        "ended restarts tokens_in tokens_out cost",
+        "ended restarts permuted hard_coded tokens_in tokens_out cost",
     )
     assert (told["run"], told["env"], told["agent"]) == ("run", "bash", "noop")
     assert told["planned"] == told["finished"] == told["ran"] == 4
@@ -204,3 +204,23 @@ def test_the_run_json_knows_what_was_run(cli: Run, data: Path, tmp_path: Path) -
     assert manifest["env"]["sandbox"] == "native" and "cgroup" in session["sandbox"]
     assert session["tools"]["host"]["bash"][0].isdigit()
     assert session["settings"]["workers"] == 1 and session["host"]["cpus"] >= 1
+
+
+def test_successes_in_sql_that_are_counted_apart(cli: Run, tmp_path: Path) -> None:
+    task = {"query": "?", "gold": "SELECT n, word FROM t", "metadata": {"permute_columns": True}}
+    rows = [{"task_id": name, **task} for name in ("SELECT word, n FROM t", "VALUES (7, 'a')")]
+    write(tmp_path / "tasks.json", rows)
+    (tmp_path / "t.sql").write_text("CREATE TABLE t (n INTEGER, word TEXT);"
+                                    "INSERT INTO t VALUES (7, 'a');")  # fmt: skip
+    (tmp_path / "agent.py").write_text(
+        "from intercode.agents.scripted import ScriptedAgent\n"
+        "def make(task): return ScriptedAgent([task.task_id])\n"
+    )
+    options = ["sql", "--data", "tasks.json", "--databases", "t.sql", "--agent", "agent.py:make"]
+    told = cli("run", *options, "--out", "run").stdout
+    page = cli("report", "run").stdout
+    for text in (told, page):
+        assert "Successes with columns in another order than gold's: 1." in text
+        assert "Successes by an answer that reads no table: 1." in text
+    told = cli("run", *options, "--no-permute-columns", "--out", "strict").stdout
+    assert "another order" not in told and "reads no table: 1." in told

@@ -63,8 +63,8 @@ def as_text(outcomes: Sequence[Outcome], tags: int) -> str:
     text = written(groups("", rows)).rstrip("\n")
     if len(named) > tags:
         text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
-    if notes := _ended(outcomes):
-        text += f"\n\n{notes}"
+    if remarks := _remarks(outcomes):
+        text += "\n\n" + "\n".join(remarks)
     if failed := errors(outcomes).rstrip("\n"):
         text += f"\n\n{failed}"
     return text
@@ -80,16 +80,17 @@ def written(found: Table) -> str:
     return title + text + "".join(f"{line}\n" for line in note)
 
 
-def _ended(outcomes: Sequence[Outcome]) -> str:
-    """What became of sandboxes that did not last as long as their episodes; empty if all did."""
-    found, lines = summarize(outcomes), []
+def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
+    """Successes that a reader may want to count apart, and sandboxes that did not last."""
+    found = summarize(outcomes)
+    lines = found.remarks()
     if found.ended:
         lines.append(
             f"Ended by the agent, whose code ended its sandbox: {found.ended}. They count."
         )
     if found.restarts:
         lines.append(f"Begun again, as a sandbox was lost otherwise: {found.restarts} times.")
-    return "\n".join(lines)
+    return lines
 
 
 def errors(outcomes: Sequence[Outcome]) -> str:

@@ -52,11 +52,16 @@ class Outcome:
     """Whether what the agent ran has ended its sandbox, or left in it what cannot be read."""
     restarts: int = 0
     """How often it was begun again, after its sandbox was lost by no fault of the agent's."""
+    permuted: bool = False
+    """Of an answer in SQL: whether it is right but for the order of its columns, which is free."""
+    hard_coded: bool = False
+    """Of an answer in SQL: whether it reads no table, where gold does."""
 
     @classmethod
     def of(cls, episode: Episode) -> Outcome:
         """The outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
+        detail = {} if episode.score is None else episode.score.detail
         # What was said before a sandbox died was paid for, too.
         talks = [*metadata.get("earlier", ()), metadata.get("model")]
         talks = [
@@ -84,9 +89,10 @@ class Outcome:
             tokens_in=_sum(talks, "input_tokens"),
             tokens_out=_sum(talks, "output_tokens"),
             cost=_sum(talks, "cost"),
-            ended=episode.status == "ended"
-            or (episode.score is not None and ENDED in episode.score.detail),
+            ended=episode.status == "ended" or ENDED in detail,
             restarts=metadata.get("attempts", 1) - 1,
+            permuted="columns" in detail,
+            hard_coded="hard_coded" in detail,
         )
 
     @property

@@ -59,11 +59,23 @@ class Statistics:
     """Scored episodes that were ended by what the agent ran: see `intercode.sandbox.fault`."""
     restarts: int
     """How often episodes were begun again, after a sandbox was lost otherwise."""
+    permuted: int
+    """Successes in SQL whose columns come in another order than gold's."""
+    hard_coded: int
+    """Successes in SQL whose answer reads no table, where gold does."""
     tokens_in: int | None
     """Of all episodes, those with errors too, as they were paid for; None: not recorded."""
     tokens_out: int | None
     cost: float | None
     """US dollars, likewise."""
+
+    def remarks(self) -> list[str]:
+        """What a reader of the success rate must know of it, in sentences."""
+        counts = {
+            "Successes with columns in another order than gold's: {}.": self.permuted,
+            "Successes by an answer that reads no table: {}.": self.hard_coded,
+        }
+        return [text.format(count) for text, count in counts.items() if count]
 
 
 def summarize(outcomes: Iterable[Outcome]) -> Statistics:
@@ -104,6 +116,8 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
         skipped=sum(outcome.status == "skipped" for outcome in scored),
         ended=sum(outcome.ended for outcome in scored),
         restarts=sum(outcome.restarts for outcome in everything),
+        permuted=sum(outcome.permuted and outcome.success for outcome in scored),
+        hard_coded=sum(outcome.hard_coded and outcome.success for outcome in scored),
         tokens_in=total(outcome.tokens_in for outcome in everything),
         tokens_out=total(outcome.tokens_out for outcome in everything),
         cost=total(outcome.cost for outcome in everything),

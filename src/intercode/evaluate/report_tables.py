@@ -34,7 +34,7 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         tags: Only the most frequent ones, so many; None: all.
     """
     outcomes, statistics = run.outcomes, summarize(run.outcomes)
-    note = _MEANS + _shown_gold([run])
+    note = "\n".join([_MEANS, *statistics.remarks()]) + _shown_gold([run])
     tables = [groups("Success", {"all": statistics}, note), _coverage(run, statistics)]
     if levels := by_level(outcomes):
         tables.append(groups("By hardness", levels))
@@ -133,7 +133,9 @@ def _overviews(stats: _Summaries) -> list[Table]:
         )
         for run, found in stats
     )
-    note = _MEANS
+    note = "\n".join(
+        [_MEANS, *(f"{run.label}: {r}" for run, found in stats for r in found.remarks())]
+    )
     if any(found.clusters for _, found in stats):
         note += "\nThe clusters are the images or databases that the episodes took place in."
     if any(found.few_clusters for _, found in stats):
