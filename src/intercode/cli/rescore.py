@@ -13,6 +13,7 @@ Examples:
   intercode rescore runs/mine --reward reward.py:score
   intercode rescore runs/sql --reward bird-ex --out runs/sql-bird --workers 4
   intercode rescore runs/sql --reward default
+  intercode rescore runs/mine --reward judge --judge-model openai/gpt-4o
   intercode rescore runs/mine                         (its own reward, as it is now)
   intercode rescore runs/mine --json | jq .changes
   intercode report runs/mine runs/mine-rescored-score
@@ -31,7 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode.cli import _environment, _locked, _options, _rescored, run
+from intercode.cli import _environment, _judge, _locked, _options, _rescored, run
 from intercode.cli._progress import Watcher
 from intercode.cli._text import print_json
 from intercode.errors import UsageError
@@ -51,9 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reward",
         metavar="FILE:NAME",
-        help="your own function, reward.py:score; for SQL also bird-ex, bird-soft-f1, bird-r-ves "
-        "or spider-test-suite; or default, the environment's own (default: the run's)",
+        help="your own function, reward.py:score; for Bash also judge; for SQL also bird-ex, "
+        "bird-soft-f1, bird-r-ves or spider-test-suite; or default, the environment's own "
+        "(default: the run's)",
     )
+    _options.add_judge(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
     )
@@ -104,7 +107,7 @@ def execute(args: argparse.Namespace) -> int:
         result = rescore(
             folder,
             dataset,
-            options.reward,
+            setting().judge if options.reward == _judge.NAME else options.reward,
             lambda: setting().make(),
             out=out,
             workers=args.workers,
@@ -146,10 +149,12 @@ def _recorded_options(
     run.configure(parser)
     options = parser.parse_args([])
     options.locked, options.reward = folder, args.reward
-    for name in _WHERE:
+    for name in (*_WHERE, *_judge.OPTIONS):
         setattr(options, name, getattr(args, name))
     _locked.Lock(options)
     options.more = getattr(options, "more", {})
+    if options.reward != _judge.NAME:  # the run's own, which this reward has no use for
+        options = argparse.Namespace(**{**vars(options), **dict.fromkeys(_judge.OPTIONS)})
     if options.reward == DEFAULT:
         options.reward = None
     return options
