@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
@@ -15,6 +16,25 @@ NAME = "judge"
 OPTIONS = ("judge_model", "judge_url", "judge_votes")
 TAKES_TOO = ("prices", "max_cost", "max_tokens")
 """The options of language models that a judge takes as well, whoever the agent is."""
+
+
+def budget_of(args: argparse.Namespace, out: Path) -> Budget:
+    """What a judge of recorded episodes may take, with what it has taken of that before.
+
+    Args:
+        args: The options.
+        out: Where the newly scored episodes are kept.
+    """
+    from intercode.evaluate.budget_spent import spent_by
+    from intercode.models import Budget
+    from intercode.models.prices import Prices
+
+    price = Prices(args.prices).find(args.judge_model or "")
+    return Budget(
+        args.max_cost,
+        args.max_tokens,
+        before=spent_by(out, judge_price=price, judge_only=True),
+    )
 
 
 def make(args: argparse.Namespace, budget: Budget | None = None) -> Judge | None:

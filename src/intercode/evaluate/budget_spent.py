@@ -22,6 +22,7 @@ def spent_by(
     reply_tokens: int | None = None,
     *,
     judge_price: Price | None = None,
+    judge_only: bool = False,
 ) -> Spending:
     """What the sessions of a run have spent, for a `Budget` that goes on with it.
 
@@ -34,6 +35,7 @@ def spent_by(
         price: Of replies whose cost is not recorded.
         reply_tokens: What a reply was limited to.
         judge_price: Of a judge's replies, likewise.
+        judge_only: Leave out what the agent's model took: in a run scored again it is another's.
 
     Raises:
         RecordError: The run cannot be read.
@@ -43,7 +45,7 @@ def spent_by(
         return found
     for episode in read_episodes(folder / EPISODES):
         for talks, known, limit in (
-            (_talks(episode), price, reply_tokens),
+            ([] if judge_only else _talks(episode), price, reply_tokens),
             (episode.metadata.get("judge", ()), judge_price, REPLY_TOKENS),
         ):
             for talk, call in _calls(talks):

@@ -94,7 +94,7 @@ _COLUMNS: tuple[tuple[str, Kind], ...] = (
 _NOTE = (
     "Asked where the files are as gold's and the output is not. Disagreed: its votes, or the two "
     "orders of one. Steered: it called a decoy the same, and was not believed. Malformed: replies "
-    "that were none.\nWhat it took is in no other figure."
+    "that were none.\nIts tokens and dollars are in no other table."
 )
 
 
