@@ -35,8 +35,6 @@ make = Speaker
 MODEL = "openai-compatible/referee"
 NAME = f"success (judged by {MODEL})"
 PRICE = Price(input=1000.0, output=2000.0)
-CALLS = 8
-"""For one output that is the same, with three votes."""
 Tell = pytest.CaptureFixture[str]
 
 
@@ -128,6 +126,24 @@ def test_a_recorded_run_is_judged_afterwards(server: ScriptedServer, capsys: Tel
     found = told(capsys, "report", "back")
     assert found["statistics"]["success_rate"] == pytest.approx(1 / 6)
     assert "judge" not in found and "judge" not in found["manifest"]["env"]
+
+
+def test_judging_afterwards_has_a_budget_of_its_own(server: ScriptedServer, capsys: Tell) -> None:
+    plain = ["run", "bash", "--data", "tasks.json", "--agent", "agent.py:make", "--out", "plain"]
+    assert main([*plain, "--quiet"]) == 0
+    judge = ["--judge-model", MODEL, "--judge-url", server.url, "--prices", "prices.json"]
+    again = ["rescore", "plain", "--reward", "judge", *judge, "--out", "judged", "--quiet"]
+    assert main([*again, "--max-cost", "9"]) == 1
+    assert 0 < PRICE.of(server.usage) <= 9 and "BudgetError" in capsys.readouterr().out
+    assert main([*again, "--max-cost", "9"]) == 1
+    assert PRICE.of(server.usage) <= 9, "with what it took before"
+    assert main([*again, "--max-cost", "90"]) == 0
+    assert told(capsys, "report", "judged")["judge"]["same"] == 3
+    assert main(["show", "judged", "--task", "t1"]) == 0
+    assert f"── t1 ── solved, judged by {MODEL}" in capsys.readouterr().out
+    assert main(["rescore", "judged", "--reward", "judge"]) == 2
+    assert main(["rescore", "plain", "--max-cost", "1", "--out", "x"]) == 2
+    assert "--max-cost is for --reward judge" in capsys.readouterr().err
 
 
 def test_what_it_takes_is_of_the_runs_budget(server: ScriptedServer, capsys: Tell) -> None:

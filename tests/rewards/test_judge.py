@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,12 +44,25 @@ def tried(server: ScriptedServer, *actions: str, task: Task = COUNT, votes: int 
     """The episode of these actions, judged."""
     with (
         model(server.url, retries=0) as judges,
-        closing(intercode.make("bash", data=Dataset([task]), reward=Judge(judges, votes))) as env,
+        closing(
+            gymnasium.make(
+                "intercode-bash-v0",
+                disable_env_checker=True,
+                data=Dataset([task]),
+                reward=Judge(judges, votes),
+            )
+        ) as env,
     ):
         env.reset()
         for action in (*actions, "submit"):
             env.step(action)
         return env.unwrapped.episode  # type: ignore[attr-defined, no-any-return]
+
+
+def test_gymnasium_copies_it_with_an_environments_options(server: ScriptedServer) -> None:
+    with model(server.url) as judges:
+        judge = Judge(judges)
+        assert copy.deepcopy({"reward": judge})["reward"] is judge
 
 
 def asked(server: ScriptedServer) -> list[Asked]:
