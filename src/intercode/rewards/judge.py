@@ -9,8 +9,8 @@ output alone is not equal. Then it can make 1.0 of the score, or leave it as it 
   on one line, in ASCII, without ``<`` and ``[``, so that no output can end its block or begin
   another message. A reply counts only if it repeats the word, which no output can know.
 - *Controlled*: before it is believed it must tell the agent's output from a decoy, a text of the
-  shape of gold's with every letter and digit exchanged. Whoever obeys an output that asks to be
-  called the same calls it the same as a decoy, too.
+  shape of gold's with every letter and digit exchanged. A model that obeys an output, and calls
+  it the same as gold's for that, calls it the same as a decoy, too.
 
 An agent's output that makes the judge's model refuse is never an error: where the same question
 without it is answered, the score stays as it is. All other failures of the model are errors.
