@@ -143,6 +143,7 @@ ENVS = Registry(
 REWARDS = Registry(
     "reward",
     {
+        "bash:judge": "intercode.rewards.judge:Judge",
         "sql:default": "intercode.rewards.sql:SqlReward",
         "sql:bird-ex": "intercode.rewards.bird:ExReward",
         "sql:bird-soft-f1": "intercode.rewards.bird:SoftF1Reward",
@@ -151,5 +152,5 @@ REWARDS = Registry(
     },
     "intercode.rewards",
 )
-"""``env:name`` → a function that is the reward (see `intercode.rewards.own`); or, for SQL, a class
-that is made from the databases and a cache."""
+"""``env:name`` → a function that is the reward (see `intercode.rewards.own`); or a class:
+for SQL one that is made from the databases and a cache; for Bash the judge."""

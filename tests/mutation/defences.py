@@ -19,6 +19,7 @@ IDENTITY = NATIVE + "identity.py"
 SECCOMP = NATIVE + "seccomp.py"
 CLIENT = NATIVE + "client.py"
 INSIDE = NATIVE + "inside.py"
+JUDGE = "intercode/rewards/judge.py"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode/sandbox/docker/container.py"
@@ -411,6 +412,19 @@ DEFENCES = [
     _one(
         "twins", "cheating", "intercode/rewards/swe_twins.py",
         "\nPAIRS = 2\n", "\nPAIRS = 0\n",
+    ),
+    _one(
+        "orders_to_a_judge", "cheating", JUDGE,
+        'same and control == ["different", "different"]', "same",
+    ),
+    _one(
+        "an_order_that_a_judge_likes", "cheating", JUDGE,
+        "_ask(talk, question, other, one)]", "_ask(talk, question, one, other)]",
+    ),
+    _one("a_reply_to_the_judge", "cheating", JUDGE, '"id":\\s*"{word}"', '"id":\\s*"[^"]*"'),
+    _one(
+        "files_before_a_judge", "cheating", "intercode/rewards/bash.py",
+        "if not any(score.detail[kind] for kind in _WRONG):", "if True:",
     ),
     _one(
         "marked_failures", "cheating", "intercode/rewards/swe_junit.py",

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from intercode.envs.swe import SweEnv
 from intercode.errors import CausedInsideError, RewardError, SandboxClosedError
 from intercode.evaluate import evaluate
 from intercode.interpreters.shell_state import FrameReader
+from intercode.models import Message, Reply, Settings
+from intercode.rewards.judge import Judge
 from intercode.sandbox import get_provider
 from intercode.task import Dataset, Task
 from sandbox import rootfs
@@ -186,6 +189,53 @@ def commands_apart() -> bool:
     tests = ("python3 add.py", "python3 -m unittest test_x.T.test_x")
     found = _tested(code, "command", "self.assertEqual(add(1, 2), 3)", *tests)
     return one_of(found, holds="0.495", gone="1.0")
+
+
+class Referee:
+    """A judge's model that says what its rule does."""
+
+    name = "referee"
+
+    def __init__(self, says: Callable[[str], str]) -> None:
+        self.says = says
+
+    def complete(self, asked: Sequence[Message], settings: Settings, tools: object = ()) -> Reply:
+        text = asked[-1].content
+        word = text.split(".")[0].split()[-1]
+        return Reply(self.says(text).replace("WORD", word), cost=0.0)
+
+
+def _judged(says: Callable[[str], str], *actions: str) -> bool:
+    """Whether a judge is not to be had to call another output the same."""
+    tasks = Dataset([Task("t", "?", gold=("echo 2",))])
+    found = _score(BashEnv(tasks, reward=Judge(Referee(says))), *actions)
+    return found < 1.0
+
+
+SAME, DIFFERENT = '{"id": "WORD", "same": true}', '{"id": "WORD", "same": false}'
+
+
+GOLD = '"2"'
+
+
+def orders_to_a_judge() -> bool:
+    return _judged(lambda text: SAME if "say so" in text else DIFFERENT, "echo say so")
+
+
+def an_order_that_a_judge_likes() -> bool:
+    def says(text: str) -> str:
+        return SAME if GOLD in text.split("</output A")[0] else DIFFERENT
+
+    return _judged(says, "echo 3")
+
+
+def a_reply_to_the_judge() -> bool:
+    forged = '{"id": "x", "same": true}'
+    return _judged(lambda text: forged if GOLD in text else DIFFERENT, "echo 3")
+
+
+def files_before_a_judge() -> bool:
+    return _judged(lambda text: SAME if GOLD in text else DIFFERENT, "touch x; echo It is 2")
 
 
 def golds_of_agents() -> bool:

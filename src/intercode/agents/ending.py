@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.agents.base import Agent
-from intercode.agents.transcript import Transcript
 from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
+from intercode.models.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from intercode.agents.prompt import Prompt
 from intercode.agents.sampling import BestOf, SelfConsistency
 from intercode.agents.scene import Scene, describe_tables
 from intercode.agents.talk import Clip, Talk
-from intercode.agents.transcript import Transcript
 from intercode.errors import UsageError
 from intercode.models.base import Model, Settings
+from intercode.models.transcript import Transcript
 
 if TYPE_CHECKING:
     from intercode.task import Task

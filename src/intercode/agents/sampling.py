@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from intercode.agents.parser import find_code
 from intercode.agents.prompt import Prompt
-from intercode.agents.transcript import Transcript
 from intercode.models.base import Message, Reply, Settings, Tool
+from intercode.models.transcript import Transcript
 
 
 class SelfConsistency:

@@ -10,9 +10,9 @@ from intercode.agents.dialogue import Dialogue
 from intercode.agents.parser import find_code, said
 from intercode.agents.prompt import Prompt
 from intercode.agents.scene import Scene
-from intercode.agents.transcript import Transcript
 from intercode.episode import NoAction
 from intercode.models.base import Reply
+from intercode.models.transcript import Transcript
 
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.agents import presets, registry
 from intercode.agents.language import LanguageAgents, Strategy
-from intercode.cli import _options
+from intercode.cli import _judge, _options
 from intercode.errors import UsageError
 from intercode.own_code import is_reference
 
@@ -143,7 +143,7 @@ def make(args: argparse.Namespace, budget: Budget | None = None) -> Who:
         if asks:
             args.more = {**getattr(args, "more", {}), **asks}
         return Who(agents, agents, {}, asks, model.close)
-    given = [name for name in _MODEL_OPTIONS if getattr(args, name) is not None]
+    given = [name for name in without_model(args) if getattr(args, name) is not None]
     if given:
         flag = "--" + given[0].replace("_", "-")
         raise UsageError(f"agent {args.agent} is no language model: it takes no {flag}")
@@ -190,9 +190,11 @@ def budget_of(args: argparse.Namespace, runs: Sequence[argparse.Namespace] = ())
     before = Spending()
     if args.max_cost is not None or args.max_tokens is not None:
         for run in runs or (args,):
-            if run.out is not None and run.model is not None:
-                price = Prices(run.prices).find(run.model)
-                found = spent_by(run.out, price, run.reply_tokens)
+            names = run.model, run.judge_model
+            if run.out is not None and any(names):
+                known = Prices(run.prices)
+                price, judge_price = (known.find(name) if name else None for name in names)
+                found = spent_by(run.out, price, run.reply_tokens, judge_price=judge_price)
                 before.add(found.cost, found.tokens)
     return Budget(args.max_cost, args.max_tokens, before=before)
 
@@ -228,8 +230,12 @@ _MODEL_OPTIONS = (
     *_TALK[5:],
     *("max_cost", "max_tokens", "episode_cost", "episode_tokens", "episode_seconds"),
 )
-NO_MODEL = dict.fromkeys(_MODEL_OPTIONS)
-"""The options of an agent that is no language model."""
+
+
+def without_model(args: argparse.Namespace) -> list[str]:
+    """The options that an agent that is no language model has no use for, nor a judge."""
+    taken = _judge.TAKES_TOO if args.reward == _judge.NAME else ()
+    return [name for name in _MODEL_OPTIONS if name not in taken]
 
 
 def _number(text: str) -> float:

@@ -36,5 +36,8 @@ def of_each_environment(runs: Sequence[Run]) -> str:
     for where in dict.fromkeys(run.where for run in runs):
         series = {run.label: by_turn(run.outcomes) for run in runs if run.where == where}
         drawn = for_terminal(series) or "no episode has a result yet\n"
-        texts.append(f"{safe(where)}: success within so many turns\n\n{drawn}")
+        # A name that is too long is cut, and with it who judged.
+        judges = dict.fromkeys(run.judge for run in runs if run.where == where and run.judge)
+        notes = "".join(f"successes judged by {safe(judge)} are among them\n" for judge in judges)
+        texts.append(f"{safe(where)}: success within so many turns\n\n{drawn}{notes}")
     return "\n".join(texts)

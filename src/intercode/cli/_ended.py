@@ -10,6 +10,7 @@ from pathlib import Path
 from intercode.cli import _summary
 from intercode.cli._text import duration, print_json, safe
 from intercode.evaluate import RunResult
+from intercode.evaluate.judged import judge_of
 from intercode.evaluate.log import read_manifest
 
 TAGS = 8
@@ -62,14 +63,15 @@ def _print_json(out: Path, result: RunResult) -> None:
             "episodes_per_second": _rate(result),
             "interrupted": result.cut_short,
             "stopped": result.stopped,
-            **_summary.as_json(result.outcomes),
+            **_summary.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
         }
     )
 
 
 def _print(workers: int, out: Path, result: RunResult) -> None:
-    text = _summary.as_text(result.outcomes, tags=TAGS)
-    print(_summary.facts(read_manifest(out)), text, sep="\n\n", end="\n\n")
+    manifest = read_manifest(out)
+    text = _summary.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
+    print(_summary.facts(manifest), text, sep="\n\n", end="\n\n")
     count = "1 worker" if workers == 1 else f"{workers} workers"
     seconds, rate = duration(result.seconds), _rate(result)
     print(f"{result.ran} episodes in {seconds} ({rate:.1f}/s, {count})")

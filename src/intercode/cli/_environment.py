@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from intercode import datasets
-from intercode.cli import _options
+from intercode.cli import _judge, _options
 from intercode.cli._patience import Patience
 from intercode.cli._text import safe
 from intercode.databases import engine_name, shared_engine
@@ -27,8 +27,12 @@ from intercode.own_code import digest, is_reference
 from intercode.project import read
 from intercode.registry import DATASETS, ENVS, REWARDS
 from intercode.rewards.gold import GoldCache
+from intercode.rewards.judge import Judge
 from intercode.sandbox import Limits, Provider, get_provider
 from intercode.task import Dataset, Task
+
+if TYPE_CHECKING:
+    from intercode.models import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,13 @@ class Setting:
     """What identifies it, for the run's record."""
     provider: Provider | None
     """Of its sandboxes; None where tasks are tried in databases."""
+    judge: Judge | None = None
+    """Who judges outputs, if the reward is a judge's."""
+
+    def close(self) -> None:
+        """Let go of what the judge holds."""
+        if self.judge is not None:
+            self.judge.close()
 
     def context(self) -> dict[str, Any]:
         """What the record says of its sandboxes and of the tools in them; starts some."""
@@ -187,8 +198,21 @@ def _offline(dataset: Dataset) -> Dataset:
     return kept
 
 
-def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[Task]) -> Setting:
+def prepare(
+    args: argparse.Namespace,
+    name: str,
+    dataset: Dataset,
+    tasks: list[Task],
+    budget: Budget | None = None,
+) -> Setting:
     """Find or build what these tasks are tried in, and say what the environment is.
+
+    Args:
+        args: The options.
+        name: The environment's.
+        dataset: All tasks.
+        tasks: Those of them that are to be tried.
+        budget: What a judge may spend, with all who share it; None: there is no limit.
 
     Raises:
         UsageError: There is no such image, or the environment does not take these options.
@@ -213,6 +237,8 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
             f"known: {', '.join(known_rewards) or 'none'}, or your own as path/to/file.py:function"
         )
     options: dict[str, Any] = {"data": dataset, **given, **getattr(args, "more", {})}
+    if (judge := _judge.make(args, budget)) is not None:
+        options["reward"] = judge
     if "limits" in known:
         options["limits"] = limits
     if "cache_gold" in known:
@@ -254,7 +280,9 @@ def prepare(args: argparse.Namespace, name: str, dataset: Dataset, tasks: list[T
     }
     if reward is not None and is_reference(reward):
         facts["reward_digest"] = digest(reward)
-    return Setting(make, facts, None if "engine" in known else provider)
+    if judge is not None:
+        facts["judge"] = judge.facts()
+    return Setting(make, facts, None if "engine" in known else provider, judge)
 
 
 def _chosen(limits: Limits) -> dict[str, Any]:

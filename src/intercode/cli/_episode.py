@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from intercode.cli._text import duration, indented, number, safe, shortened
 from intercode.episode import Episode, Turn
+from intercode.evaluate.outcome import Judged
 
 LINES = 12
 """Lines of an observation that are shown unless all are asked for."""
@@ -35,7 +36,10 @@ def mark(episode: Episode) -> str:
     """How it ended, in a word."""
     if episode.status == "error":
         return "error"
-    return "solved" if episode.success else "not solved"
+    if not episode.success:
+        return "not solved"
+    judged = Judged.of(episode)
+    return "solved" if judged is None or not judged.same else f"solved, judged by {judged.model}"
 
 
 def ending(episode: Episode) -> str:

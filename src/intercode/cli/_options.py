@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any
 
+from intercode.rewards.judge import VOTES
 from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
 
@@ -118,9 +119,10 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--reward",
         metavar="FILE:NAME",
-        help="your own function, reward.py:score; for SQL also bird-ex, bird-soft-f1, bird-r-ves "
-        "or spider-test-suite",
+        help="your own function, reward.py:score; for Bash also judge; for SQL also bird-ex, "
+        "bird-soft-f1, bird-r-ves or spider-test-suite",
     )
+    add_judge(group)
     group.add_argument(
         "--repositories",
         metavar="DIR|URL",
@@ -146,6 +148,23 @@ def add_environment(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--output", type=size, metavar="SIZE", help="kept of each action (1M)")
     group.add_argument(
         "--processes", type=positive, metavar="N", help=f"default: {limits.processes}"
+    )
+
+
+def add_judge(group: argparse._ActionsContainer) -> None:
+    """Which model judges, and how often it is asked."""
+    group.add_argument(
+        "--judge-model",
+        metavar="NAME",
+        help="for --reward judge: PROVIDER/NAME of the model that says whether two outputs answer "
+        "alike, where the files are as gold's",
+    )
+    group.add_argument("--judge-url", metavar="URL", help="of its server, if that is your own")
+    group.add_argument(
+        "--judge-votes",
+        type=positive,
+        metavar="N",
+        help=f"how often it is asked, each time in both orders (default: {VOTES})",
     )
 
 

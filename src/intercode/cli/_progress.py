@@ -28,13 +28,14 @@ class Bill:
         self._priced = True
 
     def add(self, outcome: Outcome) -> None:
-        """Add what an episode took."""
-        if outcome.tokens_in is None or outcome.tokens_out is None:
-            return
-        self._asked = True
-        self._tokens += outcome.tokens_in + outcome.tokens_out
-        self._priced = self._priced and outcome.cost is not None
-        self._cost += outcome.cost or 0.0
+        """Add what an episode took, and who judged it."""
+        for one in (outcome, outcome.judged):
+            if one is None or one.tokens_in is None or one.tokens_out is None:
+                continue
+            self._asked = True
+            self._tokens += one.tokens_in + one.tokens_out
+            self._priced = self._priced and one.cost is not None
+            self._cost += one.cost or 0.0
 
     def __str__(self) -> str:
         """Dollars; where a price is not known, tokens; empty if no model was asked."""
@@ -48,13 +49,17 @@ class Bill:
 class Watcher(Progress):
     """Counts, and tells `report` what there is to say about it."""
 
-    def __init__(self, *, show: TextIO | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self, *, show: TextIO | None = None, quiet: bool = False, rate: str = "success"
+    ) -> None:
         """Watch a run.
 
         Args:
             show: Where each episode is printed when it has ended; None prints none.
             quiet: Say nothing of the progress.
+            rate: What the rate of success is called.
         """
+        self._rate = rate
         self._show = show
         self._quiet = quiet
         self._line = LiveLine(quiet)
@@ -143,11 +148,11 @@ class Watcher(Progress):
         """What has come of it so far, and within what the rate is likely to be (95 %)."""
         scored = self._done - self._errors
         if not scored:
-            return f"success {percent(None)}"
+            return f"{self._rate} {percent(None)}"
         low, high = wilson(self._successes, scored)
         # Outwards, so that it is never said to be narrower than it is.
         within = f"{math.floor(100 * low)}-{math.ceil(100 * high)}"
-        return f"success {percent(self._successes / scored)} ({within})"
+        return f"{self._rate} {percent(self._successes / scored)} ({within})"
 
     def _refresh(self) -> None:
         if self._quiet:

@@ -10,6 +10,8 @@ from typing import Any
 
 from intercode.cli import _summary
 from intercode.cli._text import duration, number, percent, print_json, safe, table
+from intercode.evaluate import judged
+from intercode.evaluate.judged import as_data, judge_of, judging, with_judge
 from intercode.evaluate.log import read_manifest
 from intercode.evaluate.report import summarize
 from intercode.evaluate.report_runs import Paired, compare
@@ -35,8 +37,11 @@ def show(args: argparse.Namespace, run: Path, out: Path, result: Rescored) -> No
     before, now = read_manifest(run), read_manifest(out)
     rewards = [str(manifest["env"].get("reward", "default")) for manifest in (before, now)]
     print(_summary.facts(now), end="\n\n")
-    rows = {"recorded": summarize(result.before), "rescored": result.statistics}
-    print(_summary.written(groups("", rows)))
+    judges = judge_of(before, result.before), judge_of(now, result.outcomes)
+    names = [with_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
+    rows = dict(zip(names, (summarize(result.before), result.statistics), strict=True))
+    judge = judged.tables({names[1]: judging(judges[1], result.outcomes)})
+    print("\n".join(map(_summary.written, (groups("", rows), *judge))))
     print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
     print(_ways(result), _compared(compare(result.before, result.outcomes)), sep="\n")
     for text in (_changes(result.changes), _summary.errors(result.outcomes)):
@@ -117,7 +122,7 @@ def _as_json(run: Path, out: Path, result: Rescored) -> dict[str, Any]:
         "ran": result.ran,
         "seconds": result.seconds,
         "interrupted": result.cut_short,
-        "before": asdict(summarize(result.before)),
+        "before": as_data(summarize(result.before), judge_of(read_manifest(run), result.before)),
         "paired": None if paired is None else asdict(paired),
         "changes": [
             {
@@ -128,5 +133,5 @@ def _as_json(run: Path, out: Path, result: Rescored) -> dict[str, Any]:
             }
             for change in result.changes
         ],
-        **_summary.as_json(result.outcomes),
+        **_summary.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
     }

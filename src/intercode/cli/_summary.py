@@ -10,6 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from intercode.cli._text import one_line, safe, table
+from intercode.evaluate import judged
+from intercode.evaluate.judged import as_data, judging, rate_name
 from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import by_tag, errors_by_type, summarize
 from intercode.evaluate.report_tables import Table, groups
@@ -27,17 +29,25 @@ def facts(manifest: Mapping[str, Any]) -> str:
         f"{dataset.get('name')} ({dataset.get('tasks')} tasks, {str(dataset.get('digest'))[:8]})",
         _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",
+        f"judged by {env['judge']['model']}" if "judge" in env else "",
         f"seed {manifest.get('seed')}",
         _excluded(manifest),
     ]
     return safe(" · ".join(part for part in parts if part))
 
 
-def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """The statistics as plain data."""
+def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, Any]:
+    """The statistics as plain data.
+
+    Args:
+        outcomes: What is summarized.
+        judge: The model whose word some of the successes may be.
+    """
+    found = judging(judge, outcomes)
     return {
-        "statistics": asdict(summarize(outcomes)),
-        "tags": {tag: asdict(stats) for tag, stats in by_tag(outcomes).items()},
+        **({} if found is None else {"judge": asdict(found)}),
+        "statistics": as_data(summarize(outcomes), judge),
+        "tags": {tag: as_data(stats, judge) for tag, stats in by_tag(outcomes).items()},
         "errors": [
             {
                 "task_id": outcome.task_id,
@@ -51,18 +61,21 @@ def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def as_text(outcomes: Sequence[Outcome], tags: int) -> str:
+def as_text(outcomes: Sequence[Outcome], tags: int, judge: str | None = None) -> str:
     """The statistics as a table, by tag where there are tags, and the errors by kind.
 
     Args:
         outcomes: What is summarized.
         tags: Only the most frequent ones, so many.
+        judge: The model whose word some of the successes may be.
     """
     named = list(by_tag(outcomes).items())
     rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
-    text = written(groups("", rows)).rstrip("\n")
+    text = written(groups("", rows, rate=rate_name(judge))).rstrip("\n")
     if len(named) > tags:
         text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
+    for found in judged.tables({judge or "": judging(judge, outcomes)}):
+        text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
         text += "\n\n" + "\n".join(remarks)
     if failed := errors(outcomes).rstrip("\n"):

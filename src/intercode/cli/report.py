@@ -24,6 +24,7 @@ from intercode.cli._chart import of_each_environment
 from intercode.cli._text import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference, differences
+from intercode.evaluate.judged import as_data
 from intercode.evaluate.report import by_attempts, by_level, by_place, by_turn
 from intercode.evaluate.report_episodes import Episodes
 from intercode.evaluate.report_formats import to_csv, to_list, to_markdown
@@ -183,16 +184,17 @@ def _as_json(runs: Sequence[Run], held: Sequence[_Held]) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    outcomes = run.outcomes
+    outcomes, judge = run.outcomes, run.judge
+    judged = "" if judge is None else "judged_"
     return {
         "run": str(run.folder),
         "manifest": run.manifest,
         "coverage": asdict(run.coverage),
-        **_summary.as_json(outcomes),
-        "levels": {level: asdict(stats) for level, stats in by_level(outcomes).items()},
-        "places": {place: asdict(stats) for place, stats in by_place(outcomes).items()},
-        "turns": [asdict(point) for point in by_turn(outcomes)],
-        "attempts": [asdict(found) for found in by_attempts(outcomes)],
+        **_summary.as_json(outcomes, judge),
+        "levels": {level: as_data(stats, judge) for level, stats in by_level(outcomes).items()},
+        "places": {place: as_data(stats, judge) for place, stats in by_place(outcomes).items()},
+        f"{judged}turns": [asdict(point) for point in by_turn(outcomes)],
+        f"{judged}attempts": [asdict(found) for found in by_attempts(outcomes)],
         "spending": {end: asdict(found) for end, found in spending(outcomes).items()},
     }
 

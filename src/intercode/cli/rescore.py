@@ -13,6 +13,7 @@ Examples:
   intercode rescore runs/mine --reward reward.py:score
   intercode rescore runs/sql --reward bird-ex --out runs/sql-bird --workers 4
   intercode rescore runs/sql --reward default
+  intercode rescore runs/mine --reward judge --judge-model openai/gpt-4o
   intercode rescore runs/mine                         (its own reward, as it is now)
   intercode rescore runs/mine --json | jq .changes
   intercode report runs/mine runs/mine-rescored-score
@@ -31,7 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode.cli import _environment, _locked, _options, _rescored, run
+from intercode.cli import _agents, _environment, _judge, _locked, _options, _rescored, run
 from intercode.cli._progress import Watcher
 from intercode.cli._text import print_json
 from intercode.errors import UsageError
@@ -51,9 +52,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reward",
         metavar="FILE:NAME",
-        help="your own function, reward.py:score; for SQL also bird-ex, bird-soft-f1, bird-r-ves "
-        "or spider-test-suite; or default, the environment's own (default: the run's)",
+        help="your own function, reward.py:score; for Bash also judge; for SQL also bird-ex, "
+        "bird-soft-f1, bird-r-ves or spider-test-suite; or default, the environment's own "
+        "(default: the run's)",
     )
+    _options.add_judge(parser)
+    parser.add_argument("--prices", type=Path, metavar="FILE", help="of models that we do not know")
+    _agents.add_budget(parser)
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
     )
@@ -88,23 +93,24 @@ def execute(args: argparse.Namespace) -> int:
     manifest = read_manifest(folder)
     options = _recorded_options(args, folder, manifest)
     name = _environment.chosen(options)
+    out = args.out or Path(f"{folder}-rescored-{_label(options.reward)}")
+    budget = _judge.budget_of(options, out) if options.reward == _judge.NAME else None
     everything = _environment.load_all(options, options.data or name)
     dataset = _environment.narrowed(options, name, everything)
 
     @cache
     def setting() -> _environment.Setting:
         tasks = select(dataset, options.tasks, options.limit, manifest.get("excluded", {}))
-        return _environment.prepare(options, name, dataset, tasks)
+        return _environment.prepare(options, name, dataset, tasks, budget)
 
     # Whether it scores every turn is the agent's to ask for, and taken over.
     asked = {"reward_every_turn"} & manifest["env"].keys()
     of_agent = {name: manifest["env"][name] for name in asked}
-    out = args.out or Path(f"{folder}-rescored-{_label(options.reward)}")
     try:
         result = rescore(
             folder,
             dataset,
-            options.reward,
+            setting().judge if options.reward == _judge.NAME else options.reward,
             lambda: setting().make(),
             out=out,
             workers=args.workers,
@@ -146,10 +152,16 @@ def _recorded_options(
     run.configure(parser)
     options = parser.parse_args([])
     options.locked, options.reward = folder, args.reward
-    for name in _WHERE:
+    for name in (*_WHERE, *_judge.OPTIONS, "prices"):
         setattr(options, name, getattr(args, name))
     _locked.Lock(options)
     options.more = getattr(options, "more", {})
+    options.max_cost, options.max_tokens = args.max_cost, args.max_tokens
+    if options.reward != _judge.NAME:
+        for name in (*_judge.OPTIONS, *_judge.TAKES_TOO):
+            if getattr(args, name) is not None:
+                raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
+            setattr(options, name, None)  # the recorded run's
     if options.reward == DEFAULT:
         options.reward = None
     return options

@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _agents.add_budget(parser.add_argument_group("what it may take"))
     where = parser.add_argument_group("where it is now")
     where.add_argument("--base-url", metavar="URL", help="of the model's server")
+    where.add_argument("--judge-url", metavar="URL", help="of the judge's")
     where.add_argument("--engine", metavar="URL", help="of the database server, with its password")
     where.add_argument("--repositories", metavar="DIR|URL", help="for SWE")
     _locked.add_accept(parser)

@@ -55,6 +55,7 @@ from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.exclusion import read_exclusion
+from intercode.evaluate.judged import rate_name
 from intercode.evaluate.runner import not_gradable, select
 from intercode.task import Dataset, Task
 
@@ -174,15 +175,17 @@ def carry_out(
         plan: What it made of them.
         budget: One that several runs share; default: the run's own, by the options.
     """
+    budget = budget or _agents.budget_of(args)
     who = _agents.make(args, budget)
     _check(args, who.factory, plan.tasks)
-    setting = _environment.prepare(args, plan.env, plan.dataset, plan.tasks)
+    setting = _environment.prepare(args, plan.env, plan.dataset, plan.tasks, budget)
     facts = {**setting.facts, **who.asks_of_environment}
     context = {**plan.lock.context(args), **setting.context()}
     out = args.out or _default_folder(plan.env, args.agent, args.model)
     watcher = Watcher(
         show=(sys.stderr if args.json else sys.stdout) if args.show else None,
         quiet=args.quiet or args.agent == "human",  # who would type into the living line
+        rate=rate_name(facts.get("judge", {}).get("model")),
     )
     try:
         result = evaluate(
@@ -214,6 +217,7 @@ def carry_out(
         raise
     finally:
         who.close()
+        setting.close()
     return out, result
 
 

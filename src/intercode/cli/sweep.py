@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace) -> int:
         secret = part.secret if secret is None else secret
     for part, plan in zip(parts, plans, strict=True):
         _check(argparse.Namespace(**vars(part)), plan)
-    budget = _agents.budget_of(args, parts) if args.models else None
+    budget = _agents.budget_of(args, parts)
     results: list[tuple[Path, RunResult]] = []
     for number, (part, plan) in enumerate(zip(parts, plans, strict=True), 1):
         if not args.quiet:
@@ -103,7 +103,8 @@ def _combinations(args: argparse.Namespace, out: Path) -> Iterator[argparse.Name
         for agent in args.agents:
             models: Sequence[str | None] = args.models if agent in speaking else [None]
             for model in models:
-                given = {**shared, **({} if agent in speaking else _agents.NO_MODEL)}
+                no_model = dict.fromkeys(_agents.without_model(args))
+                given = {**shared, **({} if agent in speaking else no_model)}
                 given |= {"env": env, "data": data or None, "agent": agent, "model": model}
                 yield argparse.Namespace(**{**given, "out": out / _label(what, agent, model)})
 
@@ -147,7 +148,7 @@ def _print(
                 "agent": one.label,
                 "planned": result.planned,
                 "finished": len(result.outcomes),
-                **_summary.as_json(one.outcomes),
+                **_summary.as_json(one.outcomes, one.judge),
             }
             for one, (_, result) in zip(runs, results, strict=True)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,17 @@ from intercode.models.budget import Spending
 from intercode.models.client import Request
 from intercode.models.prices import Price
 from intercode.models.remote import ASSUMED_OUTPUT
+from intercode.rewards.judge import REPLY_TOKENS
 
 
-def spent_by(folder: Path, price: Price | None = None, reply_tokens: int | None = None) -> Spending:
+def spent_by(
+    folder: Path,
+    price: Price | None = None,
+    reply_tokens: int | None = None,
+    *,
+    judge_price: Price | None = None,
+    judge_only: bool = False,
+) -> Spending:
     """What the sessions of a run have spent, for a `Budget` that goes on with it.
 
     Every recorded attempt counts, also those that ended in an error and were made again. For a
@@ -26,6 +34,8 @@ def spent_by(folder: Path, price: Price | None = None, reply_tokens: int | None 
         folder: The run's; it may be one that is yet to be made.
         price: Of replies whose cost is not recorded.
         reply_tokens: What a reply was limited to.
+        judge_price: Of a judge's replies, likewise.
+        judge_only: Leave out what the agent's model took: in a run scored again it is another's.
 
     Raises:
         RecordError: The run cannot be read.
@@ -34,19 +44,27 @@ def spent_by(folder: Path, price: Price | None = None, reply_tokens: int | None 
     if not (folder / EPISODES).exists():
         return found
     for episode in read_episodes(folder / EPISODES):
-        for talk, call in _calls(episode):
-            usage = _usage(talk, call, reply_tokens)
-            cost = call.get("cost")
-            if cost is None:
-                cost = price.of(usage) if price else 0.0
-            found.add(cost, usage.total)
+        for talks, known, limit in (
+            ([] if judge_only else _talks(episode), price, reply_tokens),
+            (episode.metadata.get("judge", ()), judge_price, REPLY_TOKENS),
+        ):
+            for talk, call in _calls(talks):
+                usage = _usage(talk, call, limit)
+                cost = call.get("cost")
+                if cost is None:
+                    cost = known.of(usage) if known else 0.0
+                found.add(cost, usage.total)
     return found
 
 
-def _calls(episode: Episode) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _talks(episode: Episode) -> list[Any]:
+    """What the agent's model was told and said, in the attempts that were lost as well."""
+    return [*episode.metadata.get("earlier", ()), episode.metadata.get("model")]
+
+
+def _calls(talks: Iterable[Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each call that a model answered anew, and the talk that it is of."""
-    metadata = episode.metadata
-    for talk in (*metadata.get("earlier", ()), metadata.get("model")):
+    for talk in talks:
         if isinstance(talk, Mapping):  # an agent's own may be a name
             for call in talk.get("calls", ()):
                 if "reply" in call and not call.get("cached"):

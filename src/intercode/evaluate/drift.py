@@ -38,6 +38,7 @@ _ADVICE = (
     ("env.images", "build the image from what it was built from"),
     ("env.engine", "use the database engine that was used"),
     ("env.reward_digest", "take the reward's file as it was, or name another with --reward"),
+    ("env.judge", "leave out --judge-model and --judge-votes"),
     (_BACKEND, "leave out --sandbox, or --sandbox {recorded}"),
     ("env", "leave out the option that says otherwise"),
     ("agent.digest", "take the agent's file as it was, or name another with --agent"),

@@ -18,6 +18,7 @@ from intercode.errors import RecordError
 from intercode.evaluate.coverage import Coverage, covered
 from intercode.evaluate.export import cleaned
 from intercode.evaluate.inspect_sample import added, digest, sample, usage
+from intercode.evaluate.judged import judge_of, rate_name
 from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import Statistics, by_attempts, summarize
 from intercode.evaluate.statistics import clustered_error
@@ -46,8 +47,9 @@ def to_inspect(
     head = _head(manifest, eval_id, outcomes, spent)
     yield json.dumps(head)[:-1] + ', "samples": ['
     limits = _talks(manifest).get("limits") or {}
+    rate = rate_name(judge_of(manifest, outcomes))
     for number, episode in enumerate(again):
-        yield (",\n" if number else "\n") + json.dumps(sample(episode, eval_id, limits))
+        yield (",\n" if number else "\n") + json.dumps(sample(episode, eval_id, limits, rate))
     yield "\n]}\n"
 
 
@@ -102,7 +104,7 @@ def _head(
             "status": _status(sessions[-1], coverage),
             "eval": {**_spec(manifest, eval_id, coverage, outcomes), "metadata": metadata},
             "plan": _plan(manifest),
-            "results": _results(outcomes, coverage),
+            "results": _results(outcomes, coverage, rate_name(judge_of(manifest, outcomes))),
             "stats": {
                 "started_at": _utc(sessions[0]["started"]),
                 "completed_at": _utc(sessions[-1].get("finished") or ""),
@@ -187,7 +189,7 @@ def _sampling(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return _some(stop_seqs=stop, **{name: settings.get(name) for name in names})
 
 
-def _results(outcomes: list[Outcome], coverage: Coverage) -> dict[str, Any]:
+def _results(outcomes: list[Outcome], coverage: Coverage, rate: str) -> dict[str, Any]:
     statistics = summarize(outcomes)
     attempts = by_attempts(outcomes)
     scored = [outcome for outcome in outcomes if not outcome.failed]
@@ -213,7 +215,7 @@ def _results(outcomes: list[Outcome], coverage: Coverage) -> dict[str, Any]:
                     for key, value in metrics.items()
                 },
             }
-            for name, metrics in (("success", success), ("reward", reward))
+            for name, metrics in ((rate, success), ("reward", reward))
         ],
         "metadata": {
             "statistics": asdict(statistics),

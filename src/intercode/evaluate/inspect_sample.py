@@ -24,13 +24,16 @@ _STOP = {"length": "max_tokens", "filter": "content_filter"}
 _LIMITS = {"seconds": "time", "tokens": "token", "cost": "cost"}
 
 
-def sample(episode: Episode, eval_id: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+def sample(
+    episode: Episode, eval_id: str, limits: Mapping[str, Any], rate: str = "success"
+) -> dict[str, Any]:
     """The sample.
 
     Args:
         episode: One that has ended.
         eval_id: Of its log.
         limits: Those of each of the run's episodes: ``seconds``, ``tokens``, ``cost``.
+        rate: What the rate of success is called.
     """
     talk = _talk(episode.metadata.get("model"))
     uuid = digest(eval_id, episode.epoch, episode.task_id)
@@ -60,7 +63,7 @@ def sample(episode: Episode, eval_id: str, limits: Mapping[str, Any]) -> dict[st
     if _replied(talk):
         told["turn_count"] = len(_replied(talk))
     if episode.score is not None:
-        told["scores"] = _scores(episode)
+        told["scores"] = _scores(episode, rate)
     else:
         traceback = episode.metadata.get("traceback", "")
         told["error"] = {
@@ -182,11 +185,11 @@ def _metadata(episode: Episode) -> dict[str, Any]:
     return {**more, "intercode": own}
 
 
-def _scores(episode: Episode) -> dict[str, Any]:
+def _scores(episode: Episode, rate: str) -> dict[str, Any]:
     assert episode.score is not None
     score = episode.score
     told: dict[str, Any] = {
-        "success": {"value": "C" if episode.success else "I"},
+        rate: {"value": "C" if episode.success else "I"},
         "reward": {
             "value": score.value,
             "metadata": {"parts": dict(score.parts), "detail": dict(score.detail)},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from intercode.own_code import digest, is_reference
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.flag import FlagReward
+from intercode.rewards.judge import Judge
 from intercode.rewards.own import Function, choose
 from intercode.task import Task
 
@@ -28,14 +29,18 @@ class NewReward:
     """Itself, if it may be one that looks at no place: that is tried on the record first."""
     digest: str
     """Of its file; empty if it has none."""
+    judge: Mapping[str, Any] = field(default_factory=dict)
+    """What identifies it, if it is a judge."""
 
     @classmethod
-    def of(cls, env: str, protocol: str, reward: str | Function | None) -> NewReward:
+    def of(cls, env: str, protocol: str, reward: str | Function | Judge | None) -> NewReward:
         """What an environment means by a reward; None: its own.
 
         Raises:
             UsageError: There is no such reward, or it does not take the arguments of one.
         """
+        if isinstance(reward, Judge):
+            return cls("judge", None, "", reward.facts())
         if isinstance(reward, str):
             function = _named(env, protocol, reward)
             return cls(reward, function, digest(reward) if is_reference(reward) else "")
@@ -47,7 +52,8 @@ class NewReward:
     def facts(self, run: Path) -> dict[str, Any]:
         """For the record of what it has scored: of which run, by what."""
         found = {"run": str(run.absolute()), "reward": self.name}
-        return found | ({"digest": self.digest} if self.digest else {})
+        more = {"digest": self.digest, "judge": dict(self.judge)}
+        return found | {name: value for name, value in more.items() if value}
 
 
 def _named(env: str, protocol: str, reward: str) -> Reward[Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from intercode.episode import ENDED, Episode, Status
@@ -15,6 +16,48 @@ LEVELS = (
     *("easy", "medium", "hard", "extra"),  # Spider, and the bundled tasks
 )
 """The tags that say how hard a task is, in each set from the easiest on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a judge had to do with an episode: see `intercode.rewards.judge`."""
+
+    model: str
+    asked: bool = False
+    """Whether it was asked in the end; else it only took something."""
+    same: bool = False
+    """Whether the success is its word."""
+    split: bool = False
+    """Whether its votes, or the two orders of one, disagreed."""
+    steered: bool = False
+    """Whether it did not tell a decoy from the output, and was not believed."""
+    malformed: int = 0
+    """Replies that were none."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, episode: Episode) -> Judged | None:
+        """That of an episode; None if none was there."""
+        talks = [talk for talk in episode.metadata.get("judge", ()) if isinstance(talk, Mapping)]
+        if not talks:
+            return None
+        detail = {} if episode.score is None else episode.score.detail.get("judge", {})
+        compared = [one for one in detail.get("golds", ()) if "votes" in one]
+        said = [{*chain(*one["votes"])} for one in compared]
+        replies = chain(*(chain(*one["votes"], one.get("control", ())) for one in compared))
+        return cls(
+            model=str(talks[0].get("name", "")),
+            asked=bool(compared),
+            same=bool(detail.get("same")),
+            split=any({"same", "different"} <= words for words in said),
+            steered=any("control" in one and not one["same"] for one in compared),
+            malformed=[*replies].count("malformed"),
+            tokens_in=_sum(talks, "input_tokens"),
+            tokens_out=_sum(talks, "output_tokens"),
+            cost=_sum(talks, "cost"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +99,8 @@ class Outcome:
     """Of an answer in SQL: whether it is right but for the order of its columns, which is free."""
     hard_coded: bool = False
     """Of an answer in SQL: whether it reads no table, where gold does."""
+    judged: Judged | None = None
+    """What a judge had to do with it; what that took is in no other field."""
 
     @classmethod
     def of(cls, episode: Episode) -> Outcome:
@@ -93,6 +138,7 @@ class Outcome:
             restarts=metadata.get("attempts", 1) - 1,
             permuted="columns" in detail,
             hard_coded="hard_coded" in detail,
+            judged=Judged.of(episode),
         )
 
     @property

@@ -40,6 +40,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "folder", str(run.folder)
     yield "environment", f"{env.get('env')}, protocol {env.get('protocol')}"
     yield "reward", str(env.get("reward", ""))
+    yield "judge", _listed(env.get("judge", {}))
     yield "turns at most", str(env.get("max_turns") or "the environment's default")
     yield "limits", _listed(env.get("limits", {}))
     yield "dataset", f"{dataset.get('name')}, {dataset.get('tasks')} tasks"

@@ -18,6 +18,7 @@ from intercode.evaluate.comparison import (
     paired_tasks,
 )
 from intercode.evaluate.coverage import Coverage, covered
+from intercode.evaluate.judged import judge_of, with_judge
 from intercode.evaluate.log import latest, read_manifest
 from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.statistics import Estimate
@@ -46,6 +47,11 @@ class Run:
         return bool(self.manifest.get("needs_gold"))
 
     @property
+    def judge(self) -> str | None:
+        """The model whose word some of its successes may be."""
+        return judge_of(self.manifest, self.outcomes)
+
+    @property
     def coverage(self) -> Coverage:
         """Of how much of its dataset it tells."""
         return covered(self.manifest, self.outcomes)
@@ -72,14 +78,15 @@ def read_runs(
             return Outcome.of(episode)
 
         outcomes = list(latest(folder, outcome).values())
-        runs.append(Run(folder, manifest, outcomes, _agent(manifest)))
+        judge = judge_of(manifest, outcomes)
+        runs.append(Run(folder, manifest, outcomes, _agent(manifest, judge)))
     return _told_apart(runs)
 
 
-def _agent(manifest: dict[str, Any]) -> str:
+def _agent(manifest: dict[str, Any], judge: str | None) -> str:
     agent = manifest.get("agent", {})
     name, model = str(agent.get("name")), agent.get("language_model", {}).get("model")
-    return f"{name} ({model})" if model else name
+    return with_judge(f"{name} ({model})" if model else name, judge)
 
 
 def _told_apart(runs: Sequence[Run]) -> list[Run]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from intercode.evaluate import judged
+from intercode.evaluate.judged import in_words, judging, rate_name, with_judge
 from intercode.evaluate.outcome import LEVELS
 from intercode.evaluate.report import (
     Statistics,
@@ -34,12 +36,15 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         tags: Only the most frequent ones, so many; None: all.
     """
     outcomes, statistics = run.outcomes, summarize(run.outcomes)
-    note = "\n".join([_MEANS, *statistics.remarks()]) + _shown_gold([run])
-    tables = [groups("Success", {"all": statistics}, note), _coverage(run, statistics)]
+    rate, by_judge = rate_name(run.judge), judging(run.judge, outcomes)
+    remarks = [*statistics.remarks(), *filter(None, [in_words(by_judge)])]
+    note = "\n".join([_MEANS, *remarks]) + _shown_gold([run])
+    tables = [groups("Success", {"all": statistics}, note, rate), _coverage(run, statistics)]
+    tables += judged.tables({run.judge or "": by_judge})
     if levels := by_level(outcomes):
-        tables.append(groups("By hardness", levels))
+        tables.append(groups("By hardness", levels, rate=rate))
     if statistics.clusters:
-        tables.append(groups("By place", by_place(outcomes), _clustered(statistics)))
+        tables.append(groups("By place", by_place(outcomes), _clustered(statistics), rate))
     if attempts := by_attempts(outcomes):
         rows = tuple((a.k, a.tasks, a.pass_at_k, a.pass_hat_k) for a in attempts)
         columns: tuple[tuple[str, Kind], ...] = (
@@ -49,14 +54,14 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
             ("pass^k", "rate"),
         )
         note = "pass@k: at least one of k attempts succeeds. pass^k: all of them do."
-        tables.append(Table("Several attempts", columns, rows, note))
+        tables.append(Table(with_judge("Several attempts", run.judge), columns, rows, note))
     if any(outcome.turns > 1 for outcome in outcomes):
         tables.append(_turns(run))
     if outcomes:
         tables.append(_spending(run))
     if named := list(by_tag(outcomes).items()):
         note = "" if tags is None or len(named) <= tags else f"{len(named) - tags} more tags"
-        tables.append(groups("By tag", dict(named[:tags]), note))
+        tables.append(groups("By tag", dict(named[:tags]), note, rate))
     return tables
 
 
@@ -145,6 +150,9 @@ def _overviews(stats: _Summaries) -> list[Table]:
         Table("Runs", columns, rows, note),
         Table("Coverage", (("run", "text"), *_COVERAGE), covered),
         _bill(stats),
+        *judged.tables(
+            {f"{run.label}: {run.where}": judging(run.judge, run.outcomes) for run, _ in stats}
+        ),
     ]
 
 
@@ -225,7 +233,7 @@ def _clustered(statistics: Statistics) -> str:
 def _turns(run: Run) -> Table:
     columns: tuple[tuple[str, Kind], ...] = (
         ("turns", "count"),
-        ("success", "rate"),
+        (rate_name(run.judge), "rate"),
         ("95 % interval", "interval"),
     )
     points = enumerate(by_turn(run.outcomes), 1)

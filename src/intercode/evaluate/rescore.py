@@ -19,18 +19,19 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.recording import Recording
 from intercode.evaluate.rescore_result import FIELD, Rescored, describe, resumed
 from intercode.evaluate.rescore_work import Rescoring
+from intercode.rewards.judge import Judge
 from intercode.rewards.own import Function
 
 if TYPE_CHECKING:
     from intercode.task import Dataset
 
-_OF_THE_REWARD = ("env.reward", "env.reward_digest")
+_OF_THE_REWARD = ("env.reward", "env.reward_digest", "env.judge")
 
 
 def rescore(
     run: str | Path,
     dataset: Dataset,
-    reward: str | Function | None = None,
+    reward: str | Function | Judge | None = None,
     env_factory: Callable[[], EpisodeEnv] | None = None,
     *,
     out: str | Path | None = None,
@@ -53,8 +54,8 @@ def rescore(
     Args:
         run: The recorded run's folder.
         dataset: Its tasks.
-        reward: The new reward: a function, its name, or ``reward.py:score``; None: the
-            environment's own.
+        reward: The new reward: a function, its name, or ``reward.py:score``; a judge, which
+            `env_factory` gives its environments as well; None: the environment's own.
         env_factory: Makes an environment with that reward, and otherwise as it was; called in
             each worker, if actions must be done again.
         out: The new run's folder; None keeps the episodes in memory.

@@ -79,12 +79,12 @@ def describe(recorded: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str,
 
     Args:
         recorded: That of the recording.
-        facts: Which ``run`` that is, and the new ``reward``, with its file's ``digest``.
+        facts: Which ``run`` that is, and the new ``reward``, with its file's ``digest``, or what
+            identifies the ``judge``.
     """
-    env = {name: value for name, value in recorded["env"].items() if name != "reward_digest"}
-    env["reward"] = facts["reward"]
-    if "digest" in facts:
-        env["reward_digest"] = facts["digest"]
+    of_reward = {"reward": "reward", "reward_digest": "digest", "judge": "judge"}
+    env = {name: value for name, value in recorded["env"].items() if name not in of_reward}
+    env |= {name: facts[said] for name, said in of_reward.items() if said in facts}
     return {**recorded, "env": env, FIELD: dict(facts), "sessions": []}
 
 
@@ -117,7 +117,8 @@ def way_of(episode: Episode) -> Way:
 def complete(episode: Episode, recorded: Episode, facts: Mapping[str, Any], way: Way) -> None:
     """Give a rescored episode what its recording knows: all but its score, and its turns' rewards.
 
-    What an agent was told and took (messages, tokens, cost, time) is as it was.
+    What an agent was told and took (messages, tokens, cost, time) is as it was; what was said to a
+    judge belongs to the score.
 
     Args:
         episode: The new one; it is changed.
@@ -139,4 +140,6 @@ def complete(episode: Episode, recorded: Episode, facts: Mapping[str, Any], way:
     was = recorded.to_dict()
     of_error = {"error_type": kind} if failed and kind else {}
     now = {**facts, "way": way, "was": {"status": was["status"], "score": was["score"]}}
-    episode.metadata = {**recorded.metadata, **of_error, FIELD: now}
+    judge = {"judge": episode.metadata["judge"]} if "judge" in episode.metadata else {}
+    kept = {name: value for name, value in recorded.metadata.items() if name != "judge"}
+    episode.metadata = {**kept, **judge, **of_error, FIELD: now}

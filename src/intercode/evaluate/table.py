@@ -66,9 +66,12 @@ _GROUP: tuple[tuple[str, Kind], ...] = (
 )
 
 
-def groups(title: str, found: Mapping[str, Statistics], note: str = "") -> Table:
-    """A line for each group of episodes."""
-    return Table(title, _GROUP, tuple(_group(name, stats) for name, stats in found.items()), note)
+def groups(
+    title: str, found: Mapping[str, Statistics], note: str = "", rate: str = "success"
+) -> Table:
+    """A line for each group of episodes; `rate` is what their rate is called."""
+    columns = tuple((rate if name == "success" else name, kind) for name, kind in _GROUP)
+    return Table(title, columns, tuple(_group(name, stats) for name, stats in found.items()), note)
 
 
 def _group(name: str, stats: Statistics) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.base import AgentFactory
@@ -84,6 +85,7 @@ class Worker:
         """
         attempts = 0
         earlier: list[Any] = []
+        judged: list[Any] = []
         while True:
             attempts += 1
             try:
@@ -99,7 +101,8 @@ class Worker:
                 partial = self._partial()
                 self._let_go()
                 if isinstance(error, SandboxError) and attempts <= self._orders.max_retries:
-                    earlier += _talk(partial, job)
+                    earlier += _talk(partial, job, "model")
+                    judged += chain(*_talk(partial, job, "judge"))
                     continue
                 episode = failed(
                     job.task,
@@ -114,6 +117,8 @@ class Worker:
             episode.metadata["attempts"] = attempts
         if earlier:
             episode.metadata["earlier"] = earlier
+        if judged:
+            episode.metadata["judge"] = [*judged, *episode.metadata.get("judge", [])]
         self._orders.record(episode)
         return episode
 
@@ -161,8 +166,8 @@ class Worker:
             env.close()
 
 
-def _talk(partial: Episode | None, job: Job) -> list[Any]:
+def _talk(partial: Episode | None, job: Job, whose: str) -> list[Any]:
     """What an attempt that failed had said to a model and heard: it was paid for."""
     if partial is None or (partial.epoch, partial.task_id) != job.key:
         return []
-    return [partial.metadata["model"]] if "model" in partial.metadata else []
+    return [partial.metadata[whose]] if whose in partial.metadata else []

@@ -14,6 +14,7 @@ owner, content), nothing else was changed, and the last executed action printed 
 - Where a task says of which type its answer is (``metadata.answer``), outputs are compared by what
   they say in that type (`intercode.rewards.answer`), and archives by what is in them.
 - Paths that the task expects an answer to change (`may_change`) are not compared.
+- With a judge (`intercode.rewards.judge`), outputs that are not equal may still answer alike.
 
 **Below 1.0**, never above 0.99, the mean of the parts that gold has: ``files``, the F1 of the
 paths that were changed rightly, and ``output``, the words in common. Where gold changes no files,
@@ -31,6 +32,7 @@ from intercode.errors import TaskError
 from intercode.rewards.answer import Answer
 from intercode.rewards.archive import content
 from intercode.rewards.gold import GoldResult, GoldRunner, differing
+from intercode.rewards.judge import Judge
 from intercode.rewards.normalise import last_output, normalise, similarity
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
@@ -43,6 +45,8 @@ _SCRATCH = re.compile(
     r"|/(root|home/[^/]+)/\.(bash_history|python_history|lesshst|viminfo|wget-hsts|sqlite_history)$"
 )
 NO_ARCHIVES: Mapping[str, str] = {}
+_WRONG = ("missing", "different", "extra")
+"""In a score's detail: the paths that are not as gold's."""
 _SHOWN = 20
 """How many paths, and how many characters by the hundred, a score's detail quotes."""
 
@@ -52,10 +56,12 @@ class BashReward:
 
     Args:
         gold: Runs gold.
+        judge: Is asked where the files are as gold's, and the output is not.
     """
 
-    def __init__(self, gold: GoldRunner) -> None:
+    def __init__(self, gold: GoldRunner, judge: Judge | None = None) -> None:
         self._gold = gold
+        self._judge = judge
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """The score against the best gold.
@@ -64,6 +70,7 @@ class BashReward:
             TaskError: The task has no gold.
             RewardError: Gold could not be run.
             SandboxError: The sandbox died.
+            ModelError: The judge gave no answer.
         """
         if not task.gold:
             raise TaskError(f"task {task.task_id!r}: field 'gold' is missing")
@@ -74,15 +81,20 @@ class BashReward:
         archives = {} if answer is None else answer.archives
         contents = {path: content(sandbox, path, kind) for path, kind in archives.items()}
         best: Score | None = None
+        met: list[str] = []
         for gold in task.gold:
             done = self._gold.run(task, gold)
             score = compare(done, changes, output, answer, contents, task.expects)
             if best is None or score.value > best.value:
                 best = score
             if best.value == 1.0:
-                break
+                return best
+            if not any(score.detail[kind] for kind in _WRONG):
+                met.append(done.output)
         assert best is not None  # there is at least one gold
-        return best
+        if self._judge is None or output is None or not met:
+            return best
+        return self._judge.settle(task, episode, best, output, met)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""What was said to a model in one episode, and what it took."""
+"""What was said to a model on one occasion, and what that took."""
 
 from __future__ import annotations
 
