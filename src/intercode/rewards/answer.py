@@ -232,8 +232,8 @@ def _paths(lines: Sequence[str]) -> Forms:
 def _listed(line: str) -> str:
     """The path in a line of ``ls -l``, ``du``, ``wc``, ``md5sum`` and their like."""
     line = line.strip()
-    for form in (_LONG, _HASHED, _SIZED):
-        if match := form.fullmatch(line):
+    for form in (_LONG.fullmatch, _HASHED.fullmatch, _SIZED.fullmatch):
+        if match := form(line):
             return match["path"]
     return line
 
@@ -309,7 +309,7 @@ def _same_lines(answer: Answer, gold: list[str], given: list[str]) -> bool:
 
 _BEFORE = (
     re.compile(r"\s*\d+[:\t ]\s*(?=\S)|\s*\d+[:-]"),  # grep -n, cat -n, nl, uniq -c
-    re.compile(r"[^\s:]*[^\s:\d][^\s:]*:(?:\d+:)?"),  # grep -H, grep -Hn
+    re.compile(r"(?=\d*[^\s:\d])[^\s:]+:(?:\d+:)?"),  # grep -H, grep -Hn
 )
 
 
