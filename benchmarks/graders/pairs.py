@@ -1,9 +1,9 @@
 """Which of NL2SH-ALFA's golds the Bash reward accepts that knows another of them.
 
 ``pairs.py [FOLDER]``: the package ``icalfa`` is in the folder, or installed. Each task there has two
-golds. Of two numbers the first should be large: how many second golds does a reward accept that knows
-the first one alone? The second should be none: how many golds of other tasks does it accept? Both are
-printed for outputs compared as text and for outputs compared by the type of the answer.
+golds. Two numbers are printed, for outputs that are compared as text and for those compared by the
+type of the answer: how many second golds a reward accepts that knows the first one alone, which
+should be many; and how many golds of other tasks, which should be none.
 
 Every gold is run once in its file system, and what they did is compared. Nothing of it is kept.
 """
@@ -25,8 +25,16 @@ from intercode.rewards.bash import compare
 from intercode.rewards.gold import GoldResult, GoldRunner
 from intercode.task import CANNOT, Task
 
-SAME_QUESTION: Sequence[frozenset[str]] = ()
-"""Tasks that ask for the same: the golds of each are right for the others."""
+SAME_ANSWER = (
+    {"fs1-16", "fs1-66", "fs1-67"},  # no line comes twice, so that the unique ones are all
+    {"fs1-112", "fs1-127"},
+    {"fs1-123", "fs1-124"},  # all such files are below that folder
+    {"fs2-5", "fs2-16"},
+    {"fs3-5", "fs3-6"},
+    {"fs3-28", "fs3-29"},
+    {"fs3-38", "fs3-40", "fs3-48"},  # one line, one line and one percent
+)
+"""Tasks that ask for the same, or have the same answer in another form: looked through by hand."""
 _AT_ONCE = 2
 
 Results = Mapping[tuple[str, str], GoldResult | None]
@@ -96,8 +104,8 @@ class Stranger:
     """Whether it did to the letter what one of the task's own golds does."""
 
     @property
-    def same_question(self) -> bool:
-        return any({self.task.task_id, self.other.task_id} <= group for group in SAME_QUESTION)
+    def same_answer(self) -> bool:
+        return any({self.task.task_id, self.other.task_id} <= group for group in SAME_ANSWER)
 
 
 def strangers(tasks: Sequence[Task], done: Results, typed: bool) -> Iterator[Stranger]:
@@ -107,7 +115,7 @@ def strangers(tasks: Sequence[Task], done: Results, typed: bool) -> Iterator[Str
         for other in tasks:
             if other is task or image(other) != image(task):
                 continue
-            for gold in other.gold:
+            for gold in dict.fromkeys(other.gold):
                 given = done[image(task), gold]
                 if any(accepts(task, one, given, typed) for one in own):
                     exact = any(accepts(task, one, given, False) for one in own)
@@ -132,17 +140,23 @@ def main() -> None:
     for typed in (False, True):
         found = list(strangers(graded, done, typed))
         same, exact = (
-            sum(one.same_question for one in found),
-            sum(one.exact and not one.same_question for one in found),
+            sum(one.same_answer for one in found),
+            sum(one.exact and not one.same_answer for one in found),
         )
         print(
             f"golds of other tasks, {'typed' if typed else 'default'}: {len(found)} accepted; "
-            f"{same} for the same question, {exact} with the same outcome to the letter, "
+            f"{same} for the same answer, {exact} with the same outcome to the letter, "
             f"{len(found) - same - exact} more"
         )
         for one in found:
-            if not one.same_question and (typed or not one.exact):
-                word = "the same outcome" if one.exact else "MORE"
+            if typed or not one.exact:
+                word = (
+                    "the same answer"
+                    if one.same_answer
+                    else "the same outcome"
+                    if one.exact
+                    else "MORE"
+                )
                 print(f"  {one.task.task_id} takes {one.other.task_id}: {word}: {one.gold[:100]}")
 
 
