@@ -1,9 +1,9 @@
 """Which of NL2SH-ALFA's golds the Bash reward accepts that knows another of them.
 
 ``pairs.py [FOLDER]``: the package ``icalfa`` is in the folder, or installed. Each task there has
-two golds. Two numbers are printed, for outputs that are compared as text and for those compared by the
-type of the answer: how many second golds a reward accepts that knows the first one alone, which
-should be many; and how many golds of other tasks, which should be none.
+two golds. Two numbers are printed, for outputs that are compared as text and for those compared
+by the type of the answer: how many second golds a reward accepts that knows the first one alone,
+which should be many; and how many golds of other tasks, which should be none.
 
 Every gold is run once in its file system, and what they did is compared. Nothing of it is kept.
 """
