@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import intercode
+from intercode.cli.main import main
 from intercode.datasets import load, nl2sh_alfa
 from intercode.datasets.files import read_rows
 from intercode.errors import TaskError
@@ -99,10 +100,15 @@ def test_a_wrong_gold_is_left_out_unless_it_is_asked_for(tmp_path: Path) -> None
 
 
 def test_the_installed_package_is_found_and_not_imported(
-    away: Path, monkeypatch: pytest.MonkeyPatch
+    away: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(["datasets", "info", "nl2sh-alfa"]) == 0
+    assert "here      to get\n" in capsys.readouterr().out
     monkeypatch.syspath_prepend(package(away / "site"))
     assert len(load("nl2sh-alfa")) == 300
+    assert main(["datasets", "info", "nl2sh-alfa"]) == 0
+    said = capsys.readouterr().out
+    assert f"folder    {away}/site/icalfa\ntasks     300\n" in said
     assert "icalfa" not in sys.modules
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import read_rows
-from intercode.datasets.layout import home, locate, read_tasks
+from intercode.datasets.layout import home, installed, locate, read_tasks
 from intercode.datasets.nl2bash import BASE_IMAGE
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
@@ -51,9 +50,7 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
         TaskError: It is not there, or malformed.
     """
     if root is None and not home(_NAME).is_dir():
-        # Not imported: it needs Docker, and a model's key.
-        spec = find_spec(_PACKAGE)
-        root = next(iter(spec.submodule_search_locations or ()), None) if spec else None
+        root = installed(_PACKAGE)  # not imported: it needs Docker, and a model's key
         if root is None:
             raise TaskError(
                 f"dataset {_NAME!r} is not there: pip install --no-deps {_PACKAGE}; or clone "
