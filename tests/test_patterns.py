@@ -31,8 +31,8 @@ def uses(name: str) -> list[Callable[[str], object]]:
     module = importlib.import_module(name)
     source, found = inspect.getsource(module), []
     for own, value in vars(module).items():
-        several = value.values() if isinstance(value, dict) else [value]
-        for pattern in several:
+        several = value.values() if isinstance(value, dict) else value
+        for pattern in several if isinstance(value, dict | tuple) else [value]:
             if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
                 used = re.findall(rf"\b{own}\.(\w+)", source) if pattern is value else ["match"]
                 kinds = {"match", "fullmatch"} & {*used} or {"search"}

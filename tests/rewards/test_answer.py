@@ -47,6 +47,7 @@ SAME = {
         ("x y\nz", "z\n x  y"), ("x\ny", "1:x\n2:y"), ("x\ny", "f.txt:x\ng.txt:y"),
         ("x\ny", "f.txt:3:x\nf.txt:4:y"), ("x\ny", "     1\tx\n     2\ty"), ("x\ny", "x y"),
         ("x", "==> f <==\nx"), ("x:y", "x:y"),
+        ("  a  \\n   b", "0000000   a  \\n   b\n0000003"),
     ],
     "text": [("a  b\n", "a  b"), ("a", "\na \n\n")],
     "state": [],
@@ -55,6 +56,7 @@ OTHER = {
     "number": [
         ("8", "9"), ("8", ""), ("8", "8\n9"), ("8", "a1\nb2"), ("8", "/dir8/x"), ("8", "8 of 9"),
         ("3 a\n5 b\n8 total", "8"), ("3 a\n5 b\n8 total", "3"), ("5.33", "5"), ("8", "-8"),
+        ("1", "1 10.0.0.1"), ("1", f"1 {ONE}"), ("1", "1 2023-01-31"), ("0", "up @0"), ("1", "1%"),
     ],
     "yes-no": [("yes", "no"), ("yes", ""), ("no", "a\nb\nc\nno"), ("yes", "8")],
     "paths": [
@@ -80,7 +82,10 @@ def test_another(type_: str, gold: str, given: str) -> None:
     assert not answer(type_).agree(gold, given)
 
 
+SIZES = {"columns": [{"name": "size", "type": "number"}, {"name": "path", "type": "path"}]}
 TABLES = [
+    (SIZES, f"{LONG}/a/b", "12 /a/b", True),
+    (SIZES, f"{LONG}/a/b", "1 /a/b", False),
     (COUNTS, "3 /a/b\n4 /a/c", "/a/c: 4\n/a/b: 3", True),
     (COUNTS, "3 /a/b\n4 /a/c", "b 3\nc 4", True),
     (COUNTS, "3 /a/b\n4 /a/c", "/a/b:3\n/a/c:4", True),
@@ -112,6 +117,9 @@ def test_tables(spec: dict[str, object], gold: str, given: str, same: bool) -> N
 
 def test_what_counts() -> None:
     assert answer("paths", names=True).agree("/a/b\n/c/d", "d\nb")
+    tree = "/a\n|-- b c\n|   `-- d\n\n1 directory, 1 file"
+    assert answer("paths", names=True).agree("/a\n/a/b c\n/a/b c/d", tree)
+    assert not answer("paths", names=True).agree("/a\n/a/b c", tree)
     assert not answer("paths", ordered=True).agree("/a\n/b", "/b\n/a")
     assert answer("lines", repeated=False).agree("x\nx\ny", "y\nx")
     assert answer("lines", repeated=False, ordered=True).agree("x\nx\ny", "x\ny")

@@ -148,11 +148,14 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _folder(entry: Entry) -> str | None:
-    """Where a dataset was fetched to."""
-    from intercode.datasets.layout import home
+    """Where a dataset was fetched to, or is installed."""
+    from intercode.datasets.layout import home, installed
 
-    place = home(entry.name)
-    return str(place) if not entry.bundled and place.exists() else None
+    fetched = None if entry.bundled else home(entry.name)
+    if fetched is not None and fetched.exists():
+        return str(fetched)
+    place = installed(entry.package) if entry.package else None
+    return str(place) if place else None
 
 
 def _presence(entry: Entry) -> str:

@@ -29,6 +29,8 @@ class Entry:
     """The archive's, in bytes, or about that."""
     advice: str = ""
     """How to get it, where there is nothing to fetch."""
+    package: str = ""
+    """The Python package that has it."""
 
     @property
     def bundled(self) -> bool:
@@ -142,6 +144,7 @@ _ENTRIES = (
         "https://github.com/westenfelder/InterCode-ALFA",
         advice="pip install --no-deps icalfa; or clone it, and: "
         "intercode datasets fetch nl2sh-alfa --from FOLDER",
+        package="icalfa",
     ),
 )
 

@@ -7,6 +7,7 @@ for is the files, not the folders' names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ _DEPTH = 3
 def home(name: str) -> Path:
     """Where ``intercode datasets fetch`` puts a dataset, and its loader looks first."""
     return cache_root() / "datasets" / name
+
+
+def installed(package: str) -> Path | None:
+    """Where an installed package lies, which is not imported; None: nowhere."""
+    spec = find_spec(package)
+    return next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
 
 
 def locate(

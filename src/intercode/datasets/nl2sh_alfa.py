@@ -5,28 +5,31 @@ of westenfelder/InterCode-ALFA. Nothing of it is bundled but our own `TYPES`: of
 task's answer is (`intercode.rewards.answer`).
 
 The authors run it in containers of Ubuntu 24.04 and, for the fifth file system, of Alpine. Here the
-image ``nl2bash`` stands in for both: Debian 11, with GNU's tools for busybox's.
+image ``nl2bash`` stands in for both: Debian 11, with GNU's tools and Bash for busybox's. The script
+that makes a file system is in its root, as there, since tasks ask about it. The variable ``FILES``
+is not set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import read_rows
-from intercode.datasets.layout import home, locate, read_tasks
+from intercode.datasets.layout import home, installed, locate, read_tasks
 from intercode.datasets.nl2bash import BASE_IMAGE
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
 TYPES = Path(__file__).with_name("nl2sh_alfa_answers.jsonl")
-"""A line for each task, by `suite` and `row`."""
+"""A line for each task, by `suite` and `row`: of which type its answer is, or why it cannot be
+graded; and, as `wrong`, which of its golds, 1 or 2, is not what the words ask for."""
 
 _NAME = "nl2sh-alfa"
 _PACKAGE = "icalfa"
+_REPOSITORY = "https://github.com/westenfelder/InterCode-ALFA"
 _SUITES = range(1, 6)
 _FILES = tuple(f"{kind}_{n}.{end}" for n in _SUITES for kind, end in (
     ("datasets/nl2bash_fs", "json"), ("docker/setup_nl2b_fs", "sh"),
@@ -34,50 +37,61 @@ _FILES = tuple(f"{kind}_{n}.{end}" for n in _SUITES for kind, end in (
 _DIFFICULTIES = ("easy", "medium", "hard")
 
 
-def load(root: str | Path | None = None) -> Dataset:
+def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
     """All tasks; the one of row 7 of the second file system has the id ``fs2-7``.
 
     Args:
-        root: A folder with the package or a checkout in it; None: the installed package, or where
-            ``intercode datasets fetch nl2sh-alfa`` puts it.
+        root: A folder with the package or a checkout in it; None: where ``intercode datasets fetch
+            nl2sh-alfa`` puts it, or the installed package.
+        every_gold: Whether a task has both golds, also where one is not what its words ask for in
+            this file system.
 
     Raises:
         TaskError: It is not there, or malformed.
     """
     if root is None and not home(_NAME).is_dir():
-        # Not imported: it needs Docker, and a model's key.
-        spec = find_spec(_PACKAGE)
-        root = next(iter(spec.submodule_search_locations or ()), None) if spec else None
+        root = installed(_PACKAGE)  # not imported: it needs Docker, and a model's key
+        if root is None:
+            raise TaskError(
+                f"dataset {_NAME!r} is not there: pip install --no-deps {_PACKAGE}; or clone "
+                f"{_REPOSITORY}, and give the folder as 'root', or to: intercode datasets fetch "
+                f"{_NAME} --from FOLDER"
+            )
     layouts = [[f"{folder}{file}" for file in _FILES] for folder in ("assets/", "")]
     place, layout = locate(root, _NAME, layouts)
     assets = place / "assets" if layout == 0 else place
-    tasks = [task for suite in _SUITES for task in _suite(assets, suite)]
+    tasks = [task for suite in _SUITES for task in _suite(assets, suite, every_gold)]
     return Dataset(tasks, _NAME, str(assets))
 
 
-def _suite(assets: Path, suite: int) -> list[Task]:
-    image = f"{BASE_IMAGE}+{(assets / 'docker' / f'setup_nl2b_fs_{suite}.sh').resolve()}"
+def _suite(assets: Path, suite: int, every_gold: bool) -> list[Task]:
+    script = (assets / "docker" / f"setup_nl2b_fs_{suite}.sh").resolve()
+    files = {f"/{script.name}": script.read_text(encoding="utf-8")}
 
     def convert(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+        answer = _answer(suite, index)
+        wrong = () if every_gold else answer.get("wrong", ())
+        golds = enumerate((row["gold"], row["gold2"]), start=1)
         return {
             "task_id": f"fs{suite}-{index}",
             "query": row["query"],
-            "gold": [row["gold"], row["gold2"]],
-            "image": image,
+            "gold": [gold for number, gold in golds if number not in wrong],
+            "image": f"{BASE_IMAGE}+{script}",
+            "files": files,
             "tags": [_DIFFICULTIES[int(row["difficulty"])], f"fs{suite}"],
-            **_types(suite, index),
+            **{key: answer[key] for key in ("answer", "may_change", CANNOT) if key in answer},
         }
 
     return read_tasks(assets / "datasets" / f"nl2bash_fs_{suite}.json", convert)
 
 
-def _types(suite: int, row: int) -> Mapping[str, Any]:
-    found = _all_types().get((suite, row))
+def _answer(suite: int, row: int) -> Mapping[str, Any]:
+    found = _answers().get((suite, row))
     if found is None:
         raise TaskError(f"the type of its answer is not known: is it another version of {_NAME}?")
-    return {key: found[key] for key in ("answer", "may_change", CANNOT) if key in found}
+    return found
 
 
 @cache
-def _all_types() -> Mapping[tuple[int, int], Mapping[str, Any]]:
+def _answers() -> Mapping[tuple[int, int], Mapping[str, Any]]:
     return {(row["suite"], row["row"]): row for _, row in read_rows(TYPES)}

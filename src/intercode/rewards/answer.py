@@ -10,7 +10,7 @@ answer among others is none.
 ==========  ======================================================================================
 ``state``   the files are the answer, and the output does not count
 ``number``  one number; words, units and a path around it do not count, nor decimals that one has
-            and the other does not
+            and the other does not; an address, a date or a hash beside it is another answer
 ``yes-no``  yes or no, in one of the ways to say so
 ``paths``   files; absolute or relative; what stands beside each does not count
 ``lines``   lines, whatever the blanks in them, and numbers or file names before all of them
@@ -51,18 +51,26 @@ _READINGS = 60
 """In how many ways a table is read, at most."""
 
 _NUMBER = re.compile(
-    r"(?<![\w./#-])([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[KMGTP]i?B?|B|%)?(?![\w/]|[.,-]\w)"
+    r"(?<![\w./#@-])([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[KMGTP]i?B?|B|%)?(?![\w/]|[.,-]\w)"
 )
+_NO_NUMBER = re.compile(r"(?<!\S)\d{1,4}[.:-]\d{1,4}[.:-]\d|\b[\da-f]{32,128}\b")
+"""An address, a date, a time, a hash: what is counted beside one is not what was asked."""
 _PERMISSIONS = r"[-dlbcps][-rwxsStT]{9}[.+@]?"
 _LONG = re.compile(
-    rf"(?:\d+\s+)?(?:\d+\s+)?{_PERMISSIONS}\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s+)?[\d.,]+[KMGTP]?\s+"
+    rf"(?:\d+\s+)?(?:\d+\s+)?{_PERMISSIONS}\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s+)?"
+    r"(?P<size>\d+(?:,\d+)*(?:\.\d+)?)[KMGTP]?\s+"
     r"(?:\S+\s+\S+\s+[\d:]+|[\d-]+\s+[\d:.]+(?:\s+[+-]\d{4})?)\s(?P<path>.+?)(?: -> .*)?"
 )
 """A line of ``ls -l``, or of ``find -ls``."""
 _SIZED = re.compile(r"(?:[\d.,]+[KMGTP]?i?B?\s+)+(?P<path>.*\S.*)")
 _HASHED = re.compile(r"[0-9a-f]{32,128}\s+\*?(?P<path>.+)")
 _BESIDE = re.compile(r"(?P<path>[^:]*?[^:\s]):.*|(?P<other>\S+)\s+(?:[(\d-].*|\S+)")
-_TOTAL = re.compile(r"total:? [\d.,]+\w*|(?:[\d.,]+\w? )+total", re.IGNORECASE)
+_DRAWN = re.compile(r"[|`\s\u00a0\u2500-\u257f_-]+")
+"""The branches before a name that ``tree`` prints."""
+_TOTAL = re.compile(
+    r"total:? [\d.,]+\w*|(?:[\d.,]+\w? )+total|\d+ director(?:y|ies)(?:, \d+ files?)?",
+    re.IGNORECASE,
+)
 _NOISE = re.compile(
     r"(?:\w+: )?[\w./-]+: .*(?:Permission denied|No such file or directory|Is a directory"
     r"|Not a directory|Operation not permitted|binary file matches|Invalid argument)"
@@ -171,7 +179,10 @@ def _same_number(answer: Answer, gold: list[str], given: list[str]) -> bool:
         return Counter(map(_packed, gold)) == Counter(map(_packed, given))
     # In more text than that, it would have to be looked for.
     told = len(given) <= _LINES_OF_ONE and sum(map(len, given)) <= _CHARACTERS_OF_ONE
-    return told and len(found) == 1 and _is_same(wanted[0], found[0])
+    alone = len(found) == 1 and not any(map(_NO_NUMBER.search, given))
+    # A share is no count; but one can be told without its sign.
+    share = "%" in "".join(given) and "%" not in "".join(gold)
+    return told and alone and not share and _is_same(wanted[0], found[0])
 
 
 def _numbers(lines: Sequence[str]) -> list[str]:
@@ -219,6 +230,7 @@ def _paths(lines: Sequence[str]) -> Forms:
         [*map(_listed, rows)],
         [*map(_beside, rows)],
         [*_within_headings(rows)],
+        [*map(_drawn, rows)],
         [token for row in rows for token in row.split()],
     ]
     # Where there is a number for each path, it is the numbers that were taken for paths.
@@ -232,8 +244,8 @@ def _paths(lines: Sequence[str]) -> Forms:
 def _listed(line: str) -> str:
     """The path in a line of ``ls -l``, ``du``, ``wc``, ``md5sum`` and their like."""
     line = line.strip()
-    for form in (_LONG, _HASHED, _SIZED):
-        if match := form.fullmatch(line):
+    for form in (_LONG.fullmatch, _HASHED.fullmatch, _SIZED.fullmatch):
+        if match := form(line):
             return match["path"]
     return line
 
@@ -252,6 +264,12 @@ def _within_headings(lines: Sequence[str]) -> Iterator[str]:
             folder = match["folder"] or match["file"]
         else:
             yield f"{folder}/{_listed(line)}" if folder else _listed(line)
+
+
+def _drawn(line: str) -> str:
+    """The name in a line of ``tree``."""
+    branches = _DRAWN.match(line)
+    return line if branches is None else line[branches.end() :].replace("\\ ", " ")
 
 
 def _path(text: str) -> str:
@@ -308,8 +326,9 @@ def _same_lines(answer: Answer, gold: list[str], given: list[str]) -> bool:
 
 
 _BEFORE = (
+    re.compile(r"0[\da-f]{6,7}(?:\s+|$)"),  # od, hexdump
     re.compile(r"\s*\d+[:\t ]\s*(?=\S)|\s*\d+[:-]"),  # grep -n, cat -n, nl, uniq -c
-    re.compile(r"[^\s:]*[^\s:\d][^\s:]*:(?:\d+:)?"),  # grep -H, grep -Hn
+    re.compile(r"(?=\d*[^\s:\d])[^\s:]+:(?:\d+:)?"),  # grep -H, grep -Hn
 )
 
 
@@ -319,7 +338,8 @@ def _forms(lines: Sequence[str]) -> Forms:
     found = [[*map(_packed, lines)], [*map(_packed, rows)]]
     for before in _BEFORE:
         if rows and all(before.match(row) for row in rows):
-            found += [[_packed(before.sub("", row, count=1)) for row in rows]]
+            left = [_packed(before.sub("", row, count=1)) for row in rows]
+            found.append([row for row in left if row])
     if all(len(row.split()) <= 1 for row in rows) or len(rows) == 1:
         found.append([token for row in rows for token in row.split()])  # in a line, or one each
     return found
@@ -394,6 +414,8 @@ class _Row:
         path = listed["path"] if listed else ""
         tokens = line[: listed.start("path")].split() if listed else _tokens(line)
         numbers = [match[1] for token in tokens if (match := _NUMBER.fullmatch(token))]
+        if listed:  # who asks for a number of it asks for this one
+            numbers.insert(0, listed["size"])
         words = [token for token in tokens if not _NUMBER.fullmatch(token)]
         if not path and words:
             path = next((word for word in reversed(words) if "/" in word), words[-1])
