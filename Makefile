@@ -42,6 +42,9 @@ demo: $(VENV)/.demo  ## Watch an episode, then three scripted agents in all envi
 set-up: $(VENV)/.test
 	@# Where Python writes no bytecode, each of the processes that tests start would compile it all.
 	@$(BIN)/python -m compileall -q src
+	@# A dataset, by itself: what it would bring along, nothing of it is asked to run.
+	@[ -d $(VENV)/alfa/icalfa ] || \
+	    $(BIN)/pip install $(PIP_FLAGS) --no-deps --target $(VENV)/alfa icalfa==0.3.6
 	@scripts/need-system debootstrap docker-registry git perl skopeo
 	@scripts/need-system --packages debian-archive-keyring || true
 	@[ -e /usr/include/stdio.h ] && command -v gcc >/dev/null || scripts/need-system --packages gcc libc6-dev || true

@@ -1,4 +1,4 @@
-"""NL2SH-ALFA, from small folders of its layout; its own data if INTERCODE_ALFA names it."""
+"""NL2SH-ALFA, from small folders of its layout, and its own data as `make set-up` gets it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from intercode.task import CANNOT, Dataset, Task
 
 from .layouts import write
 
-REAL = os.environ.get("INTERCODE_ALFA")
+REAL = Path(os.environ.get("INTERCODE_ALFA", Path(sys.prefix, "alfa")))
 ROWS = [row for _, row in read_rows(nl2sh_alfa.TYPES)]
 SIZES = {suite: sum(row["suite"] == suite for row in ROWS) for suite in range(1, 6)}
 SCRIPT = "#!/bin/bash\nmkdir -p /made\necho one > /made/a\n"
@@ -150,7 +149,7 @@ def test_a_task_is_played(tmp_path: Path) -> None:
     env.close()
 
 
-@pytest.mark.skipif(REAL is None and find_spec("icalfa") is None, reason="its data is not here")
+@pytest.mark.skipif(not REAL.is_dir(), reason="make set-up has not been run")
 def test_its_own_data() -> None:
     tasks = nl2sh_alfa.load(REAL, every_gold=True)
     assert len(tasks) == 300 and all(len(task.gold) == 2 for task in tasks)
