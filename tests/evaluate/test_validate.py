@@ -95,7 +95,7 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
 def test_what_a_constant_prints_may_be_right_by_chance(of_bash: Validation) -> None:
     [doubt] = of_bash.doubts
     assert (doubt.task_id, doubt.kind) == ("sound", "constant")
-    assert doubt.problem == "echo 1 scores 1.00, perhaps by chance"
+    assert doubt.problem == "echo 1 scores 1.00: a constant, perhaps by chance"
     assert of_bash.constants == {"true": 2, "echo 0": 1, "echo 1": 2, "echo 2": 1}, "clock: all"
     assert of_bash.solved_by_constants == 3
 
@@ -262,13 +262,20 @@ def test_python_that_needs_no_looking() -> None:
     tests = {
         "weak": ("def f(x):\n    return x > 0", "assert f(1) == True"),
         "objects": ("class C:\n    pass", "c = C()\nassert c == c and not c != c"),
+        "alike": ("def f(x):\n    return x * x", "assert f(-3) == 9\nassert 9 == f(3)"),
         "sound": ("def f(x):\n    return x > 0", "assert f(1) and not f(0)"),
     }
-    data = Dataset([Task(n, "?", gold=(g,), tests=(test,)) for n, (g, test) in tests.items()])
+    tasks = [Task(n, "?", gold=(g,), tests=(test,)) for n, (g, test) in tests.items()]
+    stdio = {"stdio": [{"stdin": "b", "stdout": "b"}] * 2}
+    tasks.append(Task("printed", "?", gold=("print(input())",), metadata=stdio))
+    data = Dataset(tasks)
     found = validate(data, lambda: intercode.make("python", data=data), timeout=PATIENCE)
     assert "free: True scores 1.00" in texts(found)["weak"]
+    doubts = {doubt.task_id: doubt.problem for doubt in found.doubts}
+    assert {"alike", "printed"} <= doubts.keys() and "sound" not in doubts
+    assert doubts["alike"].startswith("what the first test expects scores 1.00: a constant")
     assert "free: an object equal to all scores 1.00" in texts(found)["objects"]
-    assert "sound" not in found.reasons() and found.solved_by_constants == 2
+    assert "sound" not in found.reasons() and found.solved_by_constants == 4
 
 
 def test_a_repository_s_tests_without_twins() -> None:

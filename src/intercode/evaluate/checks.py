@@ -240,7 +240,7 @@ def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
     """Nothing that could be printed without looking is the answer."""
     names = [t.name for t in trials.values() if t.guess and t.guess.by_chance and _free(t)]
     if names and not _free(trials.get(NOTHING)):
-        text = f"{' and '.join(names)} scores 1.00, perhaps by chance"
+        text = f"{' and '.join(names)} scores 1.00: a constant, perhaps by chance"
         yield Problem(task.task_id, "constant", text, 1.0)
 
 

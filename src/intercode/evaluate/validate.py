@@ -87,7 +87,7 @@ class Prober:
     def within(self, env: Any, task: Task) -> Agent:
         """The one of the trial that the environment's episode is."""
         guess = guesses(env.episode.env).get(env.episode.epoch)
-        return Oracle().within(env, task) if guess is None else ScriptedAgent(guess.actions)
+        return Oracle().within(env, task) if guess is None else ScriptedAgent(guess.actions(task))
 
 
 def validate(
