@@ -63,6 +63,11 @@ def test_fetch_info_validate(cli: Run, env: dict[str, str], archive: bytes) -> N
     assert (report["env"], report["tasks"], report["valid"]) == ("sql", 3, True)
 
 
+def test_a_review_that_there_is_not(cli: Run) -> None:
+    said = cli("datasets", "validate", "sql", "--reviewed", code=2).stderr
+    assert "--reviewed: there is no review of the golds of 'sql'" in said
+
+
 def test_fetch_that_fails(cli: Run, env: dict[str, str]) -> None:
     with serve(Place(b"", answers=[404])) as place:
         done = cli("datasets", "fetch", "bird", "--from", place.url, code=1, env=env)

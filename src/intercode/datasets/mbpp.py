@@ -25,7 +25,7 @@ SPLITS = {
 }
 """The authors' splits, by the ids of their tasks."""
 REVIEW = Path(__file__).with_name("mbpp_reviewed.jsonl")
-"""The tasks whose gold is wrong, or that cannot be graded, by id (`intercode.datasets.review`)."""
+"""The tasks whose tests a constant passes, or are wrong, by id (`intercode.datasets.review`)."""
 
 _AUTHORED = "mbpp.jsonl"
 _RELEASED = "ic_mbpp.json"

@@ -1,9 +1,9 @@
 """A review of a dataset's golds: which are wrong, what is right instead, what cannot be graded.
 
 A file with a line for each task that was looked at and has something to say, ``row`` naming it:
-``gold`` is ``right`` or ``wrong``, ``golds`` are others, which are as right; or ``cannot`` says why
-no answer can be told from a wrong one; ``note`` is for people. All of it is written here; nothing
-is quoted from the data.
+``gold`` is ``right`` or ``wrong``, ``golds`` are others, which are as right, and ``tests`` are
+further ones; or ``cannot`` says why a right answer cannot be told from a wrong one. ``note`` is for
+people. All of it was written for this project; nothing is quoted from the data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
     if CANNOT in review:
         return replace(task, metadata={**task.metadata, CANNOT: review[CANNOT]})
     own = task.gold if review["gold"] == "right" else ()
-    return replace(task, gold=(*own, *review["golds"]))
+    tests = (*task.tests, *review.get("tests", ()))
+    return replace(task, gold=(*own, *review["golds"]), tests=tests)
 
 
 @cache
