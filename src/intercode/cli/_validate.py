@@ -118,7 +118,9 @@ def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
         "noop_mean_reward": nothing.mean_reward,
         "garbage_successes": wrong.successes,
         "garbage_mean_reward": wrong.mean_reward,
-        "constants": found.constants,
+        "constants": [
+            {"constant": name, "solves": count} for name, count in found.constants.items()
+        ],
         "solved_by_constants": found.solved_by_constants,
         "seconds": found.seconds,
         "problems": [asdict(problem) for problem in found.problems],
