@@ -57,10 +57,15 @@ def test_fetch_info_validate(cli: Run, env: dict[str, str], archive: bytes) -> N
     keys(
         report,
         "dataset digest env tasks complete valid oracle_successes noop_successes "
-        "noop_mean_reward garbage_successes garbage_mean_reward seconds problems doubts slow leaks "
-        "usage",
+        "noop_mean_reward garbage_successes garbage_mean_reward constants solved_by_constants "
+        "seconds problems doubts slow leaks usage",
     )
     assert (report["env"], report["tasks"], report["valid"]) == ("sql", 3, True)
+
+
+def test_a_review_that_there_is_not(cli: Run) -> None:
+    said = cli("datasets", "validate", "sql", "--reviewed", code=2).stderr
+    assert "--reviewed: there is no review of the golds of 'sql'" in said
 
 
 def test_fetch_that_fails(cli: Run, env: dict[str, str]) -> None:
@@ -95,8 +100,9 @@ def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
     assert "free: a wrong answer scores 1.00" in done.stdout
     assert "fails: gold scores 0.00" in done.stdout
     assert "broken: gold cannot be scored:" in done.stdout
+    assert "constants solve 1 of 5 tasks: true 1, echo 0 1, echo 1 1" in done.stdout
     assert "2 of 5 tasks are as they should be" in done.stdout
-    assert "gold failed 4  solved for free 2" in done.stderr, "and it says how it goes"
+    assert "gold failed 2  solved for free 1" in done.stderr, "and it says how it goes"
     assert "broken.json: 3 tasks to leave out" in done.stderr
     few = [*(argument for name in ("hello", "fails") for argument in ("--task", name))]
     report = parsed(cli("datasets", "validate", data, "--json", "-q", *few, code=1))

@@ -39,7 +39,7 @@ def test_spider(tmp_path: Path) -> None:
     assert [task.tags for task in dataset] == [("easy",), ("extra",), ("medium",)]
     assert dataset[0].query == "How many items are there?"
     metadata = {"hardness": "easy", "dialect": "sqlite", "db_tables": layouts.TABLES_OF_SHOP}
-    assert dataset[0].metadata == metadata
+    assert dataset[0].metadata == {**metadata, "permute_columns": True}
     assert [len(rows) for rows in results(dataset)] == [1, 2, 3]
 
 

@@ -128,6 +128,31 @@ def test_what_is_laid_over_an_image(tmp_path: Path) -> None:
     assert leak.text == "gold stands as it is in /srv/hint"
 
 
+@pytest.mark.parametrize(
+    ("env", "path", "told"),
+    [
+        ("ctf", "solution/way.md", True),
+        ("ctf", "README.txt", True),
+        ("ctf", "task-3_WriteUp.txt", True),
+        ("ctf", "my-answers", True),
+        ("ctf", "resolution.txt", False),
+        ("ctf", "dissolutions/readme-not", False),
+        ("bash", "README.md", False),
+        ("bash", "solutions/1.sh", True),
+    ],
+)
+def test_files_that_are_named_like_write_ups(env: str, path: str, told: bool) -> None:
+    task = Task("one", "?", gold=(FLAG,), files={path: "First look at the picture.\n"})
+    with intercode.make(env, data=Dataset([task])) as made:
+        made.reset()
+        found = leaks(task, made.unwrapped.place, "host", flags=env == "ctf")
+    assert [leak.text for leak in found] == (
+        [f"{found[0].place} is named like a write-up"] if told else []
+    )
+    if told:
+        assert found[0].place.endswith(path)
+
+
 @pytest.mark.parametrize("allowed", [5, {"a": 1}, "", ".", ["/", None]])
 def test_places_that_are_none_allow_nothing(allowed: object) -> None:
     task = Task("one", f"It is {FLAG}.", gold=(FLAG,), metadata={"flag_in": allowed})

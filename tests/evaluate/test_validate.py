@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import intercode
+from intercode import load_dataset
 from intercode.datasets.kind import environment_of
 from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
-from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, NOTHING, WRONG, Trial
+from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
+from intercode.evaluate.guesses import NOTHING, WRONG
 from intercode.evaluate.log import latest, read_manifest
 from intercode.evaluate.validate import Validation, validate
+from intercode.evaluate.watched import Clock
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
@@ -36,6 +40,7 @@ BASH = Dataset(
         Task("slow", "?", gold=("sleep 0.7; touch x",), verification="test -e x", timeout=60.0),
         Task("unsolved", "?", verification="test -e x"),
         Task("mistake", "?", gold=("nothing-of-that-name",), verification="test -e x"),
+        Task("idle", "?", gold=("true",)),
     ],
     "bash-tasks",
 )  # fmt: skip
@@ -77,11 +82,74 @@ def test_what_is_wrong_with_real_tasks(of_bash: Validation) -> None:
     free, also, varies = found["clock"]
     assert free == "free: doing nothing scores 1.00" and also.endswith("wrong answer scores 1.00")
     assert varies.startswith("varies: what gold shows in turn 1 differs from run to run: '")
+    assert found["idle"] == [
+        "free: true scores 1.00: gold prints nothing, and changes nothing that counts"
+    ]
     assert found["late"][0].startswith("gold: gold scores 0.00, it ran into the time limit")
     assert found["unsolved"] == ["gold: it has no gold: nothing shows that it can be solved"]
     assert found["mistake"][0].startswith("gold: gold scores 0.00")
     assert not of_bash.valid
     assert of_bash.reasons()["clock"].count("; ") == 2
+
+
+def test_what_a_constant_prints_may_be_right_by_chance(of_bash: Validation) -> None:
+    [doubt] = of_bash.doubts
+    assert (doubt.task_id, doubt.kind) == ("sound", "constant")
+    assert doubt.problem == "echo 1 scores 1.00: a constant, perhaps by chance"
+    assert of_bash.constants == {"true": 2, "echo 0": 1, "echo 1": 2, "echo 2": 1}, "clock: all"
+    assert of_bash.solved_by_constants == 3
+
+
+EVEN = "echo $(( $(date +%s) % 2 ))"
+CLOCKS = Dataset(
+    [
+        Task("seconds", "?", gold=("date +%s",)),
+        Task("even", "?", gold=(EVEN,)),
+        Task("state", "?", gold=(f"{EVEN} > /root/even",)),
+        Task("later", "?", gold=("touch /root/file",)),
+    ]
+)
+
+
+def test_golds_that_vary_with_the_clock() -> None:
+    def found() -> set[str]:
+        result = validate(CLOCKS, lambda: intercode.make("bash", data=CLOCKS), timeout=PATIENCE)
+        return {problem.task_id for problem in result.problems if problem.kind == "varies"}
+
+    # On a machine so slow that gold misses its second, once more.
+    assert any(found() == {"seconds", "even", "state"} for _ in range(3))
+
+
+class Hands:
+    """A clock that is moved by whoever waits for it."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@given(st.floats(1e9, 2e9), st.floats(0, 100), st.booleans())
+def test_gold_begins_an_odd_number_of_seconds_later(
+    start: float, between: float, backwards: bool
+) -> None:
+    hands = Hands(start)
+    clock = Clock(hands, hands.sleep)
+    begun = []
+    for trial in (AGAIN, GOLD) if backwards else (GOLD, AGAIN):
+        before = hands.now
+        assert clock.wait("one", trial) == hands.now - before < 2.4
+        assert hands.now % 1 <= Clock.LATEST
+        begun.append(int(hands.now))
+        hands.now += between
+    assert (begun[1] - begun[0]) % 2 == 1
+    before = hands.now
+    clock.wait("another", AGAIN)
+    assert hands.now - before < 0.4, "another task's"
 
 
 def test_what_is_slow(of_bash: Validation) -> None:
@@ -121,7 +189,10 @@ def test_rewards_that_vary() -> None:
         ("gold", 0.5),
         ("varies", 0.5),
     ]
-    assert problems[1].problem == "gold scores 1.00, and the second time 0.50"
+    assert problems[1].problem == "gold scores 1.00, and an odd number of seconds later 0.50"
+    tested = replace(TASKS[0], verification="true")
+    [problem] = [p for check in CHECKS for p in check(tested, trials) if p.kind == "varies"]
+    assert problem.problem == "gold scores 1.00, and the second time 0.50"
 
 
 def test_tests_that_are_slow() -> None:
@@ -160,6 +231,59 @@ def test_each_environment_has_a_wrong_answer_of_its_own(env: str, task: Task) ->
     found = validate(tasks, lambda: intercode.make(env, data=tasks), timeout=10.0)
     assert found.valid, found.problems
     assert found.statistics[WRONG].mean_turns == 1.0
+
+
+STORE = """
+CREATE TABLE item (id INTEGER, name TEXT);
+INSERT INTO item VALUES (1, 'a'), (2, 'b'), (3, 'c');
+"""
+
+
+def test_sql_that_can_be_answered_without_looking(tmp_path: Path) -> None:
+    (tmp_path / "store.sql").write_text(STORE)
+    golds = {
+        "count": "SELECT COUNT(*) FROM item",
+        "fixed": "SELECT 1 + 2",
+        "varies": "SELECT strftime('%s', 'now')",
+        "none": "SELECT name FROM item WHERE id > 3",
+    }
+    tasks = [Task(name, "?", gold=(gold,), db="store") for name, gold in golds.items()]
+    data = Dataset(tasks, databases=str(tmp_path))
+    found = validate(data, lambda: intercode.make("sql", data=data), timeout=PATIENCE)
+    problems = {task: said[-1] for task, said in texts(found).items()}
+    assert problems.pop("varies").startswith("varies: gold scores")
+    assert problems == {"fixed": "free: SELECT 3 scores 1.00"}
+    assert [(doubt.task_id, doubt.kind) for doubt in found.doubts] == [("none", "empty")]
+    assert found.constants["SELECT 3"] == found.solved_by_constants == 1
+    assert len(found.constants) == 8 and sum(found.constants.values()) == 1
+
+
+def test_python_that_needs_no_looking() -> None:
+    tests = {
+        "weak": ("def f(x):\n    return x > 0", "assert f(1) == True"),
+        "objects": ("class C:\n    pass", "c = C()\nassert c == c and not c != c"),
+        "alike": ("def f(x):\n    return x * x", "assert f(-3) == 9\nassert 9 == f(3)"),
+        "sound": ("def f(x):\n    return x > 0", "assert f(1) and not f(0)"),
+    }
+    tasks = [Task(n, "?", gold=(g,), tests=(test,)) for n, (g, test) in tests.items()]
+    stdio = {"stdio": [{"stdin": "b", "stdout": "b"}] * 2}
+    tasks.append(Task("printed", "?", gold=("print(input())",), metadata=stdio))
+    data = Dataset(tasks)
+    found = validate(data, lambda: intercode.make("python", data=data), timeout=PATIENCE)
+    assert "free: True scores 1.00" in texts(found)["weak"]
+    doubts = {doubt.task_id: doubt.problem for doubt in found.doubts}
+    assert {"alike", "printed"} <= doubts.keys() and "sound" not in doubts
+    assert doubts["alike"].startswith("what the first test expects scores 1.00: a constant")
+    assert "free: an object equal to all scores 1.00" in texts(found)["objects"]
+    assert "sound" not in found.reasons() and found.solved_by_constants == 4
+
+
+def test_a_repository_s_tests_without_twins() -> None:
+    data = load_dataset("swe").filter(lambda task: task.task_id == "swe-snapkeep")
+    found = validate(data, lambda: intercode.make("swe", data=data), timeout=PATIENCE)
+    [doubt] = found.doubts
+    assert doubt.kind == "twin" and doubt.problem.startswith("a test has no twin")
+    assert found.valid and found.constants == {}
 
 
 @pytest.mark.parametrize(

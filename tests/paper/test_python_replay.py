@@ -9,6 +9,7 @@ from intercode.errors import SandboxUnavailableError
 from intercode.interpreters.python_start import provider
 from intercode.paper.python_replay import told
 from intercode.paper.python_session import Trial
+from intercode.syntax import parse
 
 from .upstream import UPSTREAM
 
@@ -136,9 +137,27 @@ def test_the_recorded_run_comes_out_again(capsys):
     # What was no Python, after gold had been run in the agent's names; and functions that were
     # tested under the name of one of gold's helpers.
     assert report["success_default"] == 63
-    assert len(report["success_lost"]) == 9
+    lost = {task for task, turns in rewarded(RESULTS) if not all(map(is_python, turns))}
+    assert len(lost) == 9 and set(report["success_lost"]) == lost
     assert report["success_gained"] == ["17", "29", "55"]
     # Errors of syntax have other words in other versions.
     assert {m["cause"] for m in report["mismatches"]} <= {
         "wording of syntax errors, by Python's version"
     }
+
+
+def rewarded(results):
+    """Each recorded success, with the actions that had the whole reward."""
+    for task, episode in json.loads(results.read_text()).items():
+        history = episode["turn_history"]
+        turns = zip(history["actions"], history["rewards"], strict=True)
+        if actions := [action for action, reward in turns if reward == 1.0]:
+            yield task, actions
+
+
+def is_python(source):
+    try:
+        parse(source)
+    except SyntaxError:
+        return False
+    return True

@@ -81,7 +81,7 @@ def add_reviewed(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="with our review of the dataset's golds, which is not the published protocol "
-        "(nl2bash)",
+        "(nl2bash, spider of 2023, mbpp)",
     )
 
 
@@ -150,7 +150,7 @@ def load_all(args: argparse.Namespace, data: str) -> Dataset:
     """
     if getattr(args, "reviewed", None):
         if not datasets.takes(data, "reviewed"):
-            raise UsageError(f"--reviewed: nobody has reviewed the golds of {data!r}")
+            raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
         return datasets.load(data, reviewed=True)
     if datasets.takes(data, "secret") and getattr(args, "secret", None) is None:
         # What a run is locked to would have told it, but is from before there were secrets.

@@ -13,8 +13,9 @@ from intercode.cli._progress import Watcher
 from intercode.cli._text import duration, number, one_line, print_json, safe, size
 from intercode.datasets.kind import environment_of
 from intercode.episode import Episode
-from intercode.evaluate.checks import AGAIN, GOLD, NOTHING, WRONG
+from intercode.evaluate.checks import GOLD
 from intercode.evaluate.exclusion import Exclusion
+from intercode.evaluate.guesses import NOTHING, WRONG, guesses
 from intercode.evaluate.runner import not_gradable, select
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
@@ -30,22 +31,25 @@ _SAID = {
 
 
 class _Counts(Watcher):
-    """Counts what is not as it should be, where a rate of success would mean nothing."""
+    """Counts tasks that are not as they should be; a rate of success would mean nothing."""
 
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
-        self._unsolved = self._free = 0
+        self._unsolved: set[str] = set()
+        self._free: set[str] = set()
 
     def episode(self, episode: Episode) -> None:
         """Count it."""
-        gold = episode.epoch in (GOLD, AGAIN)
-        self._unsolved += gold and not episode.success
-        self._free += episode.success and not gold
+        guess = guesses(episode.env).get(episode.epoch)
+        if guess is None and not episode.success:
+            self._unsolved.add(episode.task_id)
+        if guess is not None and not guess.by_chance and episode.success:
+            self._free.add(episode.task_id)
         super().episode(episode)
 
     def result(self) -> str:
         """What has come of it so far."""
-        return f"gold failed {self._unsolved}  solved for free {self._free}"
+        return f"gold failed {len(self._unsolved)}  solved for free {len(self._free)}"
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -114,6 +118,10 @@ def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
         "noop_mean_reward": nothing.mean_reward,
         "garbage_successes": wrong.successes,
         "garbage_mean_reward": wrong.mean_reward,
+        "constants": [
+            {"constant": name, "solves": count} for name, count in found.constants.items()
+        ],
+        "solved_by_constants": found.solved_by_constants,
         "seconds": found.seconds,
         "problems": [asdict(problem) for problem in found.problems],
         "doubts": [asdict(doubt) for doubt in found.doubts],
@@ -149,11 +157,20 @@ def _print(found: Validation) -> None:
         f"mean rewards: gold {number(gold.mean_reward)}, doing nothing "
         f"{number(nothing.mean_reward)}, a wrong answer {number(wrong.mean_reward)}"
     )
+    if found.constants:
+        print(_constants(found))
     print(_usage(found))
     state = "" if found.complete else ", but not all were tried"
     more = f": {', '.join(said)}" if said else ""
     good = found.tasks - len(found.reasons())
     print(f"{good} of {found.tasks} tasks are as they should be{state}{more}")
+
+
+def _constants(found: Validation) -> str:
+    """What can be solved without looking."""
+    each = [f"{name} {count}" for name, count in found.constants.items() if count]
+    text = f"constants solve {found.solved_by_constants} of {found.tasks} tasks"
+    return f"{text}: {', '.join(each)}" if each else text
 
 
 def _usage(found: Validation) -> str:

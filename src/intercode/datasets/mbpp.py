@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.layout import locate, read_tasks
+from intercode.datasets.review import apply, reviews
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -23,18 +24,21 @@ SPLITS = {
     "train": range(601, 975),
 }
 """The authors' splits, by the ids of their tasks."""
+REVIEW = Path(__file__).with_name("mbpp_reviewed.jsonl")
+"""The tasks whose tests a constant passes, or are wrong, by id (`intercode.datasets.review`)."""
 
 _AUTHORED = "mbpp.jsonl"
 _RELEASED = "ic_mbpp.json"
 
 
-def load(root: str | Path | None = None, split: str = "all") -> Dataset:
+def load(root: str | Path | None = None, split: str = "all", reviewed: bool = False) -> Dataset:
     """One split; a task's id is the authors'.
 
     Args:
         root: A folder with one of the files in it or a little below; None: ``datasets/mbpp`` in
             InterCode's cache.
         split: One of `SPLITS`.
+        reviewed: Whether the review is applied.
 
     Raises:
         TaskError: It is not there, or malformed.
@@ -44,8 +48,11 @@ def load(root: str | Path | None = None, split: str = "all") -> Dataset:
     place, layout = locate(root, "mbpp", [(_AUTHORED,), (_RELEASED,)])
     file = place / (_AUTHORED, _RELEASED)[layout]
     tasks = read_tasks(file, _authored if layout == 0 else _released)
+    if reviewed:
+        tasks = [apply(task, reviews(REVIEW).get(task.task_id)) for task in tasks]
     ids = {str(number) for number in SPLITS[split]}
     name = "mbpp" if split == "all" else f"mbpp-{split}"
+    name = f"{name} (reviewed)" if reviewed else name
     return Dataset((task for task in tasks if task.task_id in ids), name, str(file))
 
 

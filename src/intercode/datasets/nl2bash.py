@@ -22,6 +22,7 @@ from typing import Any
 
 from intercode.datasets.files import load_file, read_rows
 from intercode.datasets.layout import locate
+from intercode.datasets.review import apply
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
@@ -88,14 +89,12 @@ def _as_reviewed(task: Task) -> Task:
     """
     if (review := _review().get(task.task_id)) is None:
         raise TaskError(f"there is no review of task {task.task_id!r}")
-    if "cannot" in review:
-        return replace(task, metadata={**task.metadata, CANNOT: review["cannot"]})
-    golds = [*(task.gold if review["gold"] == "right" else ()), *review["golds"]]
+    task = apply(task, review)
+    if CANNOT in review:
+        return task
     more = {name: value for name, value in review.items() if name not in _NOT_OF_THE_ANSWER}
-    answer = {"type": review["answer"], **more}
-    may_change = tuple(review.get("may_change", ()))
-    metadata = {**task.metadata, "answer": answer}
-    return replace(task, gold=tuple(golds), may_change=may_change, metadata=metadata)
+    metadata = {**task.metadata, "answer": {"type": review["answer"], **more}}
+    return replace(task, may_change=tuple(review.get("may_change", ())), metadata=metadata)
 
 
 @cache

@@ -6,7 +6,7 @@ Two layouts are read:
   SQLite's dialect, and hardness is computed by the authors' rule (`spider_hardness`). The folder
   ``database`` of their distilled test suites has the same layout, with more files for each name;
 - that of the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``; gold is
-  in MySQL's, and hardness is stored. 19 of its 1,034 golds fail on MySQL 8.
+  in MySQL's, and hardness is stored. 19 of its 1,034 golds fail on MySQL 8: `REVIEW` has others.
 
 ``metadata`` holds ``dialect``, ``hardness`` and ``db_tables`` (table → columns), and
 ``permute_columns``: as in the authors' own evaluation, an answer's columns may come in another
@@ -23,6 +23,7 @@ from typing import Any
 
 from intercode.datasets.files import load_file
 from intercode.datasets.layout import locate, read_tables, read_tasks
+from intercode.datasets.review import apply, reviews
 from intercode.datasets.spider_hardness import hardness
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
@@ -33,6 +34,8 @@ SPLITS = {
     "test": (("test.json",), "test_tables.json", "test_database"),
 }
 """Split → the authors' files of tasks, of tables, and the folder of databases."""
+REVIEW = Path(__file__).with_name("spider_reviewed.jsonl")
+"""The release's golds that are known to be wrong, by `row` (`intercode.datasets.review`)."""
 
 _FIXED_ORDER = re.compile(
     r"\bin (?:this|that|the following|the given|exactly this) order\b|\bfollowed by\b"
@@ -43,7 +46,10 @@ _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 
 def load(
-    root: str | Path | None = None, split: str = "dev", databases: str | Path | None = None
+    root: str | Path | None = None,
+    split: str = "dev",
+    databases: str | Path | None = None,
+    reviewed: bool = False,
 ) -> Dataset:
     """One split; a task's id is its row number.
 
@@ -52,9 +58,10 @@ def load(
             ``intercode datasets fetch spider`` puts it.
         split: One of `SPLITS`; the 2023 release has only ``dev``.
         databases: Other databases of the same names, for instance a test suite's.
+        reviewed: Whether golds of the 2023 release that are known to be wrong are replaced.
 
     Raises:
-        TaskError: It is not there, or malformed.
+        TaskError: It is not there, or malformed; or a review of the authors' golds is asked for.
     """
     if split not in SPLITS:
         raise TaskError(f"Spider has no split {split!r}; known: {', '.join(SPLITS)}")
@@ -65,7 +72,12 @@ def load(
     if layout == 1:
         source, stored = place / _RELEASE[0], place / _RELEASE[1]
         tasks = [_released(task) for task in load_file(source)]
+        if reviewed:
+            tasks = [apply(task, reviews(REVIEW).get(task.task_id)) for task in tasks]
+            name = f"{name} (reviewed)"
         return Dataset(tasks, name, str(source), str(databases or stored))
+    if reviewed:
+        raise TaskError(f"{place}: only the golds of the 2023 release ({_RELEASE[0]}) are reviewed")
     schemas = read_tables(place / tables)
     tasks = []
     for file in files:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
+
+from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, Guess, guesses
 
 if TYPE_CHECKING:
     from intercode.episode import Episode
     from intercode.task import Task
 
-GOLD, AGAIN, NOTHING, WRONG = range(4)
-"""The trials of a task: the epochs of the run that tries them."""
-TRIALS = {GOLD: "gold", AGAIN: "gold", NOTHING: "doing nothing", WRONG: "a wrong answer"}
+GOLD, AGAIN = 0, 1
+"""The trials of gold. Trials are the epochs of the run that tries a task; see `guesses`."""
+WAITED = "waited"
+"""In an episode's metadata: seconds for which gold was held back, so that the clock is another."""
 SLOW = 0.25
 """The share of its time limit from which on an action of gold's is called slow."""
 _KEPT = 1000
 _SHOWN = 160
 
-Kind = Literal["gold", "free", "varies", "error", "twin"]
+Kind = Literal["gold", "free", "varies", "error", "constant", "empty", "twin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Problem:
     task_id: str
     kind: Kind
     """``gold`` does not solve it; it is solved for ``free``; it ``varies`` from run to run; or
-    there was an ``error`` instead of a score. A doubt: a test has no ``twin``."""
+    there was an ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance;
+    gold's answer is ``empty``; a test has no ``twin``."""
     problem: str
     """The same for people."""
     reward: float | None = None
@@ -81,11 +85,17 @@ class Trial:
     timed_out: bool
     without_twin: tuple[str, ...] = ()
     """Tests that have passed, and whose twins nobody knows (`intercode.rewards.swe_twins`)."""
+    guess: Guess | None = None
+    """What was tried; None: gold."""
+    no_rows: bool = False
+    """Whether gold is a query whose result has no rows."""
 
     @classmethod
     def of(cls, episode: Episode) -> Trial:
         """What came of an episode."""
         score = episode.score
+        detail = score.detail if score is not None else {}
+        waited = episode.metadata.get(WAITED, 0.0)
         return cls(
             reward=episode.reward,
             error=episode.error,
@@ -95,10 +105,22 @@ class Trial:
                 (hash(turn.observation), turn.observation[:_KEPT]) for turn in episode.turns
             ),
             slowest=max((turn.seconds for turn in episode.turns), default=0.0),
-            rest=episode.seconds - sum(turn.seconds for turn in episode.turns),
+            rest=episode.seconds - waited - sum(turn.seconds for turn in episode.turns),
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
-            without_twin=tuple(score.detail.get("without_twin", ())) if score is not None else (),
+            without_twin=tuple(detail.get("without_twin", ())),
+            guess=guesses(episode.env).get(episode.epoch),
+            no_rows=detail.get("gold_rows") == [],
         )
+
+    @property
+    def name(self) -> str:
+        """What was tried, for people."""
+        return "gold" if self.guess is None else self.guess.name
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """How each observation begins."""
+        return [text for _, text in self.observations]
 
 
 Trials = Mapping[int, Trial]
@@ -107,9 +129,9 @@ Trials = Mapping[int, Trial]
 
 def _scores(task: Task, trials: Trials) -> Iterator[Problem]:
     """Every trial has a score; if several have none, the first says why."""
-    for number, trial in sorted(trials.items()):
+    for _, trial in sorted(trials.items()):
         if trial.reward is None:
-            text = f"{TRIALS[number]} cannot be scored: {trial.error}"
+            text = f"{trial.name} cannot be scored: {trial.error}"
             yield Problem(task.task_id, "error", text, error_type=trial.error_type)
             return
 
@@ -132,17 +154,31 @@ def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Doing nothing, and a wrong answer, do not score 1.0."""
-    for number in (NOTHING, WRONG):
-        trial = trials.get(number)
-        if trial is not None and trial.reward == 1.0:
-            yield Problem(task.task_id, "free", f"{TRIALS[number]} scores 1.00", 1.0)
+    """Doing nothing, a wrong answer, and constants do not score 1.0."""
+    for number, trial in sorted(trials.items()):
+        # What needs nothing done is solved by every constant, too.
+        said = number < FIRST_CONSTANT or not _free(trials.get(NOTHING))
+        if trial.guess is not None and not trial.guess.by_chance and _free(trial) and said:
+            text = f"{trial.name} scores 1.00"
+            if trial.guess.idle and GOLD in trials and not any(trials[GOLD].shown):
+                text += ": gold prints nothing, and changes nothing that counts"
+            yield Problem(task.task_id, "free", text, 1.0)
+
+
+def _free(trial: Trial | None) -> bool:
+    return trial is not None and trial.reward == 1.0
 
 
 def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
     """Gold does the same twice: rewards and observations."""
     one, other = trials.get(GOLD), trials.get(AGAIN)
-    if one is not None and other is not None:
+    if one is None or other is None:
+        return
+    # Where the reward runs gold, too, and what it did at about the same time was the same, the
+    # clock has made the difference.
+    if one.reward == 1.0 and not task.verification and not task.tests:
+        yield from varies(task, one, other, "an odd number of seconds later", "with the clock")
+    else:
         yield from varies(task, one, other, "the second time", "from run to run")
 
 
@@ -200,7 +236,25 @@ def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
         yield Problem(task.task_id, "twin", text)
 
 
-DOUBTS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (_has_twins,)
+def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Nothing that could be printed without looking is the answer."""
+    names = [t.name for t in trials.values() if t.guess and t.guess.by_chance and _free(t)]
+    if names and not _free(trials.get(NOTHING)):
+        text = f"{' and '.join(names)} scores 1.00: a constant, perhaps by chance"
+        yield Problem(task.task_id, "constant", text, 1.0)
+
+
+def _has_rows(task: Task, trials: Trials) -> Iterator[Problem]:
+    """Gold's answer says something."""
+    if GOLD in trials and trials[GOLD].no_rows:
+        yield Problem(task.task_id, "empty", "gold's result has no rows")
+
+
+DOUBTS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
+    _is_no_constant,
+    _has_rows,
+    _has_twins,
+)
 """What may be meant so."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from intercode.episode import encode
 from intercode.errors import ImageError, OutputLimitError
-from intercode.evaluate.leaks import Leak, Text, traces
+from intercode.evaluate.leaks import Leak, Text, is_write_up, traces
 from intercode.sandbox.base import MIB, Sandbox
 from intercode.sandbox.images import Image
 from intercode.sandbox.images.spec import parse
@@ -30,7 +30,8 @@ _PROCESSES = "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null"
 def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
     """Where the task's gold can be read, except where ``metadata.flag_in`` says that it is.
 
-    What an image's own base holds is not searched, nor what `place` is if it is no sandbox.
+    A file that is named like a write-up counts, whatever is in it. What an image's own base holds
+    is not searched, nor what `place` is if it is no sandbox.
 
     Args:
         task: The task.
@@ -55,9 +56,12 @@ def leaks(task: Task, place: object, image: str, *, flags: bool) -> list[Leak]:
         wanted = in_query if name == "query" else in_files
         text = Text(data)
         how = next((trace.how for trace in wanted if trace.is_in(text)), "")
-        if how and not any(PurePosixPath(name).match(one) for one in allowed):
-            where = f"the {name}" if name in ("query", "environment", "processes") else name
-            found.append(Leak(task.task_id, name, f"gold stands {how} in {where}"))
+        is_file = name not in ("query", "environment", "processes")
+        named = is_file and len(data) > 0 and is_write_up(name, flags=flags)
+        if (how or named) and not any(PurePosixPath(name).match(one) for one in allowed):
+            where = name if is_file else f"the {name}"
+            said = f"gold stands {how} in {where}" if how else f"{where} is named like a write-up"
+            found.append(Leak(task.task_id, name, said))
     return found
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from intercode.episode import encode
 
@@ -15,6 +16,9 @@ _SHORTEST = 8
 _SHORTEST_LINE = 12
 _PATCH = re.compile(r"^(?:diff --git |--- \S)", re.MULTILINE)
 _BLANKS = b" \t\r\n\v\f"
+_WRITE_UP = re.compile(
+    r"(?<![a-z])(?:write[-_ ]?ups?|walk[-_ ]?throughs?|solutions?|answers?)(?![a-z])", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,15 @@ def telling(gold: str, *, short: bool) -> list[bytes]:
 
 def _all_in(lines: Sequence[bytes]) -> Callable[[Text], bool]:
     return lambda text: all(line in text.spaced for line in lines)
+
+
+def is_write_up(path: str, *, flags: bool) -> bool:
+    """Whether a file is named like one that tells the answer, or the way to it.
+
+    Where golds are flags a ``README`` is, too: of a puzzle's files it often is the author's.
+    """
+    readme = flags and PurePosixPath(path).stem.lower() == "readme"
+    return readme or _WRITE_UP.search(path) is not None
 
 
 def _of_flag(gold: str) -> Iterator[Trace]:

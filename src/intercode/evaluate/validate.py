@@ -1,12 +1,13 @@
 """Whether the tasks of a dataset are sound: gold solves them, twice alike, and nothing else does.
 
-Every task is tried four times: with gold, with gold again, by doing nothing, and with a wrong
-answer that could be an agent's. What is checked then is in `checks`.
+Every task is tried with gold, with gold again an odd number of seconds later, and with all that is
+in `guesses`: doing nothing, a wrong answer, constants. What is checked then is in `checks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,6 @@ from intercode.evaluate.checks import (
     CHECKS,
     DOUBTS,
     GOLD,
-    NOTHING,
-    TRIALS,
     Problem,
     Slow,
     Trial,
@@ -27,6 +26,7 @@ from intercode.evaluate.checks import (
     slow,
     usage,
 )
+from intercode.evaluate.guesses import FIRST_CONSTANT, guesses
 from intercode.evaluate.report import summarize
 from intercode.evaluate.runner import RunResult, evaluate, not_gradable, select
 from intercode.evaluate.watched import Seen, Watched
@@ -39,14 +39,6 @@ if TYPE_CHECKING:
     from intercode.evaluate.report import Outcome, Statistics
     from intercode.task import Dataset, Task
 
-WRONG_ANSWERS: Mapping[str, Sequence[str]] = {
-    "python": ("def answer(*given, **named):\n    print(42)\n    return 42", "submit answer"),
-    "sql": ("SELECT 42",),
-    "ctf": ("submit intercode{42}",),
-    "swe": ("echo 42 > intercode-42.txt",),
-}
-"""By environment; all others are asked to print 42."""
-
 
 @dataclass(frozen=True, slots=True)
 class Validation:
@@ -55,6 +47,10 @@ class Validation:
     tasks: int
     statistics: Mapping[int, Statistics]
     """Of each trial, over all tasks."""
+    constants: Mapping[str, int]
+    """Constant → how many tasks it solves."""
+    solved_by_constants: int
+    """How many tasks any of them solves."""
     problems: list[Problem]
     doubts: list[Problem]
     """No problems but warnings, like the next two: a task may be meant to be like that."""
@@ -90,12 +86,8 @@ class Prober:
 
     def within(self, env: Any, task: Task) -> Agent:
         """The one of the trial that the environment's episode is."""
-        trial = env.episode.epoch
-        if trial in (GOLD, AGAIN):
-            return Oracle().within(env, task)
-        if trial == NOTHING:
-            return ScriptedAgent()
-        return ScriptedAgent(WRONG_ANSWERS.get(getattr(env, "name", ""), ("echo 42",)))
+        guess = guesses(env.episode.env).get(env.episode.epoch)
+        return Oracle().within(env, task) if guess is None else ScriptedAgent(guess.actions(task))
 
 
 def validate(
@@ -110,7 +102,7 @@ def validate(
     settings: Mapping[str, Any] | None = None,
     also_on: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
 ) -> Validation:
-    """Try every task in all four ways, and check what comes of it.
+    """Try every task in all ways, and check what comes of it.
 
     Args:
         dataset: The tasks.
@@ -152,9 +144,15 @@ def validate(
                 trials[episode.task_id][episode.epoch] = Trial.of(episode)
         return result, trials
 
+    with closing(env_factory()) as env:
+        tried = guesses(getattr(env, "name", ""))
     result, trials = attempt(
-        Prober(), lambda: Watched(env_factory(), dataset, seen), epochs=len(TRIALS)
+        Prober(), lambda: Watched(env_factory(), dataset, seen), epochs=max(tried) + 1
     )
+    constants = {number: guess for number, guess in tried.items() if number >= FIRST_CONSTANT}
+    statistics = {
+        trial: summarize(_only(trial, result.outcomes)) for trial in (GOLD, AGAIN, *tried)
+    }
     problems = [
         problem
         for task in chosen
@@ -172,7 +170,11 @@ def validate(
     used = [usage(task, trials[task.task_id], seen.memory.get(task.task_id)) for task in chosen]
     return Validation(
         tasks=len(chosen),
-        statistics={trial: summarize(_only(trial, result.outcomes)) for trial in TRIALS},
+        statistics=statistics,
+        constants={guess.name: statistics[n].successes for n, guess in constants.items()},
+        solved_by_constants=len(
+            {one.task_id for one in result.outcomes if one.epoch in constants and one.success}
+        ),
         problems=problems,
         doubts=[
             doubt

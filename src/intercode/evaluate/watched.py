@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
-from intercode.evaluate.checks import AGAIN, GOLD, NOTHING
+from intercode.evaluate.checks import AGAIN, GOLD, WAITED
+from intercode.evaluate.guesses import NOTHING
 from intercode.evaluate.leak_places import leaks
 from intercode.sandbox.base import CountsMemory
 
@@ -15,17 +19,59 @@ if TYPE_CHECKING:
     from intercode.task import Dataset
 
 
+class Clock:
+    """Holds back the two trials of a task's gold until an odd number of seconds lies between them.
+
+    So all shows that depends on whole seconds, be it on whether their number is even.
+
+    Args:
+        now: Seconds since 1970.
+        sleep: Waits for so many.
+    """
+
+    LATEST = 0.7
+    """The part of a second in which a trial may begin: what it does has the rest of it."""
+
+    def __init__(
+        self, now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._now = now
+        self._sleep = sleep
+        self._begun: dict[tuple[str, int], int] = {}
+        self._lock = Lock()
+
+    def wait(self, task_id: str, trial: int) -> float:
+        """Wait until a trial may begin.
+
+        Returns:
+            For how many seconds it was held back.
+        """
+        first = self._now()
+        while not self._begins(task_id, trial, now := self._now()):
+            self._sleep(1 - now % 1)
+        return now - first
+
+    def _begins(self, task_id: str, trial: int, now: float) -> bool:
+        with self._lock:
+            other = self._begun.get((task_id, GOLD if trial == AGAIN else AGAIN))
+            if now % 1 > self.LATEST or (other is not None and (int(now) - other) % 2 == 0):
+                return False
+            self._begun[task_id, trial] = int(now)
+            return True
+
+
 class Seen:
     """What was seen of all tasks. Workers share it; each has other tasks, or another trial."""
 
     def __init__(self) -> None:
+        self.clock = Clock()
         self.leaks: dict[str, list[Leak]] = {}
         self.memory: dict[str, int] = {}
         """Task → the most bytes that a sandbox has used in which gold ran."""
 
 
 class Watched:
-    """Another environment, to which it does nothing but look."""
+    """Another environment: it looks at it, and chooses the second in which gold begins."""
 
     def __init__(self, env: EpisodeEnv, dataset: Dataset, seen: Seen) -> None:
         self._env = env
@@ -54,6 +100,8 @@ class Watched:
             flags = getattr(self._env, "name", "") == "ctf"
             image = episode.metadata.get("image", "")
             self._seen.leaks[task.task_id] = leaks(task, place, image, flags=flags)
+        if episode.epoch in (GOLD, AGAIN) and not episode.turns:
+            episode.metadata[WAITED] = self._seen.clock.wait(episode.task_id, episode.epoch)
         result = self._env.step(action)
         ended = result[2] or result[3]
         if ended and episode.epoch in (GOLD, AGAIN) and isinstance(place, CountsMemory):
