@@ -15,6 +15,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -41,6 +42,7 @@ LABELS = [HERE / "labels" / f"{name}.jsonl" for name in ("first", "second", "thi
 PARTS = ("bash", "sql", "golds", "constants")
 HALVES = ("rules", "held out")
 CONSTANTS = tuple(f"SELECT {number}" for number in range(6))
+WORKERS = 4
 JUDGED = {"bash": "reviewed", "sql": "default"}
 """The rewards of which misses are shown."""
 ENDLESS = 10**6
@@ -162,16 +164,25 @@ def played(env: Any, task_id: str, actions: Iterable[str]) -> Episode:
     return episode
 
 
-def asked(**rewards: Callable[[], Score]) -> Score:
-    """What several rewards say of one state: a score with theirs as its detail."""
-    found: Scores = {}
-    for name, reward in rewards.items():
-        try:
-            found[name] = reward()
-        except RewardError as error:  # noqa: PERF203 - gold fails: the task is no trial
-            print(f"{name}: {error}", file=sys.stderr)
+class Asked:
+    """What several rewards say of a state: a score with theirs as its detail."""
+
+    def __init__(self) -> None:
+        self._failed: set[tuple[str, str]] = set()
+
+    def __call__(self, task: Task, **rewards: Callable[[], Score]) -> Score:
+        """The rewards' scores; None where gold fails, which is not tried again."""
+        found: Scores = {}
+        for name, reward in rewards.items():
             found[name] = None
-    return Score(0.0, detail=found)
+            if (name, task.task_id) in self._failed:
+                continue
+            try:
+                found[name] = reward()
+            except RewardError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                self._failed.add((name, task.task_id))
+        return Score(0.0, detail=found)
 
 
 class Paper:
@@ -210,7 +221,7 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
     """What 2023's, the default and the reviewed reward say of states of Bash."""
     tasks = {task.task_id: task for task in nl2bash.load(release)}
     reviewed = {task.task_id: task for task in nl2bash.load(release, reviewed=True)}
-    provider = get_provider()
+    provider, asked = get_provider(), Asked()
 
     def reward(task: Task, episode: Episode, sandbox: Sandbox, default: Any) -> Score:
         rewards = {
@@ -219,7 +230,7 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
         }
         if CANNOT not in (known := reviewed[task.task_id]).metadata:
             rewards["reviewed"] = partial(default, known, episode, sandbox)
-        return asked(**rewards)
+        return asked(task, **rewards)
 
     data = Dataset(list(tasks.values()))
     with (
@@ -235,15 +246,16 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
 
 def sql_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tuple[str, Scores]]:
     """What 2023's and the default reward say of states of SQL, and what permuting columns gains."""
-    tasks = _spider(release)
+    tasks, asked = _spider(release), Asked()
 
     def reward(task: Task, episode: Episode, session: Any, default: Any) -> Score:
         fixed = replace(task, metadata={**task.metadata, "permute_columns": False})
         return asked(
+            task,
             **{
                 "default": partial(default, task, episode, session),
                 "columns in order": partial(default, fixed, episode, session),
-            }
+            },
         )
 
     with (
@@ -258,7 +270,19 @@ def sql_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tupl
             yield name, {"2023": before, **({} if found is None else found.detail)}
 
 
-REPLAYS = {"bash": bash_scores, "sql": sql_scores}
+Replay = Callable[[Path, Sequence[str], Find], Iterator[tuple[str, Scores]]]
+REPLAYS: Mapping[str, Replay] = {"bash": bash_scores, "sql": sql_scores}
+
+
+def _together(
+    replay: Replay, release: Path, names: Sequence[str], find: Find
+) -> Iterator[tuple[str, Scores]]:
+    """The scores of all states; replays mostly wait, so that several go on at a time."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        shares = [names[first::WORKERS] for first in range(min(WORKERS, len(names)))]
+        jobs = [pool.submit(lambda share: [*replay(release, share, find)], one) for one in shares]
+        scores = dict(pair for job in jobs for pair in job.result())
+    yield from ((name, scores[name]) for name in names)
 
 
 def _env(name: str, data: Dataset, **options: Any) -> Any:
@@ -331,8 +355,7 @@ def measured(
     """The figures of one environment's rewards, printed."""
     mine = [{n: one for n, one in each.items() if n.startswith(f"{env}/")} for each in labels]
     final = settled(*mine)
-    replays = REPLAYS[env](release, list(final), find)
-    scores = dict(_counted(env, replays, len(final)))
+    scores = dict(_together(REPLAYS[env], release, list(final), find))
     names = list(dict.fromkeys(name for given in scores.values() for name in given))
     rows = [row for name in names for row in figures(name, final, scores)]
     facts: dict[str, Any] = {"states": len(final)}
