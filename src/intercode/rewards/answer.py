@@ -373,7 +373,7 @@ def _same_table(answer: Answer, gold: list[str], given: list[str]) -> bool:
 
 def _without_folder(rows: _Rows) -> _Rows:
     """The rows but for that of the folder which all others are in: what `du` gives as a total."""
-    folder = min((path for path, _ in rows), key=len, default="")
+    folder = min((path for path, _ in rows), key=lambda path: (path != ".", len(path)), default="")
     start = "" if folder == "." else f"{folder.rstrip('/')}/"
     inside = [(path, cells) for path, cells in rows if path != folder]
     return inside if inside and all(path.startswith(start) for path, _ in inside) else rows
