@@ -67,6 +67,7 @@ OTHER = {
     ],
     "lines": [
         ("x\ny", "x"), ("x y", "xy"), ("x\nx", "x"), ("3:x", "4:y"), ("x", "x\ny"), ("x", "y:x y"),
+        ("f.txt:x\ng.txt:y", "x\ny"), ("1:x\n2:y", "x\ny"),
     ],
     "text": [("a  b", "a b"), (" a", "a")],
     "state": [("a", "b")],

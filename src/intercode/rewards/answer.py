@@ -324,7 +324,8 @@ def _gathered(answer: Answer) -> Callable[[Sequence[Hashable]], object]:
 
 def _same_lines(answer: Answer, gold: list[str], given: list[str]) -> bool:
     gathered = _gathered(answer)
-    ours, theirs = _forms(gold), _forms(given)
+    # What stands before gold's lines may be asked for, but for offsets.
+    ours, theirs = _forms(gold, _BEFORE[:1]), _forms(given, _BEFORE)
     return any(gathered(one) == gathered(other) for one in ours for other in theirs)
 
 
@@ -335,11 +336,11 @@ _BEFORE = (
 )
 
 
-def _forms(lines: Sequence[str]) -> Forms:
+def _forms(lines: Sequence[str], beside: Sequence[re.Pattern[str]]) -> Forms:
     """The lines, and what is left of them without what stands before each."""
     rows = [line for line in lines if not _HEADING.fullmatch(line)]
     found = [[*map(_packed, lines)], [*map(_packed, rows)]]
-    for before in _BEFORE:
+    for before in beside:
         if rows and all(before.match(row) for row in rows):
             left = [_packed(before.sub("", row, count=1)) for row in rows]
             found.append([row for row in left if row])
