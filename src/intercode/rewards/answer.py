@@ -364,7 +364,7 @@ def _same_table(answer: Answer, gold: list[str], given: list[str]) -> bool:
     if ours is None:
         return False
     for theirs in _tables(answer, given):
-        pairs = [(ours, theirs)]
+        pairs: list[tuple[_Rows, _Rows]] = [(ours, theirs)]
         if answer.total == "optional":
             pairs += [(_without_folder(ours), theirs), (ours, _without_folder(theirs))]
         if any(_are_same_rows(answer, *pair) for pair in pairs):
