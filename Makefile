@@ -11,6 +11,8 @@ REPORTS ?=
 EPISODES ?= 10000
 KILLS ?= 50
 SESSIONS ?= 64
+# The copy of 2023's data, with its recorded runs, that `make graders` replays.
+RELEASE ?= ../shared/upstream
 # One more than cores, since some tests wait; not more than four: each process starts database
 # servers, and an engine, of its own.
 JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
@@ -18,7 +20,7 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-cgroup2 soak chaos lint bench clean
+.PHONY: help demo set-up test test-cgroup2 soak chaos lint bench graders clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -67,6 +69,9 @@ soak: set-up  ## Soak and fault tests at full size: hours
 # Its settings (MINUTES, SEED, …) are read from the environment, where make puts what it is given.
 chaos: set-up  ## Run tests while their processes are frozen at random (root; MINUTES=20)
 	@$(BIN)/python tests/chaos
+
+graders: set-up  ## Precision and recall of the rewards, on labelled states (RELEASE=path)
+	@$(BIN)/python benchmarks/graders/measure.py $(RELEASE)
 
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
 	@scripts/need-system debootstrap mke2fs

@@ -1,4 +1,4 @@
-"""The benchmark, at a tiny size: that it runs, and what it writes. Never how fast anything is."""
+"""The benchmarks, at a tiny size: that they run, and what they write; never how fast it is."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databases.upstream import UPSTREAM, needs_upstream
+from intercode.episode import Score
 
 BENCH = Path(__file__).parents[1] / "benchmarks" / "bench.py"
+GRADERS = BENCH.parent / "graders"
 PARTS = ("reset", "first action", "submit")
 ROLES = tuple(f"CPU, {role}" for role in ("all", "host", "spawner", "process 1", "shell"))
 
@@ -40,3 +47,100 @@ def test_stepping_writes_every_figure_with_its_spread(tmp_path: Path) -> None:
         for one, floor in zip(against["figure"], rows["bash -c true"]["figure"], strict=True)
     )
     assert against["note"].endswith(f"({ratios[0]:.2f} to {ratios[1]:.2f})")
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program that measures rewards against labels."""
+    monkeypatch.syspath_prepend(str(GRADERS))
+    import measure
+
+    return measure
+
+
+def test_labels_are_whole_and_blind(measure: Any) -> None:
+    first, second, third = map(measure.read_labels, measure.LABELS)
+    disagree = {name for name in first if first[name].right != second[name].right}
+    assert first.keys() == second.keys() and third.keys() == disagree
+    assert {label.right for label in first.values()} == {"yes", "no", "unclear"}
+    envs = [name.partition("/")[0] for name in first]
+    assert (envs.count("bash"), envs.count("sql")) == (240, 120)
+    for path in measure.LABELS:
+        assert "canary" in path.read_text().partition("\n")[0]
+
+
+def test_kappa(measure: Any) -> None:
+    # The example of Cohen's coefficient in every textbook: 20 and 15 agree, of 50.
+    pairs = [("yes", "yes")] * 20 + [("yes", "no")] * 5 + [("no", "yes")] * 10 + [("no", "no")] * 15
+    assert measure.kappa(pairs) == pytest.approx(0.4)
+    assert measure.kappa([("yes", "yes")] * 3) == 1.0
+    assert measure.kappa([("yes", "no"), ("no", "yes")]) == -1.0
+
+
+def test_all_states_of_a_task_are_in_one_half(measure: Any) -> None:
+    halves = {name: measure.half(name) for name in measure.read_labels(measure.LABELS[0])}
+    assert {*halves.values()} == {*measure.HALVES}
+    for name, half in halves.items():
+        env, _, *task = name.split("/")
+        assert measure.half("/".join([env, "another", *task])) == half
+    # As it was when the rules were made: crc32 of "fs1/0" and of "sql/7".
+    assert (measure.half("bash/react/1/0"), measure.half("sql/react/7")) == measure.HALVES
+
+
+def test_figures_of_a_reward(measure: Any) -> None:
+    """Precision leaves out what is no trial; recall counts it as a miss, or leaves it out."""
+    words = {"1": "yes", "2": "yes", "3": "yes", "4": "no", "5": "no", "6": "unclear"}
+    names = {number: f"sql/x/{number}" for number in words}
+    labels = {names[n]: measure.Label(word, n == "1", "") for n, word in words.items()}
+    values = {"1": 1.0, "2": 0.99, "4": 1.0, "5": 0.0, "6": 1.0}
+    scores = {names[n]: {"r": Score(values[n]) if n in values else None} for n in words}
+    every, *halves = measure.figures("r", labels, scores)
+    assert (every.states, every.no_trial, every.luck) == (5, 1, 1)
+    assert (every.precision, every.recall, every.recall_of_trials) == ((1, 2), (1, 3), (1, 2))
+    for field in ("precision", "recall"):
+        parts = [getattr(half, field) for half in halves]
+        assert tuple(map(sum, zip(*parts, strict=True))) == getattr(every, field)
+
+
+def test_disagreements_are_settled_by_a_third(measure: Any) -> None:
+    yes, no, luck = (
+        measure.Label("yes", False, ""),
+        measure.Label("no", False, ""),
+        measure.Label("yes", True, ""),
+    )
+    found = measure.settled({"a": yes, "b": yes}, {"a": luck, "b": no}, {"b": no})
+    assert (found["a"].luck, found["b"]) == (True, no)
+    assert measure.settled({"a": yes}) == {"a": yes}
+    assert measure.proportion((3, 4)) == "0.750 3/4 [0.301, 0.954]"
+
+
+def test_graders_need_the_release(tmp_path: Path) -> None:
+    argv = [sys.executable, str(GRADERS / "measure.py"), str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 2 and "make graders RELEASE=path" in done.stderr
+
+
+@needs_upstream
+def test_misses_of_the_half_that_is_held_out_are_not_shown(measure: Any, tmp_path: Path) -> None:
+    """A labeller who contradicts the rewards everywhere: half of the contradictions are shown."""
+    names = [name for name in measure.read_labels(measure.LABELS[0]) if name.startswith("sql")][:8]
+    halves = {name: measure.half(name) for name in names}
+    assert {*halves.values()} == {*measure.HALVES}
+    shown = ""
+    for word in ("yes", "no"):
+        rows = [{"id": name, "right": word, "luck": False, "why": f"why {name}"} for name in names]
+        labels = tmp_path / f"{word}.jsonl"
+        labels.write_text("\n".join(map(json.dumps, rows)))
+        results = tmp_path / "results.json"
+        argv = [str(UPSTREAM), "--only", "sql", "--labels", str(labels), "--misses"]
+        done = subprocess.run(
+            [sys.executable, GRADERS / "measure.py", *argv, "--results", results],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        shown += done.stdout
+        rewards = json.loads(results.read_text())["sql"]["rewards"]
+        assert rewards[0]["states"] == 8
+    for name, half in halves.items():
+        assert (f"why {name}" in shown) == (half == "rules")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,13 @@ from intercode.sandbox import Limits, Sandbox, get_provider
 SEED = 2026
 BASH, SQL = 240, 120
 RESULTS = "data/results"
-BASH_RUNS = "bash/gpt-3.5/ic_bash_{kind}_10_turns_fs_{suite}.json"
-KINDS = {"multiturn": "multiturn_gpt-3.5", "react": "react"}
-SQL_RUNS = {
-    "multiturn": "sql/gpt-3.5/ic_sql_multiturn_gpt-3.5_10_turns.json",
-    "react": "sql/gpt-3.5/ic_sql_react_10_turns.json",
+RUNS: Mapping[str, str] = {
+    "bash/multiturn": "bash/gpt-3.5/ic_bash_multiturn_gpt-3.5_10_turns_fs_{suite}.json",
+    "bash/react": "bash/gpt-3.5/ic_bash_react_10_turns_fs_{suite}.json",
+    "sql/multiturn": "sql/gpt-3.5/ic_sql_multiturn_gpt-3.5_10_turns.json",
+    "sql/react": "sql/gpt-3.5/ic_sql_react_10_turns.json",
 }
+"""How the names of a run's states begin → its results, below ``data/results`` or elsewhere."""
 _SHOWN, _LAST = 1500, 8000
 _TEXT = 3000
 
@@ -41,17 +42,17 @@ def states(release: Path) -> list[str]:
     """The names of the states that are labelled: ``bash/KIND/SUITE/ROW`` and ``sql/KIND/ROW``."""
     draw = random.Random(SEED)
     bash = [
-        f"bash/{kind}/{suite}/{episode.task_id}"
-        for kind, name in KINDS.items()
+        f"{run}/{suite}/{episode.task_id}"
+        for run in ("bash/multiturn", "bash/react")
         for suite in (1, 2, 3, 4)
-        if (path := release / RESULTS / BASH_RUNS.format(kind=name, suite=suite)).is_file()
+        if (path := release / RESULTS / RUNS[run].format(suite=suite)).is_file()
         for episode in load_results(path).episodes
         if commands(episode)
     ]
     sql = [
-        f"sql/{kind}/{episode.task_id}"
-        for kind, path in SQL_RUNS.items()
-        for episode in load_results(release / RESULTS / path).episodes
+        f"{run}/{episode.task_id}"
+        for run in ("sql/multiturn", "sql/react")
+        for episode in load_results(release / RESULTS / RUNS[run]).episodes
         if commands(episode)
     ]
     return draw.sample(bash, BASH) + draw.sample(sql, SQL)
@@ -63,10 +64,10 @@ def commands(episode: RecordedEpisode) -> list[str]:
     return [command for command in found if not command.startswith(("submit", "skip"))]
 
 
-def recorded(release: Path, name: str) -> RecordedEpisode:
+def recorded(release: Path, name: str, runs: Mapping[str, str] = RUNS) -> RecordedEpisode:
     """The episode that a state is the end of."""
     env, kind, *suite, row = name.split("/")
-    path = BASH_RUNS.format(kind=KINDS[kind], suite=suite[0]) if env == "bash" else SQL_RUNS[kind]
+    path = runs[f"{env}/{kind}"].format(suite=suite[0] if suite else "")
     run = load_results(release / RESULTS / path)
     return next(episode for episode in run.episodes if episode.task_id == row)
 

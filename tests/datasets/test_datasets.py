@@ -1,15 +1,24 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from databases.upstream import UPSTREAM, needs_upstream
 from intercode import datasets
 from intercode.datasets import nl2bash
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS, Registry
-from intercode.task import Dataset, Task
+from intercode.rewards.answer import Answer
+from intercode.task import CANNOT, Dataset, Task
+
+SIZES = {1: 60, 2: 53, 3: 60, 4: 27}
+"""Tasks of the release, by file system."""
+REASONS = {"nothing-to-do", "network", "time", "machine", "missing", "unclear"}
 
 
 @pytest.fixture
@@ -24,6 +33,15 @@ def release(tmp_path: Path) -> Path:
     scripts.mkdir(parents=True)
     (scripts / "setup_nl2b_fs_1.sh").write_text("mkdir /testbed\n")
     return tmp_path
+
+
+def write_suites(release: Path, sizes: Mapping[int, int]) -> None:
+    """Fill a folder of the release's layout with so many tasks of our own."""
+    for suite, size in sizes.items():
+        rows = [{"query": f"Count to {row}.", "gold": f"seq {row}"} for row in range(size)]
+        (release / "data" / "nl2bash" / f"nl2bash_fs_{suite}.json").write_text(json.dumps(rows))
+        script = release / "docker" / "bash_scripts" / f"setup_nl2b_fs_{suite}.sh"
+        script.write_text("mkdir /testbed\n")
 
 
 def test_nl2bash_from_the_release(release: Path) -> None:
@@ -82,3 +100,64 @@ def test_a_registry_imports_when_asked() -> None:
     with pytest.raises(UsageError, match="no thing named 'x'; known: here, late"):
         registry.get("x")
     assert "bash" in DATASETS
+
+
+def _rows() -> list[dict[str, Any]]:
+    rows = map(json.loads, nl2bash.REVIEW.read_text().splitlines())
+    return [row for row in rows if "canary" not in row]
+
+
+def test_the_review_has_each_task_once() -> None:
+    assert "canary" in nl2bash.REVIEW.read_text().partition("\n")[0]
+    rows = _rows()
+    assert Counter((row["suite"], row["row"]) for row in rows) == {
+        (suite, row): 1
+        for suite, size in SIZES.items()
+        for row in range(size)
+    }  # fmt: skip
+    for row in rows:
+        if "cannot" in row:
+            assert row["cannot"].partition(":")[0] in REASONS
+        else:
+            assert row["golds"] or row["gold"] == "right"
+            assert len({*row["golds"]}) == len(row["golds"]) <= 8
+
+
+def test_a_reviewed_task(release: Path) -> None:
+    """Each task has the review's golds and type; one that cannot be graded says why."""
+    write_suites(release, SIZES)
+    plain, reviewed = nl2bash.load(release), nl2bash.load(release, reviewed=True)
+    assert (plain.name, reviewed.name) == ("nl2bash", "nl2bash (reviewed)")
+    rows = {f"fs{row['suite']}-{row['row']}": row for row in _rows()}
+    assert [task.task_id for task in reviewed] == [task.task_id for task in plain]
+    for before, task in zip(plain, reviewed, strict=True):
+        row, answer = rows[task.task_id], Answer.of(task)
+        assert Answer.of(before) is None and CANNOT not in before.metadata
+        if "cannot" in row:
+            assert (task.metadata[CANNOT], answer, task.gold) == (row["cannot"], None, before.gold)
+            continue
+        assert answer is not None and answer.type == row["answer"]
+        own = before.gold if row["gold"] == "right" else ()
+        assert task.gold == (*own, *row["golds"])
+        assert all(map(task.expects, row.get("may_change", ())))
+    alone = nl2bash.load(release, "nl2bash_fs_2", reviewed=True)
+    assert alone[7].gold == next(task for task in reviewed if task.task_id == "fs2-7").gold
+
+
+def test_a_task_without_a_review_is_an_error(release: Path) -> None:
+    write_suites(release, {suite: size + (suite == 4) for suite, size in SIZES.items()})
+    with pytest.raises(TaskError, match="no review of task 'fs4-27'"):
+        nl2bash.load(release, "nl2bash_fs_4", reviewed=True)
+    with pytest.raises(TaskError, match="no review of task 'testqueries-0'"):
+        nl2bash.load(release, "test_queries", reviewed=True)
+
+
+@needs_upstream
+def test_the_review_quotes_no_sentence() -> None:
+    text = " ".join(nl2bash.REVIEW.read_text().lower().split())
+    tasks = nl2bash.load(UPSTREAM)
+    assert Counter(task.tags[0] for task in tasks) == {f"fs{n}": size for n, size in SIZES.items()}
+    assert not [task.task_id for task in tasks if " ".join(task.query.lower().split()) in text]
+    # Nor the task's own gold, which needs no second one.
+    again = {f"fs{row['suite']}-{row['row']}": row.get("golds", ()) for row in _rows()}
+    assert not [task.task_id for task in tasks if task.gold[0] in again[task.task_id]]

@@ -71,6 +71,8 @@ _TOTAL = re.compile(
     r"total:? [\d.,]+\w*|(?:[\d.,]+\w? )+total|\d+ director(?:y|ies)(?:, \d+ files?)?",
     re.IGNORECASE,
 )
+_OF_INPUT = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
+"""A sum of what a program read from a pipe, which has no name."""
 _NOISE = re.compile(
     r"(?:\w+: )?[\w./-]+: .*(?:Permission denied|No such file or directory|Is a directory"
     r"|Not a directory|Operation not permitted|binary file matches|Invalid argument)"
@@ -165,9 +167,10 @@ class Answer:
 
 
 def _readable(text: str) -> list[str]:
-    """The lines that are not empty, without what tools say of what they cannot read."""
+    """The lines that are not empty, without what tools say of pipes, and of what is unreadable."""
     lines = [line.rstrip() for line in text.split("\n")]
-    return [line for line in lines if line and not _NOISE.fullmatch(line)]
+    kept = [line for line in lines if line and not _NOISE.fullmatch(line)]
+    return [found[1] if (found := _OF_INPUT.fullmatch(line)) else line for line in kept]
 
 
 # -- numbers, yes and no ---------------------------------------------------------------------------
@@ -321,7 +324,8 @@ def _gathered(answer: Answer) -> Callable[[Sequence[Hashable]], object]:
 
 def _same_lines(answer: Answer, gold: list[str], given: list[str]) -> bool:
     gathered = _gathered(answer)
-    ours, theirs = _forms(gold), _forms(given)
+    # What stands before gold's lines may be asked for, but for offsets.
+    ours, theirs = _forms(gold, _BEFORE[:1]), _forms(given, _BEFORE)
     return any(gathered(one) == gathered(other) for one in ours for other in theirs)
 
 
@@ -332,11 +336,11 @@ _BEFORE = (
 )
 
 
-def _forms(lines: Sequence[str]) -> Forms:
+def _forms(lines: Sequence[str], beside: Sequence[re.Pattern[str]]) -> Forms:
     """The lines, and what is left of them without what stands before each."""
     rows = [line for line in lines if not _HEADING.fullmatch(line)]
     found = [[*map(_packed, lines)], [*map(_packed, rows)]]
-    for before in _BEFORE:
+    for before in beside:
         if rows and all(before.match(row) for row in rows):
             left = [_packed(before.sub("", row, count=1)) for row in rows]
             found.append([row for row in left if row])
@@ -352,29 +356,47 @@ def _packed(line: str) -> str:
 # -- tables ----------------------------------------------------------------------------------------
 
 _Cells = tuple[Hashable, ...]
+_Rows = Sequence[tuple[str, _Cells]]
 
 
 def _same_table(answer: Answer, gold: list[str], given: list[str]) -> bool:
-    gathered = _gathered(answer)
     ours = next(_tables(answer, gold), None)  # its columns come first, and are in their order
     if ours is None:
         return False
     for theirs in _tables(answer, given):
-        if gathered([cells for _, cells in ours]) != gathered([cells for _, cells in theirs]):
-            continue
-        paths, others = ([path for path, _ in rows] for rows in (ours, theirs))
-        if answer.names:
-            paths, others = ([*map(_last, one)] for one in (paths, others))
-        pairs = [(paths, others)]
-        if paths and not answer.names:
-            pairs += [(one, others) for one in _relative(paths, others)]
-            pairs += [(paths, one) for one in _relative(others, paths)]
-        for one, other in pairs:
-            mine = [(path, cells) for path, (_, cells) in zip(one, ours, strict=True)]
-            if gathered(mine) == gathered(
-                [(path, cells) for path, (_, cells) in zip(other, theirs, strict=True)]
-            ):
-                return True
+        pairs: list[tuple[_Rows, _Rows]] = [(ours, theirs)]
+        if answer.total == "optional":
+            pairs += [(_without_folder(ours), theirs), (ours, _without_folder(theirs))]
+        if any(_are_same_rows(answer, *pair) for pair in pairs):
+            return True
+    return False
+
+
+def _without_folder(rows: _Rows) -> _Rows:
+    """The rows but for that of the folder which all others are in: what `du` gives as a total."""
+    folder = min((path for path, _ in rows), key=lambda path: (path != ".", len(path)), default="")
+    start = "" if folder == "." else f"{folder.rstrip('/')}/"
+    inside = [(path, cells) for path, cells in rows if path != folder]
+    return inside if inside and all(path.startswith(start) for path, _ in inside) else rows
+
+
+def _are_same_rows(answer: Answer, ours: _Rows, theirs: _Rows) -> bool:
+    gathered = _gathered(answer)
+    if gathered([cells for _, cells in ours]) != gathered([cells for _, cells in theirs]):
+        return False
+    paths, others = ([path for path, _ in rows] for rows in (ours, theirs))
+    if answer.names:
+        paths, others = ([*map(_last, one)] for one in (paths, others))
+    pairs = [(paths, others)]
+    if paths and not answer.names:
+        pairs += [(one, others) for one in _relative(paths, others)]
+        pairs += [(paths, one) for one in _relative(others, paths)]
+    for one, other in pairs:
+        mine = [(path, cells) for path, (_, cells) in zip(one, ours, strict=True)]
+        if gathered(mine) == gathered(
+            [(path, cells) for path, (_, cells) in zip(other, theirs, strict=True)]
+        ):
+            return True
     return False
 
 
