@@ -72,6 +72,7 @@ chaos: set-up  ## Run tests while their processes are frozen at random (root; MI
 
 graders: set-up  ## Precision and recall of the rewards, on labelled states (RELEASE=path)
 	@$(BIN)/python benchmarks/graders/measure.py $(RELEASE)
+	@$(BIN)/python benchmarks/graders/pairs.py $(VENV)/alfa
 
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
 	@scripts/need-system debootstrap mke2fs

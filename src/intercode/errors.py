@@ -49,7 +49,7 @@ class SandboxError(InterCodeError, RuntimeError):
 
 
 class CausedInsideError(SandboxError):
-    """What ran in a sandbox is the cause. Where an agent ran it, a result and no error.
+    """A failure caused by code in a sandbox. Of an agent's code it is a result and no error.
 
     `intercode.sandbox.fault` decides between this and any other `SandboxError`.
     """
@@ -72,7 +72,7 @@ class SandboxClosedError(SandboxError):
 
 
 class SandboxEndedError(CausedInsideError, SandboxClosedError):
-    """What ran in the sandbox has ended it, or left it unable to answer."""
+    """Code in the sandbox has ended it, or left it unable to answer."""
 
 
 class SandboxTimeoutError(SandboxError, TimeoutError):

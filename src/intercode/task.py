@@ -20,7 +20,7 @@ LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
 
 SHOWN = ("db_tables",)
-"""What of a task's `metadata` its agent may know."""
+"""The keys of a task's `metadata` that its agent may know."""
 
 CANNOT = "cannot"
 """The key of a task's `metadata` that says why it cannot be graded: no run tries it."""
@@ -100,7 +100,7 @@ class Task:
         return cls(**given, metadata={**metadata, **unknown})
 
     def shown(self) -> Task:
-        """What an agent may know of it: nothing that solves it, or says how it is scored."""
+        """The task as an agent may know it, without solutions and all that scores it."""
         told = {name: self.metadata[name] for name in SHOWN if name in self.metadata}
         return Task(self.task_id, self.query, db=self.db, tags=self.tags, metadata=told)
 

@@ -99,7 +99,7 @@ def test_spider_s_golds_that_fail_on_mysql(engine: str) -> None:
     assert [one.task_id for one in result.outcomes if not one.success] == []
 
 
-@pytest.mark.skipif(not RELEASED.is_dir(), reason=f"no MBPP in {UPSTREAM}")
+@pytest.mark.skipif(not RELEASED.is_dir(), reason=f"no recorded runs in {UPSTREAM}")
 def test_mbpp_s_tests_that_a_constant_passes() -> None:
     plain, tasks = mbpp.load(RELEASED), mbpp.load(RELEASED, reviewed=True)
     assert (plain.name, tasks.name) == ("mbpp", "mbpp (reviewed)")

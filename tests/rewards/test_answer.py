@@ -30,7 +30,7 @@ SAME = {
         ("3 a\n5 b\n8 total", "3  a\n5  b\n8  total"), ("0", "dir1/x2.txt: 0"), ("12%", "12"),
     ],
     "yes-no": [
-        ("yes", "Yes, it is."), ("no", "It does not exist"), ("no", "false"), ("yes", "1"),
+        ("yes", "Yes, it is."), ("no", "It does not exist"), ("no", "false"),
         ("yes", "The file exists."),
     ],
     "paths": [
@@ -59,7 +59,10 @@ OTHER = {
         ("3 a\n5 b\n8 total", "8"), ("3 a\n5 b\n8 total", "3"), ("5.33", "5"), ("8", "-8"),
         ("1", "1 10.0.0.1"), ("1", f"1 {ONE}"), ("1", "1 2023-01-31"), ("0", "up @0"), ("1", "1%"),
     ],
-    "yes-no": [("yes", "no"), ("yes", ""), ("no", "a\nb\nc\nno"), ("yes", "8")],
+    "yes-no": [
+        ("yes", "no"), ("yes", ""), ("yes", "1"), ("no", "0"), ("no", "1"), ("no", "a\nb\nc\nno"),
+        ("yes", "8"),
+    ],
     "paths": [
         ("/a/b\n/a/c", "/a/b"), ("/a/b", "/a/b\n/a/c"), ("/a/b", "/x/b"), ("/a/b\n/c/d", "b\nd"),
         ("/a/b", ""), ("4.0K\t/a", "4.0K"), ("/a/b\n/a/b", "/a/b"), ("/a/x/b", "/a/y/b"),

@@ -45,7 +45,7 @@ class Setting:
     provider: Provider | None
     """Of its sandboxes; None where tasks are tried in databases."""
     judge: Judge | None = None
-    """Who judges outputs, if the reward is a judge's."""
+    """The judge of outputs, if the reward is one's."""
 
     def close(self) -> None:
         """Let go of what the judge holds."""
@@ -162,7 +162,7 @@ def load_all(args: argparse.Namespace, data: str) -> Dataset:
 
 
 def secret_of(*folders: Path | None) -> str | None:
-    """What the flags of the first of these runs were made from; None: none of them was begun."""
+    """The secret of the first of these runs that was begun; None: none was."""
     for folder in folders:
         if folder is not None and (folder / MANIFEST).is_file():
             session: dict[str, Any] = (read_manifest(folder).get("sessions") or [{}])[-1]

@@ -19,7 +19,7 @@ TAKES_TOO = ("prices", "max_cost", "max_tokens")
 
 
 def budget_of(args: argparse.Namespace, out: Path) -> Budget:
-    """What a judge of recorded episodes may take, with what it has taken of that before.
+    """The budget of a judge of recorded episodes, with its earlier spending.
 
     Args:
         args: The options.

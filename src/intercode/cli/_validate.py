@@ -167,7 +167,7 @@ def _print(found: Validation) -> None:
 
 
 def _constants(found: Validation) -> str:
-    """What can be solved without looking."""
+    """The tasks that an agent can solve without looking."""
     each = [f"{name} {count}" for name, count in found.constants.items() if count]
     text = f"constants solve {found.solved_by_constants} of {found.tasks} tasks"
     return f"{text}: {', '.join(each)}" if each else text

@@ -58,7 +58,7 @@ def spent_by(
 
 
 def _talks(episode: Episode) -> list[Any]:
-    """What the agent's model was told and said, in the attempts that were lost as well."""
+    """The talk with the agent's model, of the lost attempts as well."""
     return [*episode.metadata.get("earlier", ()), episode.metadata.get("model")]
 
 

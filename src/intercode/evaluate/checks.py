@@ -86,7 +86,7 @@ class Trial:
     without_twin: tuple[str, ...] = ()
     """Tests that have passed, and whose twins nobody knows (`intercode.rewards.swe_twins`)."""
     guess: Guess | None = None
-    """What was tried; None: gold."""
+    """The guess that was tried; None: gold."""
     no_rows: bool = False
     """Whether gold is a query whose result has no rows."""
 
@@ -114,7 +114,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What was tried, for people."""
+        """A name of the trial, for people."""
         return "gold" if self.guess is None else self.guess.name
 
     @property
@@ -237,7 +237,7 @@ def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Nothing that could be printed without looking is the answer."""
+    """No constant is the answer."""
     names = [t.name for t in trials.values() if t.guess and t.guess.by_chance and _free(t)]
     if names and not _free(trials.get(NOTHING)):
         text = f"{' and '.join(names)} scores 1.00: a constant, perhaps by chance"
@@ -255,7 +255,7 @@ DOUBTS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
     _has_rows,
     _has_twins,
 )
-"""What may be meant so."""
+"""Checks that find what may be intended."""
 
 
 def usage(task: Task, trials: Trials, memory: int | None) -> Usage:

@@ -1,4 +1,4 @@
-"""What is tried beside gold: nothing, a wrong answer, and constants, which look at nothing.
+"""Trials beside gold: doing nothing, a wrong answer, and constants, which look at nothing.
 
 In SQL and Python a constant that solves a task is a problem: copies of the database, or further
 tests, would refuse it. So is Bash's ``true``. What another Bash constant prints may be the right
@@ -21,7 +21,7 @@ NOTHING, WRONG, FIRST_CONSTANT = 2, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What an agent might do that has not looked."""
+    """Actions of an agent that has not looked."""
 
     name: str
     """For people."""
@@ -42,7 +42,7 @@ def _python(value: str) -> tuple[str, ...]:
 
 
 def _expected(task: Task) -> tuple[str, ...]:
-    """What a task's first test compares with: if a constant solves it, this one does."""
+    """The value that a task's first test compares with: if a constant solves it, this one does."""
     return next(map(_python, _literals(task)), ())
 
 

@@ -1,4 +1,4 @@
-"""What a judge had to say in a run: the name of a rate that hangs on it, and what it took.
+"""A judge's part in a run: the name of a rate that hangs on it, and its cost.
 
 A success that is a model's word is not what the same run without a judge would call one. So its
 rate has another name wherever it stands: ``success (judged by MODEL)`` for people, keys that begin
@@ -19,7 +19,7 @@ from intercode.evaluate.table import Kind, Table, shown
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """What a judge did in some episodes."""
+    """Counts of a judge's work in some episodes."""
 
     model: str
     asked: int
@@ -49,17 +49,17 @@ def judge_of(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> s
 
 
 def rate_name(judge: str | None) -> str:
-    """What a run's rate of success is called."""
+    """The name of a run's rate of success."""
     return "success" if judge is None else f"success (judged by {judge})"
 
 
 def with_judge(label: str, judge: str | None) -> str:
-    """What has such a rate: an agent, a run."""
+    """The name of an agent or a run that has such a rate."""
     return label if judge is None else f"{label}, judged by {judge}"
 
 
 def judging(judge: str | None, outcomes: Sequence[Outcome]) -> Judging | None:
-    """What a judge did in a run; None if it has none."""
+    """A judge's work in a run; None if it has none."""
     if judge is None:
         return None
     judged = [outcome.judged for outcome in outcomes if outcome.judged is not None]

@@ -30,7 +30,7 @@ class NewReward:
     digest: str
     """Of its file; empty if it has none."""
     judge: Mapping[str, Any] = field(default_factory=dict)
-    """What identifies it, if it is a judge."""
+    """The facts that identify it, if it is a judge."""
 
     @classmethod
     def of(cls, env: str, protocol: str, reward: str | Function | Judge | None) -> NewReward:

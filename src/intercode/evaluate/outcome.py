@@ -20,7 +20,7 @@ LEVELS = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a judge had to do with an episode: see `intercode.rewards.judge`."""
+    """A judge's part in an episode: see `intercode.rewards.judge`."""
 
     model: str
     asked: bool = False
@@ -100,7 +100,7 @@ class Outcome:
     hard_coded: bool = False
     """Of an answer in SQL: whether it reads no table, where gold does."""
     judged: Judged | None = None
-    """What a judge had to do with it; what that took is in no other field."""
+    """A judge's part in it, with its cost, which is in no other field."""
 
     @classmethod
     def of(cls, episode: Episode) -> Outcome:

@@ -70,7 +70,7 @@ class Statistics:
     """US dollars, likewise."""
 
     def remarks(self) -> list[str]:
-        """What a reader of the success rate must know of it, in sentences."""
+        """Remarks on the success rate, in sentences."""
         counts = {
             "Successes with columns in another order than gold's: {}.": self.permuted,
             "Successes by an answer that reads no table: {}.": self.hard_coded,

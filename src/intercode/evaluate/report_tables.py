@@ -85,7 +85,7 @@ def _matrix(stats: _Summaries) -> Table:
 
 
 def _shown_gold(runs: Sequence[Run]) -> str:
-    """Whose success is no measure; empty if nobody's."""
+    """A line with the runs whose success is no measure; empty if there are none."""
     names = dict.fromkeys(run.label for run in runs if run.shown_gold)
     return f"\nShown gold: {', '.join(names)}." if names else ""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SAME_FOR_ALL = (SandboxUnavailableError, RecordError, UsageError)
-"""What would meet every other episode, too. Any other exception is its own episode's error."""
+"""Errors that would meet every other episode, too. Any other exception is its own episode's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What was said to a model on one occasion, and what that took."""
+"""The talk with a model on one occasion, and its cost."""
 
 from __future__ import annotations
 

@@ -212,8 +212,7 @@ def _said(lines: Sequence[str]) -> bool | None:
     text = " ".join(lines)
     if text.startswith("bash: "):
         return None  # the shell's own word of a command that failed
-    if text.strip() in ("0", "1"):
-        return text.strip() == "1"
+    # A bare 0 or 1 says neither: as a truth value and as an exit code it means opposite things.
     return False if _NO.search(text) else True if _YES.search(text) else None
 
 

@@ -135,7 +135,7 @@ class CommandReward:
             return _score(done, why)
 
     def _before(self, task: Task) -> dict[str, Change]:
-        """What the task's files and setup change, other than what is expected of an answer.
+        """Changes by the task's files and setup, other than those expected of an answer.
 
         Needed also where the agent has none of it left: it may have put something in its place.
         """

@@ -114,7 +114,7 @@ class Judge:
         getattr(self.model, "close", lambda: None)()
 
     def facts(self) -> dict[str, Any]:
-        """What identifies it, for a run's record."""
+        """The facts that identify it, for a run's record."""
         return {"model": self.model.name, "votes": self.votes, "version": VERSION}
 
     def settle(
@@ -196,7 +196,7 @@ def decoy(text: str) -> str:
 
 
 def _ask(model: Model, question: str, first: str, second: str) -> Said:
-    """What the model says to two outputs, in this order."""
+    """The model's word on two outputs, in this order."""
     from intercode.models.base import Settings
 
     word = secrets.token_hex(8)
@@ -206,7 +206,7 @@ def _ask(model: Model, question: str, first: str, second: str) -> Said:
 
 
 def messages(word: str, question: str, first: str, second: str) -> list[Message]:
-    """What is said to the model.
+    """The messages to the model.
 
     Args:
         word: A random one.
@@ -227,7 +227,7 @@ def _fenced(text: str) -> str:
 
 
 def verdict(reply: str, word: str) -> Said:
-    """What a reply says: it must have one object with this word, and no other."""
+    """The verdict of a reply: it must have one object with this word, and no other."""
     found = re.findall(rf'\{{\s*"id":\s*"{word}",\s*"same":\s*(true|false)\s*\}}', reply)
     if len(found) != 1:
         return "malformed"

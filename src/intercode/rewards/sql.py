@@ -132,7 +132,7 @@ class SqlReward:
         source: Source,
         orders: Sequence[Order] | None = None,
     ) -> tuple[GoldAnswer, Answer, Comparison]:
-        """What gold and answer give in a database, and how they compare.
+        """Results of gold and answer in a database, and how they compare.
 
         Args:
             task: The task.
@@ -183,7 +183,7 @@ class SqlReward:
 
 
 def _with_tied(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
-    """What gold gives, with all rows that are tied with one of them.
+    """Gold's result, with all rows that are tied with one of it.
 
     To copy may tie the first row with others. Whoever asks for all that are first, as gold might
     have done, is right on the data and must be so on the copy.

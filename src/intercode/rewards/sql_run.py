@@ -98,7 +98,7 @@ class Grader:
         return read(gold, self.dialect(task))
 
     def answer_facts(self, sql: str) -> Facts:
-        """What an answer of the agent's asks for."""
+        """The facts of an answer of the agent's."""
         return read(sql, self.databases.engine.dialect)
 
     def cached(

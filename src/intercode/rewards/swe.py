@@ -108,7 +108,7 @@ class SweReward:
         )
 
     def _run(self, task: Task, plan: Plan, agent: Sandbox) -> tuple[Run, Taken]:
-        """What comes of the tests; and what was carried over."""
+        """Outcomes of the tests, and the changes that were carried over."""
         plans = [plan]
         if plan.runner == "command":
             plans = [replace(plan, fail_to_pass=(one,), pass_to_pass=()) for one in plan.tests]

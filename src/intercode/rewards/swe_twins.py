@@ -102,7 +102,7 @@ class Twins:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of running tests among twins."""
+    """Outcomes of tests that ran among twins."""
 
     tampered: frozenset[str]
     """Tests whose twins have passed."""
@@ -177,7 +177,7 @@ def confront(
 
 
 def _run(start: Callable[[], Sandbox], plan: Plan, twins: Twins, wrong: Sequence[Twin]) -> Run:
-    """What comes of all these tests if some are replaced by their twins."""
+    """Outcomes of all these tests if some are replaced by their twins."""
     with closing(start()) as sandbox:
         for file, source in twins.sources.items():
             made = edited(source, [twin.edit for twin in wrong if twin.file == file])
@@ -381,7 +381,7 @@ class _Reader:
         yield from (one for one in self.expected(helper.body, kept, helped=True) if one in own)
 
     def _rows(self, loop: ast.For) -> Bound:
-        """What the names of a loop over literals stand for, if it runs to its end."""
+        """The values of the names of a loop over literals, if it runs to its end."""
         if not isinstance(loop.iter, (ast.List, ast.Tuple)) or any(map(_may_end, loop.body)):
             return {}
         if not all(map(_is_literal, loop.iter.elts)):

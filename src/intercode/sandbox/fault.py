@@ -1,4 +1,4 @@
-"""Whose fault the end of a sandbox is: that of what ran in it, or of something outside.
+"""The cause of a sandbox's end: the code that ran in it, or something outside.
 
 A sandbox that an agent's code has ended is a result of the agent's; one that was lost otherwise is
 an error, and the episode is tried again. The table, from the first line that applies:
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known outside of a sandbox that has ended, or does not answer."""
+    """Evidence from outside of a sandbox that has ended, or does not answer."""
 
     keeper: bool
     """Whether what keeps it answers: the spawner, the engine."""

@@ -28,7 +28,7 @@ class Draw(random.Random):
     """Everything that differs from seed to seed."""
 
     flags: Draw
-    """What flags are drawn from."""
+    """The texts that flags are drawn from."""
 
     @classmethod
     def of(cls, seed: int, name: str, secret: str = "") -> Draw:

@@ -146,7 +146,7 @@ class Container:
         return self.ask({"op": "root"})[1][0]
 
     def evidence(self, mute: bool) -> Evidence:
-        """What the engine knows of its end, or if it is `mute`, of its not answering."""
+        """The engine's evidence of its end, or if it is `mute`, of its not answering."""
         try:
             with self.engine.errors("looking at a container") as api:
                 if mute:

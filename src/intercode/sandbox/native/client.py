@@ -133,7 +133,7 @@ class Spawner:
         return ours, process
 
     def evidence(self, name: str) -> Evidence:
-        """What is known of the end of a sandbox, by the name that the spawner gave it."""
+        """Evidence of the end of a sandbox, by the name that the spawner gave it."""
         ours, theirs = wire.pair()
         ours.settimeout(_EVIDENCE_SECONDS)
         with ours:

@@ -326,7 +326,7 @@ class NativeSandbox:
         return type(self._end)(*self._end.args)
 
     def _evidence(self, mute: bool) -> Evidence:
-        """What is known outside of its end, or if it is `mute`, of its not answering."""
+        """Evidence of its end, or if it is `mute`, of its not answering."""
         if (process := self._process) is not None:
             if mute and process.stopped:
                 return Evidence(keeper=True, struck=True)
@@ -335,7 +335,7 @@ class NativeSandbox:
         return self._known(mute)
 
     def _known(self, mute: bool) -> Evidence:
-        """What its keeper knows."""
+        """The keeper's evidence."""
         return Evidence(keeper=False) if self._process is None else self._process.evidence()
 
     def kill_all(self) -> None:

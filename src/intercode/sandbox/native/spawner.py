@@ -54,7 +54,7 @@ class Spawner:
         """Those of the children that have been told what to be."""
         self.leaving: list[str] = []
         self.oom_kills: dict[str, int] = {}
-        """What `Cgroups.oom_kills` said when a child was forked, by its cgroup's name."""
+        """The value of `Cgroups.oom_kills` when a child was forked, by its cgroup's name."""
         self.ends: dict[str, dict[str, Any]] = {}
         """How the children of late have ended, as `fault.Evidence`."""
         self.count = 0
@@ -118,7 +118,7 @@ class Spawner:
         return True
 
     def evidence(self, name: str) -> dict[str, Any]:
-        """What is known of a sandbox that does not answer, as `fault.Evidence`."""
+        """Evidence of a sandbox that does not answer, as `fault.Evidence`."""
         self.reap()
         return {"running": True} if name in self.live.values() else self.ends.get(name, {})
 
