@@ -25,7 +25,7 @@ from typing import Any
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_constants import Wanted
 
-VERSION = 3
+VERSION = 4
 """Of the mutation. Count it on with every change that gives other rows."""
 
 _TOUCHED = 300
@@ -94,6 +94,8 @@ class _Mutation:
         self._chance = chance
         self._deleted = chance.choice((0.0, 0.1, 0.3))
         self._planted = chance.choice((0.3, 0.5, 0.8))
+        # How often a doubled row gets a text that its column does not hold yet.
+        self._new = 0.0 if gentle else 0.2
 
     def change(self, table: TableSchema) -> None:
         """Change the rows of a table; those that it refers to have been changed already."""
@@ -199,7 +201,8 @@ class _Mutation:
         columns = () if row is not None else table.columns
         given: dict[str, Any] = {column.name: self._any(column) for column in columns}
         for column in table.columns:
-            if column.name in _unique(table) | self._names[table.name]:
+            is_new = column.type.is_text and self._chance.random() < self._new
+            if is_new or column.name in _unique(table) | self._names[table.name]:
                 given[column.name] = self._fresh(table, column)
         for key in table.foreign_keys:
             if row is None or set(key.columns) & given.keys() or self._chance.random() < 0.5:
