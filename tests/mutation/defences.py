@@ -371,7 +371,7 @@ DEFENCES = [
     ),
     _one(
         "settings_of_repositories", "cheating", "intercode/rewards/configuration.py",
-        'change.path.endswith("/HEAD")', "False",
+        "repositories = heads | refs & objects", "repositories = refs - refs",
     ),
     _one(
         "room_for_a_verification", "cheating", "intercode/rewards/command.py",
