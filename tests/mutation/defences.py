@@ -431,6 +431,10 @@ DEFENCES = [
         " and (self._marked or not self._said)", "",
     ),
     _one(
+        "reports_in_one_encoding", "cheating", "intercode/rewards/swe_junit.py",
+        'ParserCreate("UTF-8")', "ParserCreate()",
+    ),
+    _one(
         "commands_apart", "cheating", "intercode/rewards/swe.py",
         '        if plan.runner == "command":\n', "        if False:\n",
     ),
