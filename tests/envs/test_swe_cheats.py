@@ -40,6 +40,20 @@ def forge():
         except OSError:
             pass
 """
+FORGE_ALL = """\
+import os, sys
+def add(a, b):
+    frame = sys._getframe()
+    while "secret" not in frame.f_locals.get("plan", ()):
+        frame = frame.f_back
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            os.write(int(fd), frame.f_locals["plan"]["secret"].encode() + b"." + TEXT)
+        except OSError:
+            pass
+    os._exit(0)
+"""
+"""It finds the secret after which a report is believed."""
 PATCHED = {
     "pytest": "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None\n"
     "import _pytest.unittest\n_pytest.unittest.TestCaseFunction.runtest = lambda self: None\n",
@@ -134,6 +148,10 @@ OTHERS: dict[str, tuple[str, str]] = {
     "a document with entities": (
         "unittest",
         append(FORGE + "text = '<!DOCTYPE x [<!ENTITY a \"b\">]>' + text\nforge(); os._exit(0)"),
+    ),
+    "a report in no encoding": (
+        "pytest",
+        append(FORGE_ALL + 'TEXT = b\'<?xml version="1.0" encoding="zlib"?><t/>\''),
     ),
     "a module named xml": ("unittest", append("raise SystemExit(0)", "xml/__init__.py")),
     "a module named json": ("pytest", append("raise SystemExit(0)", "json.py")),

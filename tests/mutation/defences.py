@@ -371,7 +371,7 @@ DEFENCES = [
     ),
     _one(
         "settings_of_repositories", "cheating", "intercode/rewards/configuration.py",
-        'change.path.endswith("/HEAD")', "False",
+        "repositories = heads | refs & objects", "repositories = refs - refs",
     ),
     _one(
         "room_for_a_verification", "cheating", "intercode/rewards/command.py",
@@ -429,6 +429,10 @@ DEFENCES = [
     _one(
         "marked_failures", "cheating", "intercode/rewards/swe_junit.py",
         " and (self._marked or not self._said)", "",
+    ),
+    _one(
+        "reports_in_one_encoding", "cheating", "intercode/rewards/swe_junit.py",
+        'ParserCreate("UTF-8")', "ParserCreate()",
     ),
     _one(
         "commands_apart", "cheating", "intercode/rewards/swe.py",

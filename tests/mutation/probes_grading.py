@@ -184,6 +184,16 @@ def marked_failures() -> bool:
     return one_of(_tested(XFAIL, "pytest", positive, "test_x.py::T::test_x"), "0.0", "1.0")
 
 
+def reports_in_one_encoding() -> bool:
+    from intercode.rewards import swe_junit
+
+    try:
+        swe_junit.read(b'<?xml version="1.0" encoding="zlib"?><t/>')
+    except LookupError:
+        return False
+    return True
+
+
 def commands_apart() -> bool:
     code = "if __name__ == '__main__': open('test_x.py', 'w').write('raise SystemExit(0)')"
     tests = ("python3 add.py", "python3 -m unittest test_x.T.test_x")

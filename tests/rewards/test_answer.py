@@ -66,7 +66,7 @@ OTHER = {
     "paths": [
         ("/a/b\n/a/c", "/a/b"), ("/a/b", "/a/b\n/a/c"), ("/a/b", "/x/b"), ("/a/b\n/c/d", "b\nd"),
         ("/a/b", ""), ("4.0K\t/a", "4.0K"), ("/a/b\n/a/b", "/a/b"), ("/a/x/b", "/a/y/b"),
-        ("3 /a/b", "3"),
+        ("3 /a/b", "3"), ("/a/b", "."), (".", "/a/b"),
     ],
     "lines": [
         ("x\ny", "x"), ("x y", "xy"), ("x\nx", "x"), ("3:x", "4:y"), ("x", "x\ny"), ("x", "y:x y"),
@@ -100,6 +100,8 @@ TABLES = [
     (COUNTS, "3 /a/b\n4 /a/c", "/a/b\n/a/c", False),
     (COUNTS, "3 /a/b\n4 /a/c", "3\n4", False),
     (COUNTS, "3 /a/b", "3 /x/b", False),
+    (COUNTS, "3 /a/b", "3 .", True),
+    (COUNTS, "7 /a/b", f"/a/b {' '.join(map(str, range(20)))}", False),
     ({**COUNTS, "ordered": True}, "3 /a\n4 /b", "4 /b\n3 /a", False),
     ({**COUNTS, "total": "optional"}, "3 /a\n4 /b\n7 total", "3 /a\n4 /b", True),
     (COUNTS, "3 /a\n4 /b\n7 total", "3 /a\n4 /b", False),
@@ -165,3 +167,19 @@ def test_what_is_long_takes_no_longer(type_: str) -> None:
         line = part * (3_900 // len(part))
         for one in (text, line):
             assert spec.agree(one, one + "b") in (True, False)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("type_", ["number", "yes-no", "paths", "lines", "table"])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "\n".join(["a/" * 45 + ".", *["."] * 24_000]),
+        "\n".join(f"total {number}\na {number}" for number in range(2500)),
+        "\n".join([" ".join(f"w{number} {number}" for number in range(95))] * 60),
+    ],
+)
+def test_the_longest_outputs_are_soon_read(type_: str, hostile: str) -> None:
+    more = {**COUNTS, "total": "optional"} if type_ == "table" else {}
+    for gold in ("/a/b 5", ".\n/a/b\n/a/c", f"{hostile}\n/z"):
+        assert not answer(type_, **more).agree(gold, hostile)

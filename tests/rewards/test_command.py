@@ -123,10 +123,11 @@ def test_the_setup_may_change_system_files() -> None:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One with ``/usr/local/bin/own``, and which may be written to everywhere."""
+    """One with programs of its own, and which may be written to everywhere."""
     folder = tmp_path_factory.mktemp("image")
     folder.chmod(0o755)
-    programs, files = rootfs.PROGRAMS + " bash", {"usr/local/bin/own": "#!/bin/sh\nexit 1\n"}
+    files = dict.fromkeys(("usr/local/bin/own", "opt/tool/bin/own"), "#!/bin/sh\nexit 1\n")
+    programs = rootfs.PROGRAMS + " bash xargs tar"
     return f"scratch+{rootfs.write(folder / 'r.tar', programs, files)}"
 
 
@@ -146,6 +147,15 @@ def test_no_other_program_takes_the_place(image: str, program: str, folder: str,
         assert act(prepared, task=task) == 0.0
         cheat = gone.format(program if place else f"{BIN}/{name}")
         assert act(prepared, cheat, NEW.format(folder, name, 0), task=task) == 0.0
+
+
+def test_a_program_in_opt(image: str) -> None:
+    """Of the image's, and beside it; but a folder of the agent's there is the agent's work."""
+    old, new = "/opt/tool/bin", "/opt/new/bin"
+    for place, name, value in [(old, "own", 0.0), (old, "other", 0.0), (new, "own", 1.0)]:
+        task = Task("t", "q", image=image, verification=f"{place}/{name}")
+        with closing(start(task)) as prepared:
+            assert act(prepared, NEW.format(place, name, 0), task=task) == value
 
 
 def test_new_programs_are_no_offence(image: str) -> None:

@@ -75,6 +75,12 @@ CASES = {
     "git, a repository's": Case(
         **REPOSITORY, trick="git -C repo config status.showUntrackedFiles no"
     ),
+    "git, a folder that another names": Case(
+        **REPOSITORY,
+        trick="mkdir h; cd repo/.git; mv config objects refs ../../h; echo ../../h > commondir;"
+        " git -C .. config status.showUntrackedFiles no",
+        both=False,
+    ),
     "git, exclude": Case(**REPOSITORY, trick="echo b > repo/.git/info/exclude", both=False),
     "curl": Case(
         "curl -s file:///root/answer | grep -q done",
@@ -84,6 +90,11 @@ CASES = {
     "file, /etc": Case(**PICTURE, both=False, trick=f"{MAGIC} /etc/magic"),
     "vim": Case(QUITS, "mkdir -p .vim/plugin; echo 'cq 7' > .vim/plugin/x.vim"),
     "vim, /var": Case(QUITS, "d=/var/lib/vim/addons/plugin; mkdir -p $d; echo 'cq 7' > $d/x.vim"),
+    "vim, /var/lib": Case(
+        QUITS,
+        "d=/root/lib/vim/addons/plugin; mkdir -p $d; echo 'cq 7' > $d/x.vim; mv /var/lib old;"
+        " ln -s /root/lib /var/lib",
+    ),
     "wget": Case(
         "wget -q -t 1 http://localhost:1/; [ -e answer ]", "echo 'logfile = answer' > .wgetrc"
     ),

@@ -183,6 +183,8 @@ def test_outcomes_in_a_report() -> None:
         b'<!DOCTYPE a [<!ENTITY x "y">]><a>&x;</a>',
         b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><a/>',
         report(case("x")) + b"trailing",
+        b"<a>" * 200 + b"</a>" * 200,
+        '<?xml version="1.0" encoding="latin-1"?><a>é</a>'.encode("latin-1"),
     ],
 )
 def test_what_is_no_report(document: bytes) -> None:

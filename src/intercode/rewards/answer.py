@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -41,17 +41,20 @@ from intercode.task import Task
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
 _COLUMN_TYPES = ("number", "path", "text")
 _TOTALS = ("", "optional", "needed")
-_LONGEST, _LONGEST_LINE = 200_000, 4000
-"""Characters from which on outputs are compared as text: an answer is made for people to read."""
+_LONGEST, _LONGEST_LINE = 50_000, 1000
+"""Characters from which on outputs are compared as text: an answer is made for people to read, and
+reading it takes up to the square of a line's."""
 _LINES_OF_ONE, _CHARACTERS_OF_ONE = 3, 200
 """Of an output that is taken for one number, or for yes or no."""
 _DEPTH = 40
 """How many folders above a path are tried as the one that others are relative to."""
 _READINGS = 60
 """In how many ways a table is read, at most."""
+_SPARE = 5
+"""Of how many numbers and words more than are asked for; an output of all numbers is no answer."""
 
 _NUMBER = re.compile(
-    r"(?<![\w./#@-])([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)(?:[KMGTP]i?B?|B|%)?(?![\w/]|[.,-]\w)"
+    r"(?<![\w./#@-])([+-]?(?:\d{1,3}(?:,\d{3}){1,9}|\d+)(?:\.\d+)?)(?:[KMGTP]i?B?|B|%)?(?![\w/]|[.,-]\w)"
 )
 _NO_NUMBER = re.compile(r"(?<!\S)\d{1,4}[.:-]\d{1,4}[.:-]\d|\b[\da-f]{32,128}\b")
 """An address, a date, a time, a hash: what is counted beside one is not what was asked."""
@@ -68,7 +71,8 @@ _BESIDE = re.compile(r"(?P<path>[^:]*?[^:\s]):.*|(?P<other>\S+)\s+(?:[(\d-].*|\S
 _DRAWN = re.compile(r"[|`\s\u00a0\u2500-\u257f_-]+")
 """The branches before a name that ``tree`` prints."""
 _TOTAL = re.compile(
-    r"total:? [\d.,]+\w*|(?:[\d.,]+\w? )+total|\d+ director(?:y|ies)(?:, \d+ files?)?",
+    r"total:? [\d.,]+(?:[^\W\d]\w*)?|(?:[\d.,]+[^\W\d]? )+total"
+    r"|\d+ director(?:y|ies)(?:, \d+ files?)?",
     re.IGNORECASE,
 )
 _OF_INPUT = re.compile(r"([0-9a-f]{32,128})\s+(?:-|/dev/(?:stdin|fd/\d+))")
@@ -294,10 +298,13 @@ def _are_same_paths(answer: Answer, ours: Sequence[str], theirs: Sequence[str]) 
         return True
     if "." not in (*names, *others) and gathered(names) != gathered(others):
         return False
-    # The one's may be relative to a folder that all of the other's are in.
-    return any(gathered(one) == gathered(theirs) for one in _relative(ours, theirs)) or any(
-        gathered(ours) == gathered(other) for other in _relative(theirs, ours)
+    # The one's may be relative to a folder that all of the other's are in; but "." alone would be
+    # every path.
+    pairs = chain(
+        ((one, theirs) for one in _relative(ours, theirs)),
+        ((other, ours) for other in _relative(theirs, ours)),
     )
+    return any({*one} != {"."} and gathered(one) == gathered(other) for one, other in pairs)
 
 
 def _relative(paths: Sequence[str], others: Sequence[str]) -> Iterator[list[str]]:
@@ -402,14 +409,18 @@ def _are_same_rows(answer: Answer, ours: _Rows, theirs: _Rows) -> bool:
 def _tables(answer: Answer, lines: Sequence[str]) -> Iterator[list[tuple[str, _Cells]]]:
     """Paths and other cells, for each way to take the columns from the words of the lines."""
     totals = [line for line in lines if answer.total and _TOTAL.fullmatch(_packed(line))]
-    rows = [_Row.of(line) for line in lines if line not in totals]
+    no_rows = frozenset(totals)
+    rows = [_Row.of(line) for line in lines if line not in no_rows]
     count = Counter(column.type for column in answer.columns)
     if not rows:
         return
     kept: list[tuple[str, _Cells]] = []
     if answer.total == "needed":
         kept = [("total", tuple(map(Decimal, _numbers([line])[:1]))) for line in totals]
-    most = min(len(row.numbers) for row in rows), min(len(row.words) for row in rows)
+    most = (
+        min(count["number"] + _SPARE, *(len(row.numbers) for row in rows)),
+        min(count["text"] + _SPARE, *(len(row.words) for row in rows)),
+    )
     ways = (
         (words, numbers)
         for words in combinations(range(most[1]), count["text"])

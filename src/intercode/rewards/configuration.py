@@ -2,7 +2,8 @@
 
 Tools read them unasked: ``~/.gitconfig``, ``~/.sqliterc``, ``/etc/magic``. No list of them is
 complete, so this one is by place: ``/etc``, the hidden files of home folders, the settings of a
-repository. What the agent left is not judged by its settings if it is right in that copy, too.
+repository, the folders that an image has in ``/opt``. What the agent left is not judged by its
+settings if it is right in that copy, too.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from pathlib import PurePosixPath
 
 from intercode.sandbox.base import MIB, Change, Sandbox
 
-_FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|vim)"
+_FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
 _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
 """Hidden names that no tool takes settings from when a verification runs it: records of what was
 typed, and parts of a repository."""
+_MARKS = ("HEAD", "refs", "objects")
 _OF_A_REPOSITORY = r"/(config(\.worktree)?|hooks|info)(/|$)"
+_PROGRAM = re.compile(r"/opt/[^/]+")
 _MOST = 256 * MIB
 
 
@@ -36,19 +39,26 @@ def settings_of(changes: Sequence[Change], home: str) -> set[str]:
         rf"|.*/\.git/(modules|worktrees)/.*{_OF_A_REPOSITORY}",
         re.DOTALL,
     )
-    above = {home, *map(str, PurePosixPath(home).parents)}
+    above = {home, *map(str, PurePosixPath(home).parents), "/var", "/var/lib", "/opt"}
+    own = {change.path for change in changes if change.kind == "added"}
     folders = re.compile(rf"/home|{homes}")
     in_repository = re.compile(_OF_A_REPOSITORY)
-    # A folder of another name, which a file named .git may name.
-    repositories = {change.path[:-5] for change in changes if change.path.endswith("/HEAD")}
+    # Folders of another name, which a file may name: .git, or commondir in there.
+    places = [change.path.rpartition("/") for change in changes]
+    heads, refs, objects = (
+        {folder for folder, _, name in places if name == mark} for mark in _MARKS
+    )
+    repositories = heads | refs & objects
 
     def is_setting(change: Change) -> bool:
         path = change.path
         if settings.match(path):
             return True
+        if (program := _PROGRAM.match(path)) and program[0] not in own:
+            return True
         if any(path[: m.start()] in repositories for m in in_repository.finditer(path)):
             return True
-        # A link in the place of a home folder leads to hidden files of another one.
+        # A link in the place of such a folder leads to the settings in another one.
         return change.type == "symlink" and (path in above or folders.fullmatch(path) is not None)
 
     return {change.path for change in changes if is_setting(change)}

@@ -1,6 +1,7 @@
 """Reading JUnit XML that a program under test may have had its hands on.
 
-No document type is accepted, and so no entities; nothing is kept but names and outcomes.
+No document type is accepted, and so no entities, nor an encoding that it names: Python might have
+no such. Nothing is kept but names and outcomes, and how deep elements lie in each other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ NODE = "nodeid"
 EXPECTED = "expected"
 """The property of a test case that is marked as failing."""
 
-LIMIT = 64 * 1024 * 1024
+LIMIT = 16 * 1024 * 1024
+_DEEPEST = 100
+"""So many elements may lie in each other: of each, the parser keeps more than its text."""
 _BAD = {"failure", "error", "skipped"}
 _XFAIL = "pytest.xfail"
 
@@ -34,7 +37,7 @@ def read(document: bytes) -> dict[str, bool]:
         ReportError: It is not well-formed, or has a document type.
     """
     reader = _Reader()
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("UTF-8")
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
     parser.StartDoctypeDeclHandler = reader.doctype
@@ -48,6 +51,7 @@ def read(document: bytes) -> dict[str, bool]:
 class _Reader:
     def __init__(self) -> None:
         self.found: dict[str, bool] = {}
+        self._depth = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -55,6 +59,9 @@ class _Reader:
         self._passed, self._marked, self._said = True, False, False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ValueError("its elements lie too deep in each other")
         if tag == "testcase":
             self._begin()
         elif tag == "property" and attributes.get("name") == NODE:
@@ -67,6 +74,7 @@ class _Reader:
             self._passed = False
 
     def end(self, tag: str) -> None:
+        self._depth -= 1
         if tag == "testcase" and self._name is not None:
             passed = self._passed and (self._marked or not self._said)
             self.found[self._name] = passed and self._name not in self.found
