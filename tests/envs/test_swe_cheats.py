@@ -432,3 +432,34 @@ def test_who_names_what_runs_the_tests_is_suspect(env: SweEnv) -> None:
     env.step("submit")
     assert env.episode.score is not None
     assert env.episode.score.detail["suspect"] == ["/repo/calc.py"]
+
+
+UNTIDY = """
++    left = []
++
++    def test_add(self):
++        self.left.append(1)
++        self.assertEqual(calc.add(1, 2), 3)
++        self.left.pop()
++
++    def test_then(self):
++        self.assertEqual(self.left, [])
++        self.assertEqual(calc.add(2, 2), 4)
+"""
+
+
+@pytest.mark.parametrize("runner", ["pytest", "unittest"])
+def test_a_test_that_leaves_things_behind_when_it_fails(repository: Path, runner: str) -> None:
+    """Its twin does so, and another test must not be taken for one that has failed."""
+    facts = task("t", runner).metadata
+    first = facts["FAIL_TO_PASS"][0]
+    names = [first, then := first.replace("test_add", "test_then")]
+    patch = TEST_PATCH.partition("+\n")[0].replace("+6,6", "+6,13") + UNTIDY[1:]
+    tests = {"FAIL_TO_PASS": names, "test_patch": patch, "repository": str(repository)}
+    env = SweEnv(Dataset([task("t", runner, **tests)]))
+    env.reset()
+    env.step(f"git apply - <<'EOF'\n{GOLD}EOF")
+    assert env.step("submit")[1] == 1.0
+    assert env.episode.score is not None
+    assert env.episode.score.detail == {"without_twin": [then]}
+    env.close()

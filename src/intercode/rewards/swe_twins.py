@@ -11,7 +11,7 @@ tampered.
 decimals, in a loop over literals, and by a helper of the test's own. An inequality, a containment
 or a tolerance may well hold of another value, and a better solution than gold would be accused. The
 file is changed in one place, by one character where that will do, so that lines, names and lengths
-are as before. A twin that gold passes is none.
+are as before. A twin that gold passes is none; nor is that of a test that gold fails after others.
 
 **How.** Nothing tells a twin from a test, or a run with twins from one without: every run is a
 process in a sandbox of its own, with the same names, of which a coin says which are twins. The next
@@ -138,7 +138,7 @@ def find(plan: Plan, gold: Callable[[], Sandbox], draw: random.Random) -> Twins:
         waiting = [
             twins[:-1] for twins in waiting if len(twins) > 1 and not _kept(twins[-1], failed)
         ]
-    return Twins(sources, tuple(found))
+    return Twins(sources, tuple(_undisturbed(gold, plan, Twins(sources, tuple(found)))))
 
 
 def confront(
@@ -174,6 +174,23 @@ def confront(
         if tampered:
             break
     return Verdict(frozenset(tampered), frozenset(failed))
+
+
+def _undisturbed(gold: Callable[[], Sandbox], plan: Plan, twins: Twins) -> Iterator[Twin]:
+    """Those whose tests gold passes among any of the others: what fails may leave things behind.
+
+    In one of these runs at least, each is a twin where another is none.
+    """
+    numbered = [*enumerate(twins.twins)]
+    disturbed: set[str] = set()
+    for bit in range((len(numbered) - 1).bit_length() if numbered else 0):
+        for side in (0, 1):
+            wrong = [twin for number, twin in numbered if number >> bit & 1 == side]
+            changed = {test for twin in wrong for test in twin.tests}
+            disturbed |= twins.tests - changed - _run(gold, plan, twins, wrong).passed
+    for twin in twins.twins:
+        if kept := _kept(twin, twins.tests - disturbed):
+            yield replace(twin, tests=kept)
 
 
 def _run(start: Callable[[], Sandbox], plan: Plan, twins: Twins, wrong: Sequence[Twin]) -> Run:
