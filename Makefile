@@ -48,6 +48,8 @@ set-up: $(VENV)/.test
 	@[ -d $(VENV)/alfa/icalfa ] || \
 	    $(BIN)/pip install $(PIP_FLAGS) --no-deps --target $(VENV)/alfa icalfa==0.3.6
 	@scripts/need-system debootstrap docker-registry git perl skopeo
+	@# Tools whose settings must not steer a verification.
+	@scripts/need-system curl file jq npm sqlite3 vim wget
 	@scripts/need-system --packages debian-archive-keyring || true
 	@[ -e /usr/include/stdio.h ] && command -v gcc >/dev/null || scripts/need-system --packages gcc libc6-dev || true
 	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true

@@ -9,7 +9,7 @@ from intercode.databases import Engine, get_engine
 from intercode.episode import Episode, Score, Status
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.command import CommandReward
-from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.task import Task
 from waiting import PATIENCE
 
@@ -31,9 +31,18 @@ def store(sqlite_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> St
 
 
 @pytest.fixture
-def grade(provider: Provider) -> Grade:
-    """Scores the actions of a task's agent."""
+def grade() -> Grade:
+    """Scores the actions of a task's agent, in native sandboxes."""
+    return _grade(get_provider())
 
+
+@pytest.fixture
+def grade_anywhere(provider: Provider) -> Grade:
+    """The same with every provider: for a few of many cases, which differ in what is left alone."""
+    return _grade(provider)
+
+
+def _grade(provider: Provider) -> Grade:
     def started(task: Task) -> Sandbox:
         sandbox = provider.start(task.image or "host", Limits(timeout=PATIENCE))
         if task.setup:

@@ -107,16 +107,19 @@ INSTALLED = (
 )
 
 
-def test_nothing_of_the_agents_is_installed(grade: Grade) -> None:
+def test_nothing_of_the_agents_is_installed(grade_anywhere: Grade) -> None:
     for place, value in (("", 0.0), ('path=["/root"]', 1.0)):
         program = INSTALLED.replace("'", '"').format(place)
-        assert grade(Task("t", "q", verification=f"python3 -c '{program}'"), PLUGIN).value == value
+        assert (
+            grade_anywhere(Task("t", "q", verification=f"python3 -c '{program}'"), PLUGIN).value
+            == value
+        )
     has = "/usr/bin/python3 -m pytest --version"
-    if grade(Task("t", "q", verification=has)).value:
+    if grade_anywhere(Task("t", "q", verification=has)).value:
         setup = "mkdir /opt/t; echo 'def test(): assert open(\"/root/answer\")' > /opt/t/test_it.py"
         task = Task("t", "q", setup=setup, verification="/usr/bin/python3 -m pytest -q /opt/t")
-        assert grade(task, PLUGIN).value == 0.0
-        assert grade(task, f"{PLUGIN}; touch answer").value == 1.0
+        assert grade_anywhere(task, PLUGIN).value == 0.0
+        assert grade_anywhere(task, f"{PLUGIN}; touch answer").value == 1.0
 
 
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"))
