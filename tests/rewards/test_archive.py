@@ -99,3 +99,17 @@ def test_a_hostile_archive_is_none_and_no_error(kind: str, make: Callable[[], by
     run = f"python3 -c \"{unpack}open('/tmp/b').read())))\" > x.tgz"
     assert score(kind, *actions, run) == 0.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+
+
+def test_an_archive_that_is_too_large_ends_nothing() -> None:
+    task = Task(
+        "t", "q", ("tar -cf x.tgz f",), files=FILES,
+        metadata={"answer": {"type": "state", "archives": {"/root/x.tgz": "tar"}}},
+    )  # fmt: skip
+    env = intercode.make("bash", data=Dataset([task]))
+    env.reset()
+    env.step("truncate -s 65M x.tgz")
+    *_, info = env.step("submit")
+    assert not info["success"]
+    assert "ended" not in env.unwrapped.episode.score.detail
+    env.close()
