@@ -1,4 +1,4 @@
-"""Parses Python source in any thread."""
+"""Syntax of the languages that InterCode writes and reads: SQL names, Python source."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def parse(source: str) -> ast.Module:
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
+
+
+def quoted(name: str, mark: str = '"') -> str:
+    """Quote a name, or with ``'`` a text, for SQL: standard SQL's mark, or MySQL's backtick."""
+    return f"{mark}{name.replace(mark, mark * 2)}{mark}"

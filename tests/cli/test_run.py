@@ -9,7 +9,7 @@ import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.evaluate.log import EPISODES, RunLog, read_episodes
-from intercode.folders import cache_root
+from intercode.files import cache_root
 
 from .conftest import TASKS, Run, keys, parsed, write
 

@@ -21,7 +21,7 @@ from intercode.databases.convert.dump import plain, read, section
 from intercode.databases.convert.dump_values import parse
 from intercode.databases.source import names
 from intercode.errors import TaskError
-from intercode.folders import cache_root
+from intercode.files import cache_root
 
 from .upstream import SPIDER, WIKISQL, needs_upstream
 

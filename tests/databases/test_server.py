@@ -19,7 +19,7 @@ import pytest
 from intercode.databases.servers import supervisor
 from intercode.databases.servers.private import Server, find_binary, start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, UsageError
-from intercode.folders import cache_root
+from intercode.files import cache_root
 from waiting import eventually, new_marker
 
 from .conftest import there_is

@@ -31,6 +31,7 @@ from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import export
 from intercode.evaluate.log import read_manifest
+from intercode.files import replaced
 
 FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
 
@@ -159,10 +160,5 @@ def _output(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            yield file
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+        yield file

@@ -7,7 +7,6 @@ file that is a part of, so that two versions are never put together.
 from __future__ import annotations
 
 import errno
-import hashlib
 import http.client
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from intercode import files
 from intercode.errors import FetchError, UsageError
 
 Progress = Callable[[int, "int | None"], None]
@@ -162,13 +162,9 @@ def _validator(url: str, part: Path) -> str | None:
 def _check(url: str, part: Path, sha256: str) -> None:
     if not sha256:
         return
-    with part.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    if digest.hexdigest() != sha256.lower():
+    if (found := files.sha256(part)) != sha256.lower():
         part.unlink()
         raise FetchError(
-            f"{url}: is not what it was: SHA-256 is {digest.hexdigest()}, not {sha256}; if the "
+            f"{url}: is not what it was: SHA-256 is {found}, not {sha256}; if the "
             "authors have changed it and you trust that, say so by --checksum"
         )

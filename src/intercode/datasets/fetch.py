@@ -11,11 +11,7 @@ where ROOT is InterCode's cache.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +20,7 @@ from intercode.datasets.download import Progress, download
 from intercode.datasets.layout import home
 from intercode.datasets.unpack import unpack
 from intercode.errors import FetchError, TaskError, UsageError
+from intercode.files import locked, remove_tree
 from intercode.registry import DATASETS
 from intercode.task import Dataset
 
@@ -64,9 +61,13 @@ def fetch(
         raise UsageError(f"dataset {name!r} has no place to fetch it from; {entry.advice}")
     place = home(name)
     tell = say or (lambda line: None)
+
+    def waiting() -> None:
+        tell("waiting for another process that fetches it")
+
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(place.with_name(f".{name}.lock"), tell):
+        with locked(place.with_name(f".{name}.lock"), waiting=waiting):
             if force or not place.exists():
                 _fetch(entry, place, origin, sha256, tell, progress)
     except OSError as error:
@@ -93,7 +94,7 @@ def _fetch(
     work.mkdir(exist_ok=True)
     local = Path(origin).expanduser() if origin and "://" not in origin else None
     fresh = work / "unpacked"
-    _remove(fresh)
+    remove_tree(fresh)
     if local is not None and local.is_dir():
         if local.resolve() in (place.parent.resolve() / place.name).parents:
             raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
@@ -114,12 +115,12 @@ def _fetch(
             unpack(archive, fresh)
         dataset = _load(entry.name, fresh)
     except (FetchError, TaskError) as error:
-        _remove(fresh)
+        remove_tree(fresh)
         if archive is not None and local is None:
             archive.unlink()
         raise FetchError(f"what was fetched is not {entry.name!r}: {error}") from error
     _replace(fresh, place)
-    _remove(work)
+    remove_tree(work)
     tell(f"{len(dataset)} tasks, in {place}")
 
 
@@ -129,29 +130,7 @@ def _load(name: str, root: Path) -> Dataset:
 
 def _replace(fresh: Path, place: Path) -> None:
     old = fresh.with_name("old")
-    _remove(old)
+    remove_tree(old)
     if place.is_symlink() or place.exists():
         place.rename(old)
     fresh.rename(place)
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)
-
-
-@contextmanager
-def _locked(path: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Hold a lock among processes and threads."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell("waiting for another process that fetches it")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,7 @@ from typing import Any
 
 from intercode.datasets.files import read_rows
 from intercode.errors import TaskError
-from intercode.folders import cache_root
+from intercode.files import cache_root
 from intercode.task import Task
 
 _DEPTH = 3

@@ -24,6 +24,7 @@ from typing import Any
 from intercode.datasets.files import read_rows
 from intercode.datasets.layout import locate, read_tasks
 from intercode.errors import TaskError
+from intercode.syntax import quoted
 from intercode.task import Dataset
 
 SPLITS = ("dev", "train", "test")
@@ -79,8 +80,8 @@ def repaired(gold: str) -> str | None:
     if match is None:
         return None
     aggregate, column, table, where = match.groups()
-    selected = f"{aggregate}({_quoted(column)})" if aggregate else _quoted(column)
-    sql = f"SELECT {selected} FROM {_quoted(table)}"
+    selected = f"{aggregate}({quoted(column, '`')})" if aggregate else quoted(column, "`")
+    sql = f"SELECT {selected} FROM {quoted(table, '`')}"
     conditions = []
     for part in _NEXT_CONDITION.split(where) if where else ():
         condition = _CONDITION.fullmatch(part)
@@ -89,7 +90,7 @@ def repaired(gold: str) -> str | None:
         name, operator, value = condition.groups()
         value = value.replace("\\", "\\\\")  # which is MySQL's, not SQLite's
         is_number = operator != "=" and _NUMBER.fullmatch(value)
-        conditions.append(f"{_quoted(name)} {operator} {value if is_number else _text(value)}")
+        conditions.append(f"{quoted(name, '`')} {operator} {value if is_number else _text(value)}")
     return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
 
 
@@ -163,10 +164,6 @@ def _table(path: Path, where: str, row: Any) -> tuple[str, tuple[list[str], list
         return row["id"], ([str(name) for name in row["header"]], list(row["types"]))
     except (KeyError, TypeError) as error:
         raise TaskError(f"{path}: {where}: no description of a table: {error!r}") from None
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _text(value: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from intercode.agents.recorded import EPISODES, finished_size, read_episodes
 from intercode.episode import Episode
 from intercode.errors import RecordError, RunLockedError
+from intercode.files import sync_folder, write_whole
 
 MANIFEST = "run.json"
 
@@ -107,18 +108,12 @@ class RunLog:
                 "wait for it, or choose another folder (--out)"
             ) from None
         os.ftruncate(self._fd, finished_size(self._path))
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Put ``run.json`` in place, whole or not at all."""
-        temporary = self.folder / f".{MANIFEST}.new"
-        with temporary.open("w", encoding="ascii") as file:
-            json.dump(manifest, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.folder / MANIFEST)
-        _sync_folder(self.folder)
+        text = json.dumps(manifest, indent=2)
+        write_whole(self.folder / MANIFEST, f"{text}\n", sync=True)
 
     def append(self, episode: Episode) -> None:
         """Record a finished episode. Returns when it is on the disk.
@@ -172,12 +167,3 @@ class RunLog:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make new names in a folder survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import RecordError, UsageError
+from intercode.files import replaced
+from intercode.syntax import quoted
 
 
 def write_parquet(
@@ -33,24 +35,17 @@ def write_parquet(
             "pip install 'intercode-gym[duckdb]', or choose --to csv"
         ) from error
     types = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
-    made = path.with_name(f".{path.name}.new")
     # Not beside the file: DuckDB would take a folder's * or [ for a pattern.
     with tempfile.NamedTemporaryFile("w", encoding="ascii", suffix=".jsonl") as lines:
         lines.writelines(f"{json.dumps(row)}\n" for row in rows)
         lines.flush()
         try:
-            with duckdb.connect() as connection:
+            with replaced(path) as made, duckdb.connect() as connection:
+                source, target = quoted(lines.name, "'"), quoted(str(made), "'")
                 connection.execute(
-                    f"COPY (SELECT * FROM read_json({_quoted(lines.name)}, columns = {{{types}}}, "
+                    f"COPY (SELECT * FROM read_json({source}, columns = {{{types}}}, "
                     "format = 'newline_delimited', maximum_object_size = 1073741824)) "
-                    f"TO {_quoted(str(made))} (FORMAT parquet)"
+                    f"TO {target} (FORMAT parquet)"
                 )
-            made.replace(path)
         except (duckdb.Error, OSError) as error:
             raise RecordError(f"cannot write {path}: {error}") from error
-        finally:
-            made.unlink(missing_ok=True)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

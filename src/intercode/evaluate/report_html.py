@@ -23,6 +23,7 @@ from intercode.evaluate.report_formats import printable, to_html
 from intercode.evaluate.report_runs import Run
 from intercode.evaluate.report_svg import curves
 from intercode.evaluate.table import Table
+from intercode.files import write_whole
 
 _STATES = ("solved", "not solved", "truncated", "skipped", "ended", "error")
 
@@ -49,10 +50,8 @@ def write_page(
         RecordError: It cannot be written.
     """
     text = page(runs, sections, episodes, warnings, details)
-    temporary = path.with_name(f".{path.name}.new")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
 

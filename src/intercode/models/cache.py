@@ -6,16 +6,14 @@ nothing, and writers who come together write the same. What cannot be read is as
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from intercode.errors import UsageError
+from intercode.files import sha256, write_whole
 from intercode.models.base import Reply, Settings, ToolCall, Usage
 from intercode.models.client import Request
 
@@ -37,7 +35,7 @@ def digest(model: str, endpoint: str, request: Request) -> str:
     """The hash of everything that a reply hangs on. No secret is part of it."""
     parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": asdict(request)}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return sha256(text)
 
 
 class Cache:
@@ -72,14 +70,7 @@ class Cache:
         data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:
             path.parent.mkdir(exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                Path(name).replace(path)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_whole(path, data, many=True)
         except OSError as error:
             log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from intercode.errors import UsageError
+from intercode.files import sha256
 from intercode.models.client import Answer, Request
 from intercode.models.script import Script, answer, read
 
@@ -40,5 +40,5 @@ def scripted(model: str, *, base_url: str | None, timeout: float) -> ScriptedCli
     if base_url:
         raise UsageError("a scripted model is in a file and has no base URL")
     say = read(model)
-    version = hashlib.sha256(Path(model).read_bytes()).hexdigest()
+    version = sha256(Path(model))
     return ScriptedClient(say, Path(model).name, version)

@@ -19,6 +19,7 @@ from intercode.paper.sql_mariadb import SETTINGS, as_mysql8, tables_of
 from intercode.paper.sql_reward import Answer
 from intercode.paper.sql_scope import Tables
 from intercode.paper.sql_values import conversions
+from intercode.syntax import quoted
 
 _MODE = (
     "STRICT_TRANS_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
@@ -136,9 +137,4 @@ class MySQLConnection:
         self.close()
         self._open()
         if self._database:
-            self._query(f"USE {quoted(self._database)}")
-
-
-def quoted(name: str) -> str:
-    """A name that can be anything, for a statement."""
-    return "`" + name.replace("`", "``") + "`"
+            self._query(f"USE {quoted(self._database, '`')}")

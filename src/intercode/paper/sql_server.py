@@ -19,7 +19,8 @@ from intercode.databases.servers.private import Server, start_mariadb
 from intercode.databases.servers.private_mysql import driver
 from intercode.databases.source import names
 from intercode.errors import DatabaseError, UsageError
-from intercode.paper.sql_mysql import MySQLConnection, quoted
+from intercode.paper.sql_mysql import MySQLConnection
+from intercode.syntax import quoted
 
 _RIGHTS = (
     "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, INDEX, ALTER, REFERENCES, CREATE VIEW, "
@@ -74,7 +75,7 @@ class MySQLDatabases:
             with _cursor(self._admin) as cursor:
                 cursor.execute(f"DROP USER IF EXISTS '{self._account}'@'{self._host}'")
                 while self._made:
-                    cursor.execute(f"DROP DATABASE IF EXISTS {quoted(self._made[-1])}")
+                    cursor.execute(f"DROP DATABASE IF EXISTS {quoted(self._made[-1], '`')}")
                     self._made.pop()
         self._made = []
 
@@ -94,7 +95,7 @@ class MySQLDatabases:
             self._refuse_taken(cursor, databases)
             for name in databases:
                 cursor.execute(
-                    f"CREATE DATABASE {quoted(name)} "
+                    f"CREATE DATABASE {quoted(name, '`')} "
                     "DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
                 )
                 self._made.append(name)
@@ -119,7 +120,7 @@ class MySQLDatabases:
         cursor.execute(f"CREATE USER {who} IDENTIFIED BY '{self._password}'")
         for name in self._made:
             pattern = name.replace("\\", "\\\\").replace("_", "\\_").replace("%", "\\%")
-            cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern)}.* TO {who}")
+            cursor.execute(f"GRANT {_RIGHTS} ON {quoted(pattern, '`')}.* TO {who}")
         if self._server is not None:  # it holds nothing else, and all of it was seen in 2023
             cursor.execute(f"GRANT SELECT, SHOW DATABASES ON *.* TO {who}")
 
@@ -127,7 +128,7 @@ class MySQLDatabases:
 def _analyse(cursor: Any) -> None:
     """Count the tables' rows now: plans, and with them the order of rows, would change later."""
     cursor.execute("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")
-    if tables := [quoted(name) for name, _ in cursor.fetchall()]:
+    if tables := [quoted(name, "`") for name, _ in cursor.fetchall()]:
         cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
 
 

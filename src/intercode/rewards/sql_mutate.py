@@ -24,6 +24,7 @@ from typing import Any
 
 from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, read_schema
 from intercode.rewards.sql_constants import Wanted
+from intercode.syntax import quoted
 
 VERSION = 4
 """Of the mutation. Count it on with every change that gives other rows."""
@@ -69,7 +70,7 @@ def _take_triggers(connection: sqlite3.Connection) -> list[str]:
     found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
     triggers = found.fetchall()
     for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {_quoted(name)}")
+        connection.execute(f"DROP TRIGGER {quoted(name)}")
     return [sql for _, sql in triggers]
 
 
@@ -109,7 +110,7 @@ class _Mutation:
         singled = self._singled_out(table)
         for row in rows[: len(rows) - len(kept)]:
             if row not in singled:
-                self._run(f"DELETE FROM {_quoted(table.name)} WHERE rowid = ?", row)
+                self._run(f"DELETE FROM {quoted(table.name)} WHERE rowid = ?", row)
         for row in kept:
             self._alter(table, row, kept)
         for _ in range(self._made):
@@ -128,7 +129,7 @@ class _Mutation:
     def _rows(self, table: TableSchema) -> list[int]:
         """The numbers of its rows. A table that numbers none is left as it is."""
         try:
-            found = self._connection.execute(f"SELECT rowid FROM {_quoted(table.name)}")
+            found = self._connection.execute(f"SELECT rowid FROM {quoted(table.name)}")
             return [row for (row,) in found]
         except sqlite3.OperationalError:
             return []
@@ -143,8 +144,8 @@ class _Mutation:
         for column in table.columns:
             if not column.type.is_text or column.name in refer:
                 continue
-            name = _quoted(column.name)
-            sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {_quoted(table.name)}"
+            name = quoted(column.name)
+            sql = f"SELECT COUNT({name}), COUNT(DISTINCT {name}) FROM {quoted(table.name)}"
             count, distinct = self._connection.execute(sql).fetchone()
             accepted = self._accepted(table, column)
             if 1 < count == distinct or any(self._count(table, column, v) == 1 for v in accepted):
@@ -157,8 +158,8 @@ class _Mutation:
         found: set[int] = set()
         for column in columns:
             sql = (
-                f"SELECT rowid FROM {_quoted(table.name)} "
-                f"WHERE {_quoted(column.name)} = ? COLLATE NOCASE"
+                f"SELECT rowid FROM {quoted(table.name)} "
+                f"WHERE {quoted(column.name)} = ? COLLATE NOCASE"
             )
             for value in self._accepted(table, column):
                 found.update(row for (row,) in self._connection.execute(sql, (value,)))
@@ -166,8 +167,8 @@ class _Mutation:
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
         """How often a value stands in a column, in any case."""
-        same = f"{_quoted(column.name)} = ? COLLATE NOCASE"
-        sql = f"SELECT COUNT(*) FROM {_quoted(table.name)} WHERE {same}"
+        same = f"{quoted(column.name)} = ? COLLATE NOCASE"
+        sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {same}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
@@ -186,14 +187,14 @@ class _Mutation:
         """Give a row values of another, and values that the conditions accept."""
         stored = self._stored(table) - _unique(table) - self._names[table.name]
         free = [column for column in table.columns if column.name in stored]
-        name = _quoted(table.name)
+        name = quoted(table.name)
         if free and self._chance.random() < 0.2:
-            column = _quoted(self._chance.choice(free).name)
+            column = quoted(self._chance.choice(free).name)
             other = f"(SELECT o.{column} FROM {name} AS o WHERE o.rowid = ?)"
             sql = f"UPDATE OR IGNORE {name} SET {column} = {other} WHERE rowid = ?"
             self._run(sql, self._chance.choice(others), row)
         for column_name, value in self._plants(table, free).items():
-            sql = f"UPDATE OR IGNORE {name} SET {_quoted(column_name)} = ? WHERE rowid = ?"
+            sql = f"UPDATE OR IGNORE {name} SET {quoted(column_name)} = ? WHERE rowid = ?"
             self._run(sql, value, row)
 
     def _insert(self, table: TableSchema, row: int | None) -> None:
@@ -214,10 +215,10 @@ class _Mutation:
         """Insert these values, and for the other columns those of a row."""
         stored = self._stored(table)
         columns = [column.name for column in table.columns if column.name in stored]
-        values = ["?" if name in given else _quoted(name) for name in columns]
-        origin = "" if row is None else f" FROM {_quoted(table.name)} WHERE rowid = ?"
-        names = ", ".join(map(_quoted, columns))
-        sql = f"INSERT OR IGNORE INTO {_quoted(table.name)} ({names}) SELECT {', '.join(values)}"
+        values = ["?" if name in given else quoted(name) for name in columns]
+        origin = "" if row is None else f" FROM {quoted(table.name)} WHERE rowid = ?"
+        names = ", ".join(map(quoted, columns))
+        sql = f"INSERT OR IGNORE INTO {quoted(table.name)} ({names}) SELECT {', '.join(values)}"
         parameters = [given[name] for name in columns if name in given]
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
@@ -249,15 +250,15 @@ class _Mutation:
 
     def _reference(self, key: ForeignKey) -> dict[str, Any]:
         """The key of some row of the table that is referred to, if it has any."""
-        targets = ", ".join(map(_quoted, key.targets))
-        found = self._connection.execute(f"SELECT {targets} FROM {_quoted(key.table)}").fetchall()
+        targets = ", ".join(map(quoted, key.targets))
+        found = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
         chosen = self._chance.choice(found) if found else (None,) * len(key.columns)
         return dict(zip(key.columns, chosen, strict=True))
 
     def _fresh(self, table: TableSchema, column: Column) -> Any:
         """A value that the column does not hold yet, and that is of its kind."""
-        name = _quoted(column.name)
-        sql = f"SELECT MAX({name}), COUNT(*) FROM {_quoted(table.name)}"
+        name = quoted(column.name)
+        sql = f"SELECT MAX({name}), COUNT(*) FROM {quoted(table.name)}"
         most, count = self._connection.execute(sql).fetchone()
         kind = column.type.kind
         if column.type.is_text:
@@ -285,10 +286,10 @@ class _Mutation:
         return {name for (name,) in self._connection.execute(sql, (table.name,))}
 
     def _delete_orphans(self, table: TableSchema, key: ForeignKey) -> None:
-        child, parent = _quoted(table.name), _quoted(key.table)
-        given = " AND ".join(f"{child}.{_quoted(name)} IS NOT NULL" for name in key.columns)
+        child, parent = quoted(table.name), quoted(key.table)
+        given = " AND ".join(f"{child}.{quoted(name)} IS NOT NULL" for name in key.columns)
         pairs = zip(key.targets, key.columns, strict=True)
-        same = " AND ".join(f"p.{_quoted(one)} = {child}.{_quoted(two)}" for one, two in pairs)
+        same = " AND ".join(f"p.{quoted(one)} = {child}.{quoted(two)}" for one, two in pairs)
         exists = f"EXISTS (SELECT 1 FROM {parent} AS p WHERE {same})"
         self._run(f"DELETE FROM {child} WHERE {given} AND NOT {exists}")
 
@@ -319,7 +320,3 @@ def _fitted(value: Any, column: Column) -> Any:
         number = float(value)
         return int(number) if column.type.is_whole else number
     return None
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

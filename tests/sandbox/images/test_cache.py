@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
+from intercode.files import locked, remove_tree
 from intercode.sandbox.images import (
     Image,
     cache_root,
@@ -21,7 +22,6 @@ from intercode.sandbox.images import (
     sweep,
 )
 from intercode.sandbox.images.cache import ImageCache
-from intercode.sandbox.images.files import locked, remove_tree
 from waiting import eventually
 
 from . import NOBODY, as_root, make_tar, run_python

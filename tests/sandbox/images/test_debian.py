@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
+from intercode.files import locked
 from intercode.sandbox.images import (
     Image,
     cache_root,
@@ -19,7 +20,6 @@ from intercode.sandbox.images import (
     list_images,
     resolve,
 )
-from intercode.sandbox.images.files import locked
 from intercode.sandbox.images.recipes import RECIPES
 from waiting import new_marker, sleepers
 
@@ -87,7 +87,7 @@ def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         from intercode.sandbox.images.chroot import run
-        from intercode.sandbox.images.files import locked
+        from intercode.files import locked
         with locked(Path(sys.argv[1])) as lock:
             script = f"setsid sleep {sys.argv[2]} & mount -t tmpfs none /mnt; echo started; wait"
             run(["sh", "-c", script], lock, lambda line: print(line, flush=True))

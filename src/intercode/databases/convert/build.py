@@ -24,8 +24,7 @@ from pathlib import Path
 
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode.folders import cache_root
-from intercode.sandbox.images.files import locked
+from intercode.files import cache_root, locked
 
 VERSION = 2
 """Of what is built from a source. Count it on with every change that makes other files."""

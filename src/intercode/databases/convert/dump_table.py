@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from intercode import syntax
 from intercode.errors import TaskError
 
 _QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`"""
@@ -213,4 +214,4 @@ def _bare(name: str) -> str:
 
 def quoted(names: Iterator[str] | Sequence[str]) -> str:
     """Names, for SQLite, with commas between."""
-    return ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    return ", ".join(map(syntax.quoted, names))

@@ -24,6 +24,7 @@ from intercode.databases.servers.session import (
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
+from intercode.syntax import quoted
 
 if TYPE_CHECKING:
     from intercode.databases.servers.mysql import MySQLEngine
@@ -174,10 +175,6 @@ class MySQLSession(ServerSession[MySQLConnection]):
                 raise
             return (), Outcome(failure=Failure(str(error)))  # there is too much in the view
         # Each by its name, for ``*`` leaves out those that are invisible.
-        shown = ", ".join(_quoted(str(column)) for column, _ in columns)
-        text = f"SELECT {shown} FROM {_quoted(self.name)}.{_quoted(name)}"
+        shown = ", ".join(quoted(str(column), "`") for column, _ in columns)
+        text = f"SELECT {shown} FROM {quoted(self.name, '`')}.{quoted(name, '`')}"
         return columns, connection.run(text, limits=state_limits(self.limits))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

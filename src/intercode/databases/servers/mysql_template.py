@@ -24,6 +24,7 @@ from intercode.databases.convert import build, dump, schema
 from intercode.databases.servers.mysql_client import MySQLConnection
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, TaskError
+from intercode.syntax import quoted
 
 _BATCH = 1000
 _DEFINER = re.compile(r"\bDEFINER\s*=\s*(`[^`]*`|\S+?)@(`[^`]*`|\S+)\s*", re.IGNORECASE)
@@ -97,7 +98,7 @@ def _convert(
         rows = schema.rows(path, table)
         marks = ", ".join(["%s"] * len(table.columns))
         while batch := list(itertools.islice(rows, _BATCH)):
-            connection.insert(f"INSERT INTO {_quoted(table.name)} VALUES ({marks})", batch)
+            connection.insert(f"INSERT INTO {quoted(table.name, '`')} VALUES ({marks})", batch)
     for statement in schema.finish_statements(shape, "mysql", progress):
         failure = connection.run(statement).failure
         if failure is not None and progress is not None:
@@ -109,12 +110,12 @@ def _read(connection: MySQLConnection, name: str) -> Template:
     tables: list[str] = []
     views: list[str] = []
     for table, kind in connection.query(f"SHOW FULL TABLES FROM `{name}`"):
-        _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{_quoted(table)}")[0]
+        _, text, *_ = connection.query(f"SHOW CREATE TABLE `{name}`.{quoted(table, '`')}")[0]
         if kind == "VIEW":
             views.append(_DEFINER.sub("", text, count=1))
             continue
-        columns = ", ".join(_quoted(column) for column in _stored(connection, name, table))
-        place = _quoted(table)
+        columns = ", ".join(quoted(column, "`") for column in _stored(connection, name, table))
+        place = quoted(table, "`")
         tables += [
             text,
             f"INSERT INTO {place} ({columns}) SELECT {columns} FROM `{name}`.{place}",
@@ -124,13 +125,9 @@ def _read(connection: MySQLConnection, name: str) -> Template:
 
 def _stored(connection: MySQLConnection, name: str, table: str) -> list[str]:
     """The columns of a table that are not computed from others."""
-    rows = connection.query(f"SHOW COLUMNS FROM `{name}`.{_quoted(table)}")
+    rows = connection.query(f"SHOW COLUMNS FROM `{name}`.{quoted(table, '`')}")
     return [row[0] for row in rows if "GENERATED" not in row[5].upper()]
 
 
 def _made(connection: MySQLConnection, view: str) -> bool:
     return connection.run(view).failure is None
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

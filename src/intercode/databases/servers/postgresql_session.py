@@ -23,6 +23,7 @@ from intercode.databases.servers.session import (
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
+from intercode.syntax import quoted
 
 if TYPE_CHECKING:
     from intercode.databases.servers.postgresql import PostgreSQLEngine
@@ -171,7 +172,7 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
             columns, outcome = NOT_READ
             if with_views or not is_view:
                 columns = connection.query(_COLUMNS.format(oid))
-                where = f"{_quoted(str(space))}.{_quoted(str(name))}"
+                where = f"{quoted(str(space))}.{quoted(str(name))}"
                 outcome = self._read(connection, where, hides=bool(hides))
             shown = str(name) if space == "public" else f"{space}.{name}"
             tables[shown] = table = read_table(shown, kind, columns, outcome)
@@ -188,7 +189,3 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
         outcome = connection.run(f"SELECT * FROM {where}", limits=limits)
         connection.query("ROLLBACK")
         return outcome
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

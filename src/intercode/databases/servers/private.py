@@ -25,8 +25,7 @@ from typing import Any
 
 from intercode.databases.servers import supervisor
 from intercode.errors import DatabaseError, UsageError
-from intercode.folders import cache_root
-from intercode.sandbox.images.files import remove_tree
+from intercode.files import cache_root, remove_tree
 from intercode.sandbox.native import lease
 
 _PREFIX = "ic-db-"

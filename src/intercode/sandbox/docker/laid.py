@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from intercode.errors import ImageError
+from intercode.files import sha256
 from intercode.sandbox.docker.engine import LABEL, LEASE, Engine
+from intercode.sandbox.images.base import digest_of
 from intercode.sandbox.images.spec import Addition
 from intercode.sandbox.native import lease
-
-_CHUNK = 1 << 20
 
 
 def lay_over(
@@ -34,15 +33,15 @@ def lay_over(
         ImageError: An archive cannot be read, or is a script.
         SandboxError: The engine failed.
     """
-    hasher = hashlib.sha256(base.encode())
+    parts = [base]
     for addition in additions:
         if addition.is_script:
             raise ImageError(
                 f"{addition.text} cannot be run over an image of the engine's own: have its "
                 "Dockerfile run it"
             )
-        hasher.update(_content(addition.path))
-    digest = hasher.hexdigest()
+        parts.append(_content(addition.path))
+    digest = digest_of(*parts)
     name = f"{repository}:{digest}"
     with engine.errors("looking for an image") as api:
         found = api.images(name, quiet=True)
@@ -67,12 +66,8 @@ def _make(
             api.remove_container(container, force=True, v=True)
 
 
-def _content(path: Path) -> bytes:
-    hasher = hashlib.sha256()
+def _content(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            while block := file.read(_CHUNK):
-                hasher.update(block)
+        return sha256(path)
     except OSError as error:
         raise ImageError(f"cannot read {path}: {error}") from error
-    return hasher.digest()

@@ -16,9 +16,9 @@ import sysconfig
 from pathlib import Path
 
 from intercode.errors import SandboxUnavailableError
+from intercode.files import locked
 from intercode.sandbox.images import cache_root
 from intercode.sandbox.images.base import digest_of
-from intercode.sandbox.images.files import locked
 
 VERSION = "2"
 LOADER, PYTHON = "ld.so", "bin/python3"

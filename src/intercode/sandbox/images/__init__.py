@@ -1,6 +1,6 @@
 """Images: what a sandbox's file system is made from, by name, built once and kept."""
 
-from intercode.folders import cache_root
+from intercode.files import cache_root
 from intercode.sandbox.images.base import BuildScript, Command, Image, Progress
 from intercode.sandbox.images.host import hidden_places, hide, host_mounts
 from intercode.sandbox.images.prune import ImageInfo, list_images, prune, sweep

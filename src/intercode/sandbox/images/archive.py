@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import lzma
 import tarfile
 import zlib
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from intercode.errors import ImageError
+from intercode.files import sha256
 from intercode.sandbox.images.base import Context, Image, digest_of
 from intercode.sandbox.images.host import host_mounts
 from intercode.sandbox.images.spec import Addition
@@ -39,7 +39,7 @@ def add(base: Image, addition: Addition, spec: str, context: Context) -> Image:
     except OSError as error:
         raise ImageError(f"cannot read the archive {addition.path}: {error.strerror}") from None
     with file:
-        checksum = _sha256(file)
+        checksum = sha256(file)
         template = replace(
             base,
             name=f"{base.name}+{addition.path.name}",
@@ -79,10 +79,3 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
     except ImageError as error:
         raise ImageError(f"refused the archive {path}: {error}") from None
     return count
-
-
-def _sha256(file: BinaryIO) -> str:
-    hasher = hashlib.sha256()
-    while block := file.read(1 << 20):
-        hasher.update(block)
-    return hasher.hexdigest()

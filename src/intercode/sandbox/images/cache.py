@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError
-from intercode.folders import cache_root
+from intercode.files import cache_root, locked, remove_tree, tree_size
 from intercode.rights import hand_over, make_private
 from intercode.sandbox.images.base import Image, Progress
-from intercode.sandbox.images.files import locked, remove_tree, tree_size
 
 Fill = Callable[[Path, int], Mapping[str, object]]
 """Fills an empty layer folder, given the lock's descriptor for its children to inherit; returns

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intercode.errors import ImageError
+from intercode.files import remove_tree
 from intercode.sandbox.images.base import HOSTNAME, Context, Image, clean_environment, digest_of
 from intercode.sandbox.images.chroot import Chroot, run
-from intercode.sandbox.images.files import remove_tree
 
 VERSION = "1"
 MIRROR = "http://deb.debian.org/debian"

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.folders import cache_root
+from intercode.files import cache_root
 from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image, digest_of
 
 VERSION = "2"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from intercode.errors import ImageError
-from intercode.sandbox.images.files import remove_tree
+from intercode.files import remove_tree
 from intercode.sandbox.images.oci_store import Store
 from intercode.sandbox.images.unpack import Archive, Parts, Unpacker, split_name
 

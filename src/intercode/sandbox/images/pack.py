@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from intercode.errors import ImageError
-from intercode.folders import cache_root
+from intercode.files import cache_root
 from intercode.sandbox.images.sources import keep
 
 

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from intercode.files import locked, remove_tree
 from intercode.sandbox.images.cache import RECORD, TEMPORARY, ImageCache
-from intercode.sandbox.images.files import locked, remove_tree
 
 _TORN = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
 _DYING = 1.0

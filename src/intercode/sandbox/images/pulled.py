@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError
+from intercode.files import remove_tree
 from intercode.sandbox.images import oci
 from intercode.sandbox.images.archive import DAMAGE
 from intercode.sandbox.images.base import Context, Image, digest_of
-from intercode.sandbox.images.files import remove_tree
 from intercode.sandbox.images.oci_layer import unpack
 from intercode.sandbox.images.oci_store import open_store
 

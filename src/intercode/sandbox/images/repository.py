@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.folders import cache_root
+from intercode.files import cache_root, locked
 from intercode.sandbox.images.archive import unpack
 from intercode.sandbox.images.base import Image
-from intercode.sandbox.images.files import locked
 from intercode.sandbox.images.git import Git
 from intercode.sandbox.images.pack import pack, write
 from intercode.sandbox.images.sources import keep, take

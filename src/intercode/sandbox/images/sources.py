@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from intercode.files import locked, remove_tree
 from intercode.sandbox.images.cache import ImageCache
-from intercode.sandbox.images.files import locked, remove_tree
 from intercode.sandbox.images.prune import list_images
 
 FOLDERS = ("packs", "repositories")

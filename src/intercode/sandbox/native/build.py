@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from intercode.errors import ImageError
+from intercode.files import remove_tree
 from intercode.sandbox.base import Limits, Sandbox
 from intercode.sandbox.images import Command, Image
 from intercode.sandbox.images.base import SCRIPT
-from intercode.sandbox.images.files import remove_tree
 from intercode.sandbox.limits import CAPABILITIES
 from intercode.sandbox.native.diff import SHARED_MEMORY
 from intercode.sandbox.native.snapshot import fill

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from intercode.errors import OutputLimitError, SandboxError
+from intercode.files import remove_tree
 from intercode.rights import hand_over, is_root, make_private
 from intercode.sandbox.images import Image, cache_root
 from intercode.sandbox.images.base import digest_of
-from intercode.sandbox.images.files import remove_tree
 from intercode.sandbox.native import archive, lease
 from intercode.sandbox.ownership import when_gone
 

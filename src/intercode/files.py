@@ -1,0 +1,207 @@
+"""What InterCode does with files and folders: whole or not at all, locked, removed, identified.
+
+Standard library only: much that must start fast loads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from intercode.rights import needs_stand_in
+
+_CHUNK = 1 << 20
+
+
+def cache_root() -> Path:
+    """The folder for everything that InterCode can make again."""
+    if own := os.environ.get("INTERCODE_CACHE"):
+        return Path(own).expanduser().absolute()
+    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+        return Path(xdg) / "intercode"
+    home = Path.home()
+    if home == Path("/root") and needs_stand_in():
+        return Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
+    return home / ".cache" / "intercode"
+
+
+@contextlib.contextmanager
+def replaced(path: Path, *, many: bool = False, sync: bool = False) -> Iterator[Path]:
+    """Write a file that is at its place whole or not at all.
+
+    Yields the path to write to, beside `path`. It is moved to `path` when the block ends, and
+    removed if the block fails.
+
+    Args:
+        path: The place.
+        many: Whether several may write to it at once, each under a name of its own. One that is
+            killed leaves that behind; a single writer's is overwritten by the next.
+        sync: Whether the file is to survive a power cut when the block has ended.
+
+    Raises:
+        OSError: It cannot be written, or the block did not write it.
+    """
+    own = f"-{os.getpid()}-{secrets.token_hex(4)}" if many else ""
+    temporary = path.with_name(f".{path.name}.new{own}")
+    try:
+        yield temporary
+        if sync:
+            _sync(temporary)
+        temporary.replace(path)
+        if sync:
+            sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(
+    path: Path, content: str | bytes, *, many: bool = False, sync: bool = False
+) -> None:
+    """Write bytes, or text as UTF-8, to a file that is there whole or not at all: see `replaced`.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    with replaced(path, many=many, sync=sync) as temporary:
+        temporary.write_bytes(data)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in a folder survive a power cut."""
+    _sync(folder, os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(content: str | bytes | Path | BinaryIO) -> str:
+    """The SHA-256 of a text (as UTF-8), of bytes, or of a file's content, in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if isinstance(content, str):
+        content = content.encode("utf-8", "surrogateescape")
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            return sha256(file)
+    hasher = hashlib.sha256()
+    while chunk := content.read(_CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all in it, read-only and unreadable directories too. Idempotent."""
+    with contextlib.suppress(FileNotFoundError):
+        if not path.is_dir() or path.is_symlink():
+            path.unlink()
+            return
+    for _ in range(3):  # another process may be removing the same tree
+        shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            return
+        _open_up(path)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def _open_up(path: Path) -> None:
+    """Let its owner list and empty every directory of a tree."""
+    with contextlib.suppress(OSError):
+        path.chmod(0o700)
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                _open_up(Path(entry.path))
+
+
+def tree_size(path: Path) -> int:
+    """Bytes that a folder takes on disk; a file with several names counts once."""
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    pending = [path]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError:
+            continue
+        for entry in entries:
+            info = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(info.st_mode):
+                pending.append(Path(entry.path))
+            elif info.st_nlink > 1:
+                if (info.st_dev, info.st_ino) in seen:
+                    continue
+                seen.add((info.st_dev, info.st_ino))
+            total += info.st_blocks * 512
+    return total
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path,
+    *,
+    shared: bool = False,
+    wait: bool = True,
+    waiting: Callable[[], None] | None = None,
+) -> Iterator[int | None]:
+    """Hold a lock among processes and threads for as long as the block runs.
+
+    Yields its descriptor (a child that inherits it prolongs the lock), or None if it is taken and
+    we are not to wait. The last to hold the lock alone removes its file.
+
+    Args:
+        path: The lock's file.
+        shared: Whether others may hold it, too, who also ask for it shared.
+        wait: Whether to wait for it if it is taken.
+        waiting: Called once before a wait.
+    """
+    descriptor = _acquire(path, shared, wait and waiting is None)
+    if descriptor is None and wait and waiting is not None:
+        waiting()
+        descriptor = _acquire(path, shared, wait)
+    if descriptor is None:
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        if not shared:
+            path.unlink(missing_ok=True)  # before the lock is let go: see _acquire
+        os.close(descriptor)
+
+
+def _acquire(path: Path, shared: bool, wait: bool) -> int | None:
+    operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, operation)
+            # Its last holder may have removed the file while we waited; then ours locks nothing.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
