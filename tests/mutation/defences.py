@@ -390,11 +390,11 @@ DEFENCES = [
         "    PathFinder.find_distributions = of_libraries\n", "",
     ),
     _one(
-        "what_a_checker_is_told", "cheating", "intercode/interpreters/python_grader.py",
+        "what_a_checker_is_told", "cheating", "intercode/interpreters/inside/grader.py",
         "        original = json.loads(json.dumps(given))", "        original = given",
     ),
     _one(
-        "loops_of_the_tests", "cheating", "intercode/interpreters/python_grader.py",
+        "loops_of_the_tests", "cheating", "intercode/interpreters/inside/grader.py",
         "isinstance(raised, StopIteration)", "False",
     ),
     _one(
@@ -455,7 +455,7 @@ DEFENCES = [
         " if secret else draw", " if None else draw",
     ),
     _one(
-        "bounded_options", "host DoS", "intercode/interpreters/shell_state.py",
+        "bounded_options", "host DoS", "intercode/interpreters/shell.py",
         "_LONGEST_OPTIONS = 1 << 12", "_LONGEST_OPTIONS = 1 << 26",
     ),
     _one(

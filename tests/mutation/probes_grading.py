@@ -18,7 +18,7 @@ from intercode.envs.python import PythonEnv
 from intercode.envs.swe import SweEnv
 from intercode.errors import CausedInsideError, RewardError, SandboxClosedError
 from intercode.evaluate import evaluate
-from intercode.interpreters.shell_state import FrameReader
+from intercode.interpreters.shell import FrameReader
 from intercode.models import Message, Reply, Settings
 from intercode.rewards.judge import Judge
 from intercode.sandbox import get_provider

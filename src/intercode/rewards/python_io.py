@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from intercode.episode import Episode
 from intercode.errors import ImageError, TaskError
-from intercode.interpreters.python_program import RUN, SAID
+from intercode.interpreters.inside.program import RUN, SAID
 from intercode.interpreters.python_start import PROGRAM, PythonProcess, start
 from intercode.rewards.python_source import session_source
 from intercode.rewards.python_trial import MOST_LATE, Result

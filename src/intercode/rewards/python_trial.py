@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any
 
 from intercode.errors import CausedInsideError, ImageError, RewardError
-from intercode.interpreters.python_grader import OPEN, TEST
-from intercode.interpreters.python_peer import ANSWER, ASK
+from intercode.interpreters.inside.grader import OPEN, TEST
+from intercode.interpreters.inside.peer import ANSWER, ASK
+from intercode.interpreters.inside.subject import LOAD
 from intercode.interpreters.python_start import GRADER, SUBJECT, PythonProcess, start
-from intercode.interpreters.python_subject import LOAD
 from intercode.sandbox.base import Sandbox
 
 MOST_LATE = 3
