@@ -185,10 +185,10 @@ def marked_failures() -> bool:
 
 
 def reports_in_one_encoding() -> bool:
-    from intercode.rewards import swe_junit
+    from intercode.rewards.swe_run import read_report
 
     try:
-        swe_junit.read(b'<?xml version="1.0" encoding="zlib"?><t/>')
+        read_report(b'<?xml version="1.0" encoding="zlib"?><t/>')
     except LookupError:
         return False
     return True
