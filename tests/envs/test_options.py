@@ -108,8 +108,8 @@ def test_an_option_as_text_sees_it() -> None:
 
 
 def test_they_are_read_from_plain_data() -> None:
-    read = msgspec.convert({"attempts": 2, "limits": {"timeout": 3}}, CtfOptions)
-    assert read == CtfOptions(attempts=2, limits=Limits(timeout=3.0))
+    read = msgspec.convert({"attempts": 2, "limits": {"memory": 4096}}, CtfOptions)
+    assert read == CtfOptions(attempts=2, limits=Limits(memory=4096))
     with pytest.raises(msgspec.ValidationError, match="unknown field `engine`"):
         msgspec.convert({"engine": "mysql"}, CtfOptions)
 
@@ -121,5 +121,5 @@ def test_there_is_a_schema_of_each(kind: type[EnvOptions]) -> None:
 
 def test_limits_from_text_have_the_defaults_of_limits() -> None:
     assert LimitOptions().limits() == Limits()
-    assert LimitOptions(timeout=3).limits() == Limits(timeout=3)
+    assert LimitOptions(memory=4096).limits() == Limits(memory=4096)
     assert described(LimitOptions)["timeout"].accepts(2)
