@@ -33,7 +33,7 @@ from intercode.paper.container import PaperImage, md5sum
 from intercode.paper.gold import GoldRuns
 from intercode.paper.results import RecordedEpisode, task_of
 from intercode.paper.reward import Outcome, score
-from intercode.rewards.normalise import last_output
+from intercode.rewards.answer import last_output
 from intercode.sandbox import Provider, Sandbox, get_provider
 from intercode.task import CANNOT, Dataset, Task
 

@@ -25,10 +25,9 @@ from typing import Any
 from intercode.cli import run
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.log import RunLog, latest, read_manifest
 from intercode.evaluate.manifest import check_format
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.prepare import plan, run_folder
+from intercode.records import Outcome, RecordWriter, latest, read_manifest
 from intercode.spec import (
     EnvSpec,
     How,
@@ -71,7 +70,9 @@ def execute(args: argparse.Namespace) -> int:
     done = [known[job] for job in jobs if job in known and not known[job].failed]
     if len(done) == len(jobs):
         return run.finish(spec, RunResult(done, len(jobs), 0, 0.0, folder=folder))
-    RunLog(folder).close()  # refuses before anything is started if another process writes to it
+    RecordWriter(
+        folder
+    ).close()  # refuses before anything is started if another process writes to it
     return run.finish(spec, run.carry_out(asked, watcher))
 
 

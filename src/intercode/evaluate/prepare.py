@@ -20,11 +20,11 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import LimitOptions
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.exclusion import not_gradable, read_exclusion, select
-from intercode.evaluate.log import MANIFEST, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.tools import tool_versions
 from intercode.own_code import digest, is_reference
+from intercode.records import MANIFEST, read_manifest
 from intercode.registry import ENVS, REWARDS
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import VOTES, Judge

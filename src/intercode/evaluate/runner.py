@@ -16,7 +16,6 @@ from intercode.errors import RecordError, UsageError
 from intercode.evaluate import drift, manifest
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.interrupts import Interrupts
-from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, latest, read_episodes, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.permits import Permits, default_sandboxes
 from intercode.evaluate.pool import Pool
@@ -34,6 +33,7 @@ from intercode.evaluate.prepare import (
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Job, Orders
+from intercode.records import EPISODES, MANIFEST, RecordWriter, latest, read_episodes, read_manifest
 from intercode.sandbox.images import hide
 from intercode.spec import RunSpec
 
@@ -220,7 +220,7 @@ def _run(
             kept: list[Episode] = []
             orders = _orders(plan, who, where, kept.append)
             return replace(_work(plan, orders, {}, progress), kept=kept)
-        log = stack.enter_context(RunLog(Path(out)))
+        log = stack.enter_context(RecordWriter(Path(out)))
         record, finished = _resumed(log.folder, wanted, plan.locked)
         if plan.locked is not None and plan.locked == record:
             session |= drift.of_run(plan.locked, wanted)
