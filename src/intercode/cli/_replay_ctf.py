@@ -10,7 +10,7 @@ from intercode.cli._environment import provider_that_tells
 from intercode.cli._replay_python import by_default
 
 if TYPE_CHECKING:
-    from intercode.paper.ctf_replay import CtfReplayReport
+    from intercode.paper.ctf import CtfReplayReport
     from intercode.paper.report import Progress
     from intercode.paper.results import RecordedRun
 
@@ -19,7 +19,7 @@ def replay(
     args: argparse.Namespace, run: RecordedRun, progress: Progress | None
 ) -> CtfReplayReport:
     """Replay a run in the task's own files, where they are."""
-    from intercode.paper.ctf_replay import replay_ctf
+    from intercode.paper.ctf import replay_ctf
 
     if args.data is not None:
         tasks = datasets.load(args.data)
