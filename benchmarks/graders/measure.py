@@ -32,7 +32,7 @@ from intercode.evaluate.statistics import wilson
 from intercode.paper.bash_reward import GoldRuns, Outcome, score
 from intercode.paper.container import PaperImage, md5sum
 from intercode.paper.results import RecordedEpisode, task_of
-from intercode.rewards.normalise import last_output
+from intercode.rewards.answer import last_output
 from intercode.sandbox import Provider, Sandbox, get_provider
 from intercode.task import CANNOT, Dataset, Task
 

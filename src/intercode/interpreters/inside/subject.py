@@ -1,7 +1,7 @@
 """The process in which what was submitted is run, to be asked about.
 
 Nothing in it is trusted, and nothing of the tests is in it but the arguments of calls. All that
-leaves it is values, as data (`python_peer`).
+leaves it is values, as data (`peer`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ import operator
 import os
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.python_peer import ASK, Peer
-from intercode.interpreters.python_worker import Session
+from intercode.interpreters.inside.peer import ASK, Peer
+from intercode.interpreters.inside.session import Session
 
 if TYPE_CHECKING:
-    import socket
-
-    from intercode.interpreters.python_wire import Channel
+    from intercode.interpreters.inside.wire import Channel
 
 LOAD = 3
 """A request of the runner's: source to run; the answer, of the same kind, has a status."""
@@ -171,10 +169,3 @@ def serve(channel: Channel, out: int, limit: int) -> None:
             channel.send(LOAD, number, b"%d" % status)
         elif kind == ASK:
             subject.answer(payload)
-
-
-def main(sock: socket.socket) -> None:
-    """As a fork of a sandbox's process 1."""
-    from intercode.interpreters.python_forked import enter
-
-    serve(*enter(sock))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from intercode.interpreters.python_wire import Channel
+    from intercode.interpreters.inside.wire import Channel
 
     Coder = Callable[[Any], Any]
 

@@ -1,7 +1,7 @@
 """Messages between an engine and its workers: a length, then JSON in which values keep their type.
 
-JSON and not pickle: what comes from a worker may be made by an agent. A message is built of lists;
-an object in it is a value with a tag that says what JSON has no word for.
+JSON and not pickle: an agent may have made what a worker sends. A message is built of lists; an
+object in it is a tag with a value that JSON has no type for.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _LENGTH = struct.Struct("=I")
 _CHUNK = 1 << 16
 _DEEPEST = 64
 _PER_CHARACTER = 6
-"""Bytes that a character of text may need, escaped."""
+"""The most bytes of an escaped character."""
 
 
 def frame_limit(size: int) -> int:
-    """The longest frame that can come of values which together weigh `size`."""
+    """Return the length of the longest frame for values that together weigh `size`."""
     return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
 
 
 def nest(value: Any, levels: int = _DEEPEST) -> Any:
-    """A value that may hold others, made ready for `encode`. What is too deep becomes its text."""
+    """Make a value that may hold others ready for `encode`; too deep a one becomes text."""
     if not isinstance(value, Mapping | list | tuple | set | frozenset):
         return value
     if levels == 0:
@@ -40,15 +40,15 @@ def nest(value: Any, levels: int = _DEEPEST) -> Any:
 
 
 def encode(message: Any) -> bytes:
-    """A message, or a value, as bytes. What has no type here becomes its text."""
+    """Return a message, or a value, as bytes; a value of an unknown type becomes text."""
     return _ENCODER.encode(message).encode("utf-8", "surrogatepass")
 
 
 def decode(data: bytes | bytearray) -> Any:
-    """What `encode` was given; tuples come as lists.
+    """Return what `encode` was given, with lists for tuples.
 
     Raises:
-        ValueError: It is nothing that `encode` makes.
+        ValueError: `encode` cannot have made it.
     """
     try:
         return _DECODER.decode(data.decode("utf-8", "surrogatepass"))
@@ -102,16 +102,16 @@ def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
 def receive(
     sock: socket.socket, limit: int, wait: Callable[[], None] | None = None
 ) -> tuple[bytearray, list[int]]:
-    """Wait for one encoded message, and the descriptors that came with it.
+    """Wait for one encoded message; return it with the descriptors that came with it.
 
     Args:
-        sock: Where; only one message is ever on its way.
+        sock: The socket; only one message is ever on its way.
         limit: Bytes that the message may have.
         wait: Is called before each further wait, for instance to set the socket's time-out.
 
     Raises:
         EOFError: The other end is gone.
-        ValueError: The message is longer, or goes on after its end.
+        ValueError: The message is longer, or something follows it.
         OSError: For instance a time-out.
     """
     first, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)

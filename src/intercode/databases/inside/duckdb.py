@@ -1,6 +1,6 @@
 """DuckDB in a worker: sessions that begin on the pristine file and copy it when they write.
 
-A module of the name of the library that it needs: imports are absolute.
+The module has the name of the library that it imports: imports are absolute.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from typing import Any
 
 import duckdb
 
-from intercode.databases.embedded.inside import files
-from intercode.databases.embedded.inside.results import Collector, Message
-from intercode.databases.embedded.inside.serve import serve
+from intercode.databases.inside import worker
+from intercode.databases.inside.worker import Collector, Message
 
 _AGAIN_SECONDS = 0.05
 """From one interrupt to the next."""
@@ -38,7 +37,7 @@ WHERE database_name = $1 AND NOT internal AND NOT temporary
 ORDER BY ALL
 """
 _FAILURES = (duckdb.Error, ArithmeticError, MemoryError, ValueError)
-"""Of a statement: DuckDB's own, and those of making a value Python's, such as a date B.C."""
+"""Failures of a statement: DuckDB's own, and those of converting a value, such as a date B.C."""
 _SETTINGS: dict[str, Any] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
@@ -73,7 +72,7 @@ def _stand_in_for_pytz() -> None:
 
 
 class Database:
-    """See `serve.Database`."""
+    """A database of DuckDB; see `worker.Database`."""
 
     def __init__(self) -> None:
         self.connection: duckdb.DuckDBPyConnection | None = None
@@ -87,7 +86,7 @@ class Database:
     def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
         """Begin a session, on the pristine file or on the copy that there is."""
         self.pristine, self.memory = pristine, memory
-        self.path = files.FOLDER / f"{name}.duckdb"
+        self.path = worker.FOLDER / f"{name}.duckdb"
         copied = resume and self.path.exists() and not self.path.is_symlink()
         try:
             self.connect(writable=copied)
@@ -101,7 +100,7 @@ class Database:
             self.connection.close()
             os.close(self.pristine)
             self.connection = None
-        files.clear()
+        worker.clear()
 
     def connect(self, writable: bool) -> None:
         """Open the copy, or the pristine file by the copy's name: the name is the catalogue's."""
@@ -109,13 +108,13 @@ class Database:
             self.path.unlink(missing_ok=True)
             self.path.symlink_to(f"/proc/self/fd/{self.pristine}")
         elif self.path.is_symlink():
-            files.copy(self.pristine, self.path)
+            worker.copy(self.pristine, self.path)
         settings = {**_SETTINGS, "memory_limit": f"{self.memory}B"}
         self.connection = duckdb.connect(self.path, read_only=not writable, config=settings)
         self.writable = writable
 
     def make_writable(self) -> None:
-        """Go on with a copy: as nothing but reads came before, nothing is lost."""
+        """Continue with a copy: as there were only reads before, nothing is lost."""
         self.live.close()
         try:
             self.connect(writable=True)
@@ -125,7 +124,7 @@ class Database:
 
     @property
     def live(self) -> duckdb.DuckDBPyConnection:
-        """The connection."""
+        """The open connection."""
         assert self.connection is not None, "a session is open"
         return self.connection
 
@@ -145,7 +144,7 @@ class Database:
         return [results, collector.lateness() if late else failure, late, self.writable]
 
     def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
-        """Run one statement; on a copy, if it is no query or turns out to write."""
+        """Run one statement; on a copy, if it is not a query or turns out to write."""
         if not self.writable:
             if statement.type == duckdb.StatementType.SELECT:
                 try:
@@ -172,10 +171,10 @@ class Database:
     # -- state -----------------------------------------------------------------------------------
 
     def state(self, collector: Collector) -> Message:
-        """All tables and views of the database; outside of ``main`` with their schema's name."""
+        """Return all tables and views; those outside of ``main`` with their schema's name."""
         with suppress(duckdb.Error):  # there is no transaction
             self.live.commit()
-        with suppress(duckdb.Error):  # it was not to be committed
+        with suppress(duckdb.Error):  # it could not be committed
             self.live.rollback()
         try:
             # A connection of its own: without what belongs to the session, such as `USE`.
@@ -193,7 +192,7 @@ class Database:
         name: str,
         kind: str,
     ) -> Message:
-        """One table or view; a view over what is no longer there has no columns."""
+        """Return one table or view; a view over a missing table has no columns."""
         shown = name if schema == "main" else f"{schema}.{name}"
         quoted = ".".join(
             '"' + part.replace('"', '""') + '"' for part in (self.path.stem, schema, name)
@@ -212,7 +211,7 @@ class Database:
 
 
 class _Watch:
-    """For its duration, a connection is interrupted at the time limit."""
+    """Interrupts a connection at the time limit, while it is entered."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> None:
         self.connection, self.collector = connection, collector
@@ -227,7 +226,7 @@ class _Watch:
         self.thread.join()
 
     def strike(self) -> None:
-        """Interrupt, and again: DuckDB forgets it where a statement is only about to begin."""
+        """Interrupt repeatedly: DuckDB forgets an interrupt before a statement begins."""
         left = self.collector.left_seconds()
         while not self.over.wait(max(left, 0)):
             self.connection.interrupt()
@@ -253,6 +252,6 @@ def _failure(error: Exception, sql: str) -> Message:
 
 
 def main(channel: socket.socket) -> None:
-    """See `sandbox.base.Sandbox.worker`."""
+    """Serve; see `sandbox.base.Sandbox.worker`."""
     _stand_in_for_pytz()
-    serve(channel, Database())
+    worker.serve(channel, Database())

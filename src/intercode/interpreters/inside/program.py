@@ -14,10 +14,9 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.python_wire import Channel, keep, write_all
+from intercode.interpreters.inside.wire import Channel, keep, write_all
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
 
 RUN = 6
@@ -109,10 +108,3 @@ def _end_threads() -> None:
             return
         for thread in waited_for:
             thread.join()
-
-
-def main(sock: socket.socket) -> None:
-    """As a fork of a sandbox's process 1."""
-    from intercode.interpreters.python_forked import enter
-
-    serve(*enter(sock))

@@ -19,10 +19,9 @@ import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.python_wire import Channel, keep, write_all
+from intercode.interpreters.inside.wire import Channel, keep, write_all
 
 if TYPE_CHECKING:
-    import socket
     from types import CodeType, FrameType
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
@@ -242,10 +241,3 @@ def serve(channel: Channel, out: int, limit: int) -> None:
         except BaseException as error:  # noqa: BLE001 - whatever a handler of the action's raises
             if getattr(error, "errno", None) is not None:  # the channel is closed
                 return
-
-
-def main(sock: socket.socket) -> None:
-    """As a fork of a sandbox's process 1."""
-    from intercode.interpreters.python_forked import enter
-
-    serve(*enter(sock))

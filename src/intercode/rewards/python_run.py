@@ -7,19 +7,24 @@ process, or floods the channel, fails its test and no more.
 from __future__ import annotations
 
 import json
+import math
+import os
+import re
 import select
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from intercode.errors import CausedInsideError, ImageError, RewardError
-from intercode.interpreters.python_grader import OPEN, TEST
-from intercode.interpreters.python_peer import ANSWER, ASK
-from intercode.interpreters.python_start import GRADER, SUBJECT, PythonProcess, start
-from intercode.interpreters.python_subject import LOAD
+from intercode.interpreters.inside.grader import OPEN, TEST
+from intercode.interpreters.inside.peer import ANSWER, ASK
+from intercode.interpreters.inside.program import RUN, SAID
+from intercode.interpreters.inside.subject import LOAD
+from intercode.interpreters.python_start import GRADER, PROGRAM, SUBJECT, PythonProcess, start
+from intercode.rewards.python_plan import Submission
 from intercode.sandbox.base import Sandbox
 
 MOST_LATE = 3
@@ -215,3 +220,168 @@ class Trial:
                     raise _Failure(_ENDED)
                 for kind, number, data in frames:
                     yield process, kind, number, data
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+# A program is graded by its output: each case gives the input, and has the output that is expected.
+# It runs in a process of its own for each case, after the session's earlier actions, whose output
+# does not count and whose input is empty. The expected output never enters the sandbox.
+
+RELATIVE, ABSOLUTE = 1e-5, 1e-8
+"""How close two numbers must be, of which one is printed with a decimal point."""
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_CHUNK = 1 << 18
+_SHOWN = 200
+_NOTHING = (b"", "")
+_FORGED = "it sent what no program sends"
+
+
+def run_cases(
+    sandbox: Sandbox,
+    python: str | None,
+    submitted: Submission | None,
+    cases: Sequence[Mapping[str, str]],
+    timeout: float,
+) -> list[Result]:
+    """The cases, one after the other. After some that were late, the rest have failed.
+
+    Args:
+        sandbox: Where; what the program leaves running is killed.
+        python: A program of the image's; None: the Python of InterCode itself.
+        submitted: The program.
+        cases: See `stdio_cases`.
+        timeout: Seconds for each.
+
+    Raises:
+        SandboxError: The sandbox died.
+    """
+    results: list[Result] = []
+    for case in cases:
+        if submitted is None:
+            results.append(Result(False, "no program was submitted"))
+        elif sum(result.late for result in results) >= MOST_LATE:
+            why = f"not run: {MOST_LATE} cases before it ran into the time limit"
+            results.append(Result(False, why))
+        else:
+            results.append(_run(sandbox, python, submitted, case, timeout))
+    sandbox.kill()
+    return results
+
+
+def _run(
+    sandbox: Sandbox,
+    python: str | None,
+    submitted: Submission,
+    case: Mapping[str, str],
+    timeout: float,
+) -> Result:
+    request = {"before": submitted.before, "program": submitted.program, "stdin": case["stdin"]}
+    most = sandbox.limits.output + 2 * len(case["stdout"].encode("utf-8", "surrogatepass"))
+    try:
+        started = start(sandbox, PROGRAM, python)
+    except ImageError as error:  # by the agent's doing: the image has it
+        return Result(False, str(error))
+    with closing(started) as process:
+        deadline = time.monotonic() + timeout
+        process.send(RUN, 0, json.dumps(request).encode(), timeout)
+        printed, said = bytearray(), ""
+        for out, control in _events(sandbox, process, deadline):
+            printed += out
+            said = said or control
+            if len(printed) > most:
+                sandbox.kill()
+                return Result(False, f"it printed more than {most} bytes")
+            if control == _FORGED:
+                sandbox.kill()
+                return Result(False, _FORGED)
+        code = process.process.poll()
+    if code is None:
+        sandbox.kill()
+        return Result(False, f"not done within {timeout:g} s", late=True)
+    if code:
+        return Result(False, said or f"it ended with exit code {code}")
+    text = printed.decode(errors="surrogateescape")
+    if same_output(text, case["stdout"]):
+        return Result(True)
+    return Result(False, f"it printed {text[:_SHOWN]!r}, not {case['stdout'][:_SHOWN]!r}")
+
+
+def _events(
+    sandbox: Sandbox, process: PythonProcess, deadline: float
+) -> Iterator[tuple[bytes, str]]:
+    """What is printed and said until the process has ended, or time is up."""
+    poll = select.poll()
+    poll.register(process.exit_fd, select.POLLIN)
+    readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
+        process.out: lambda: _printed(process.out),
+        process.control: lambda: _said(process),
+    }
+    for fd in readers:
+        poll.register(fd, select.POLLIN)
+    while process.process.poll() is None and (left := deadline - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left * 1000 + 1):
+            if fd not in readers:
+                continue
+            if (event := readers[fd]()) is None:
+                poll.unregister(fd)
+            else:
+                yield event
+    if process.process.poll() is None:
+        return
+    # What is there by now: a child that lives on could go on printing for ever. And if it ended
+    # because the sandbox died, that is noticed here, and is no wrong answer.
+    sandbox.kill()
+    for read in readers.values():
+        while (event := read()) is not None and event != _NOTHING:
+            yield event
+
+
+def _printed(fd: int) -> tuple[bytes, str] | None:
+    """What has come of the output; None: there will be no more."""
+    try:
+        data = os.read(fd, _CHUNK)
+    except BlockingIOError:
+        return _NOTHING
+    return (data, "") if data else None
+
+
+def _said(process: PythonProcess) -> tuple[bytes, str] | None:
+    """What the worker says of the program's end; None: it says no more."""
+    try:
+        frames = process.receive()
+    except ValueError:
+        return b"", _FORGED
+    if frames is None:
+        return None
+    return b"", "".join(data.decode(errors="replace") for kind, _, data in frames if kind == SAID)
+
+
+def same_output(printed: str, expected: str) -> bool:
+    """Whether two outputs are the same: line by line, token by token.
+
+    Blanks between tokens, at the ends of lines, and blank lines do not count. A token equals if it
+    is the same text, or if both are numbers, one of them with a decimal point or an exponent, and
+    close.
+    """
+    mine, theirs = _words(printed), _words(expected)
+    return len(mine) == len(theirs) and all(
+        len(one) == len(other) and all(map(_same, one, other))
+        for one, other in zip(mine, theirs, strict=True)
+    )
+
+
+def _words(text: str) -> list[list[str]]:
+    """The tokens of each line that has any."""
+    return [words for line in text.split("\n") if (words := line.split())]
+
+
+def _same(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    if not (_NUMBER.fullmatch(one) and _NUMBER.fullmatch(other)):
+        return False
+    if not set(one + other) & set(".eE"):
+        return False  # whole numbers, of any length, are exact
+    a, b = float(one), float(other)
+    return math.isfinite(a - b) and abs(a - b) <= ABSOLUTE + RELATIVE * abs(b)

@@ -1,6 +1,6 @@
 """The process in which the tests run. Nothing that was submitted ever runs here.
 
-Names of what was submitted stand for objects of another process, the subject (`python_subject`),
+Names of what was submitted stand for objects of another process, the subject (`subject`),
 and what comes from there is data, or a `Remote`.
 """
 
@@ -9,23 +9,29 @@ from __future__ import annotations
 import builtins
 import json
 import math
+import operator
 import os
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.python_peer import NO_DATA, Peer
-from intercode.interpreters.python_remote import Remote, number_of
+from intercode.interpreters.inside.peer import NO_DATA, Peer
 
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Iterator
 
-    from intercode.interpreters.python_wire import Channel
+    from intercode.interpreters.inside.wire import Channel
 
 OPEN, TEST = 4, 5
 """Requests of the runner's: what the tests are about; one test. The answer has the same kind, and
 as its payload what went wrong, or nothing."""
 _MOST_SAID = 500
+_READABLE = {"__name__", "__qualname__", "__doc__", "__module__", "__dict__", "__annotations__"}
+_MOST_AT_ONCE = 1024
+_UNARY = "abs bool complex float index int invert len neg next pos repr reversed round str"
+_BINARY = "add sub mul matmul truediv floordiv mod pow lshift rshift and or xor"
+_ORDER = "lt le gt ge"
+_FUNCTIONS = {"and": "and_", "or": "or_"}
 
 
 class Grader(Peer):
@@ -147,6 +153,186 @@ class Grader(Peer):
             return json.dumps([False, f"{type(error).__name__}: {error}"]).encode()
 
 
+def _said(error: BaseException) -> str:
+    lines = traceback.format_exception_only(type(error), error)
+    return "".join(lines).strip()[:_MOST_SAID] or type(error).__name__
+
+
+def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, data: Any) -> Any:
+    """Do one request of the runner's."""
+    said = ""
+    try:
+        if kind == OPEN:
+            grader = Grader(channel, data)
+        elif grader is not None:
+            grader.run(data)
+        else:
+            said = "the tests could not be set up"
+    except BaseException as error:  # noqa: BLE001 - a test that fails
+        said = _said(error)
+    channel.send(kind, number, said.encode("utf-8", "backslashreplace"))
+    return grader
+
+
+def serve(channel: Channel, out: int, limit: int) -> None:
+    """Run tests until the runner goes away."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    grader = None
+    while True:
+        try:
+            kind, number, payload = channel.receive()
+        except EOFError:
+            return
+        if kind in (OPEN, TEST):
+            grader = _answer(channel, kind, number, grader, json.loads(payload))
+
+
+# -- objects of the submission ---------------------------------------------------------------------
+
+
+class Remote:
+    """An object of what was submitted.
+
+    Args:
+        grader: Who asks for what is done with it.
+        number: Which one it is.
+        known: Whether the task knows what it is.
+        value: The data that it is also.
+    """
+
+    # Private, as all names here: every other one is the object's.
+    __slots__ = ("__grader", "__known", "__number", "__value")
+
+    def __init__(self, grader: Grader, number: int, known: bool, value: object = NO_DATA) -> None:
+        for name, given in zip(Remote.__slots__, (grader, known, number, value)):
+            object.__setattr__(self, "_Remote" + name, given)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, or make one of it."""
+        return self.__grader.do("call", self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__") and name not in _READABLE:
+            raise AttributeError(name)
+        value = self.__grader.do("getattr", self, name)
+        if isinstance(value, Remote) and not self.__known:
+            raise AttributeError(f"{name}: the task does not know such objects")
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__grader.do("setattr", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.__grader.do("delattr", self, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__grader.do("getitem", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.__grader.do("setitem", self, key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.__grader.do("delitem", self, key)
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator, size, more = self.__grader.do("iter", self), 1, True
+        if not isinstance(iterator, Remote):
+            raise TypeError("an iterator that is none")
+        while more:
+            items, more = self.__grader.do("take", iterator, size)
+            yield from items
+            size = min(2 * size, _MOST_AT_ONCE)
+
+    def __contains__(self, item: Any) -> bool:
+        if not self.__grader.permits(self.__known, "__contains__"):
+            return item in list(self)
+        return self.__grader.do("contains", self, item) is True
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, Remote):
+            if self.__known and other.__known:
+                return self.__grader.do("eq", self, other) is True
+            if NO_DATA in (self.__value, other.__value):
+                return self is other
+            return self.__value == other.__value
+        return self.__value is not NO_DATA and self.__value == other
+
+    def __ne__(self, other: object) -> Any:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.__grader.do("hash", self))
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, Remote) and self.__grader.do("isinstance", instance, self)
+
+    def __subclasscheck__(self, other: type) -> bool:
+        return isinstance(other, Remote) and self.__grader.do("issubclass", other, self)
+
+    def __enter__(self) -> Any:
+        return self.__grader.do("enter", self)
+
+    def __exit__(self, *error: object) -> None:
+        self.__grader.do("exit", self, None, None, None)
+
+    def __await__(self) -> Any:
+        return self.__grader.do("await", self)
+        yield
+
+    def __compute(self, name: str, other: Any, swapped: bool) -> Any:
+        """An operator with something else: see the module's docstring for when there is one."""
+        one, two = (other, self) if swapped else (self, other)
+        function = _FUNCTIONS.get(name, name)
+        if self.__grader.permits(self.__known, f"__{'r' * swapped}{name}__"):
+            return self.__grader.do(function, one, two)
+        return self.__as_data(function, one, two)
+
+    def __order(self, name: str, other: Any) -> Any:
+        if isinstance(other, Remote) and self.__known and other.__known:
+            return self.__grader.do(name, self, other) is True
+        return self.__as_data(name, self, other)
+
+    @staticmethod
+    def __as_data(function: str, one: Any, two: Any) -> Any:
+        values = [part.__value if isinstance(part, Remote) else part for part in (one, two)]
+        if any(value is NO_DATA for value in values):
+            return NotImplemented
+        return getattr(operator, function)(*values)
+
+    def __measure(self, name: str, *args: Any) -> Any:
+        return self.__grader.do(name, self, *args)
+
+
+def _method(helper: str, *bound: Any) -> Any:
+    """A special method that is a private one of `Remote` with its first arguments given."""
+
+    def method(self: Remote, *args: Any) -> Any:
+        name, *more = bound
+        return getattr(self, "_Remote__" + helper)(name, *args, *more)
+
+    return method
+
+
+for _name in _UNARY.split():
+    setattr(Remote, f"__{_name}__", _method("measure", _name))
+for _name in _ORDER.split():
+    setattr(Remote, f"__{_name}__", _method("order", _name))
+for _name in _BINARY.split():
+    setattr(Remote, f"__{_name}__", _method("compute", _name, False))
+    setattr(Remote, f"__r{_name}__", _method("compute", _name, True))
+
+
+def number_of(value: object) -> int | None:
+    """Which object it stands for, if it does."""
+    return value._Remote__number if type(value) is Remote else None
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
 def refresh(old: Any, new: Any) -> None:
     """Make a container what a call has made of it, and so with those in it that have stayed."""
     if type(old) is not type(new):
@@ -188,47 +374,3 @@ def alike(one: Any, other: Any, tolerance: float) -> bool:
     if tolerance and isinstance(one, float) and isinstance(other, (int, float)):
         return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
     return bool(one == other)
-
-
-def _said(error: BaseException) -> str:
-    lines = traceback.format_exception_only(type(error), error)
-    return "".join(lines).strip()[:_MOST_SAID] or type(error).__name__
-
-
-def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, data: Any) -> Any:
-    """Do one request of the runner's."""
-    said = ""
-    try:
-        if kind == OPEN:
-            grader = Grader(channel, data)
-        elif grader is not None:
-            grader.run(data)
-        else:
-            said = "the tests could not be set up"
-    except BaseException as error:  # noqa: BLE001 - a test that fails
-        said = _said(error)
-    channel.send(kind, number, said.encode("utf-8", "backslashreplace"))
-    return grader
-
-
-def serve(channel: Channel, out: int, limit: int) -> None:
-    """Run tests until the runner goes away."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    sys.stdout = sys.stderr = open(os.devnull, "w")
-    grader = None
-    while True:
-        try:
-            kind, number, payload = channel.receive()
-        except EOFError:
-            return
-        if kind in (OPEN, TEST):
-            grader = _answer(channel, kind, number, grader, json.loads(payload))
-
-
-def main(sock: socket.socket) -> None:
-    """As a fork of a sandbox's process 1."""
-    from intercode.interpreters.python_forked import enter
-
-    serve(*enter(sock))

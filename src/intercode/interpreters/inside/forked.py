@@ -1,6 +1,6 @@
-"""What makes a fork of a sandbox's process 1 a Python as an action expects to find it.
+"""The start of a worker that is a fork of a sandbox's process 1: a Python as actions expect it.
 
-The spawner loads this before any sandbox is entered, and that is when the library is read.
+The spawner loads this module before any sandbox is entered, and that is when the library is read.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import struct
 import sys
 import warnings
 
-from intercode.interpreters.python_library import Library, extensions
-from intercode.interpreters.python_wire import Channel
+from intercode.interpreters.inside.library import Library, extensions
+from intercode.interpreters.inside.wire import Channel
 
 _COMMON = """
 abc argparse ast base64 bisect calendar cmath collections contextlib copy csv dataclasses datetime
@@ -24,7 +24,7 @@ operator os pathlib pickle pprint queue random re secrets shutil signal statisti
 subprocess sys tempfile textwrap threading time timeit tokenize traceback types typing unicodedata
 unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree zlib zoneinfo
 """
-"""Loaded for everybody: an action that imports them pays nothing."""
+"""Modules that every worker has loaded: an action that imports them pays nothing."""
 
 
 def _load() -> Library:
@@ -47,11 +47,11 @@ def _load() -> Library:
 _library = _load()
 
 
-def enter(sock: socket.socket) -> tuple[Channel, int, int]:
-    """Become such a Python: the channel, the descriptor that output goes to, and its limit.
+def main(sock: socket.socket) -> None:
+    """Become such a Python, and serve as the worker that is asked for.
 
-    The socket brings pipes, which are used from then on. First comes how programs of the sandbox
-    start (``env``, ``cwd``), and the limit.
+    The socket brings pipes, which are used from then on. The first message names the worker,
+    and has ``env`` and ``cwd`` of the sandbox's programs, and the limit of output.
     """
     _, fds, _, _ = socket.recv_fds(sock, 1, 3, socket.MSG_CMSG_CLOEXEC)
     out, read, write = fds
@@ -64,9 +64,10 @@ def enter(sock: socket.socket) -> tuple[Channel, int, int]:
         os.chdir("/")
     os.dup2(out, 1)
     os.dup2(out, 2)
+    worker = sys.modules[start["worker"]]
     _settle()
     sock.close()
-    return Channel(read, write), out, start["limit"]
+    worker.serve(Channel(read, write), out, start["limit"])
 
 
 def _exactly(fd: int, count: int) -> bytes:
@@ -79,7 +80,7 @@ def _exactly(fd: int, count: int) -> bytes:
 
 
 def _settle() -> None:
-    """Take back what the spawner, which is no user's Python, does otherwise."""
+    """Undo the settings of the spawner, which is not a user's Python."""
     sys.setrecursionlimit(1000)
     sys.argv = [""]
     sys.path = [""]
