@@ -11,7 +11,7 @@ from intercode.cli._replay_python import by_default
 from intercode.evaluate.prepare import provider_of
 
 if TYPE_CHECKING:
-    from intercode.paper.ctf_replay import CtfReplayReport
+    from intercode.paper.ctf import CtfReplayReport
     from intercode.paper.report import Progress
     from intercode.paper.results import RecordedRun
 
@@ -20,7 +20,7 @@ def replay(
     args: argparse.Namespace, run: RecordedRun, progress: Progress | None
 ) -> CtfReplayReport:
     """Replay a run in the task's own files, where they are."""
-    from intercode.paper.ctf_replay import replay_ctf
+    from intercode.paper.ctf import replay_ctf
 
     if args.data is not None:
         tasks = datasets.load(args.data)

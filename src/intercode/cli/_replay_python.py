@@ -11,9 +11,8 @@ from intercode.cli._text import safe
 from intercode.evaluate.prepare import provider_of
 
 if TYPE_CHECKING:
-    from intercode.paper.python_replay import PythonReplayReport
-    from intercode.paper.regraded import RegradedReport
-    from intercode.paper.report import Progress
+    from intercode.paper.python import PythonReplayReport
+    from intercode.paper.report import Progress, RegradedReport
     from intercode.paper.results import RecordedRun
 
 
@@ -21,7 +20,7 @@ def replay(
     args: argparse.Namespace, run: RecordedRun, progress: Progress | None
 ) -> PythonReplayReport:
     """Replay a run on the Python that InterCode runs on."""
-    from intercode.paper.python_replay import replay_python
+    from intercode.paper.python import replay_python
 
     if args.data is not None:
         tasks = datasets.load(args.data)

@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace) -> None:
 def _replay_bash(
     args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None
 ) -> tuple[ReplayReport, str]:
-    from intercode.paper.replay import replay
+    from intercode.paper.bash_env import replay_bash as replay
 
     tasks = _tasks(args)
     image = args.image or tasks[0].image or "nl2bash"
