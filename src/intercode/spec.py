@@ -339,11 +339,11 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     def flat(self) -> dict[str, Any]:
         """Return the options, option → value; those that were not given are left out."""
         found: dict[str, Any] = msgspec.to_builtins(self)
-        own = {**self.env.options}
+        own = found["env"].pop("options")
         for part in PARTS:
             found |= found.pop(part)
-        del found["options"]
-        return own | {k: v for k, v in found.items() if not (v is None or v is False or v == ())}
+        found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+        return own | {k: v for k, v in found.items() if not (v is None or v is False or v == [])}
 
     def recorded(self) -> dict[str, Any]:
         """Return the options for a record: they mean the same in any folder, without passwords.
