@@ -339,7 +339,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     def flat(self) -> dict[str, Any]:
         """Return the options, option → value; those that were not given are left out."""
         found: dict[str, Any] = msgspec.to_builtins(self)
-        own = found["env"].pop("options")
+        own: dict[str, Any] = found["env"].pop("options")
         for part in PARTS:
             found |= found.pop(part)
         found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
