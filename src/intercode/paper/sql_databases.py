@@ -17,9 +17,9 @@ from intercode.paper.sql_engine import EngineDatabases
 def usual_engine() -> str:
     """``mysql`` where its server and driver are installed, else ``sqlite``."""
     with suppress(UsageError):
-        from intercode.databases.servers.private_mysql import recipe
+        from intercode.databases.servers.private import mysql_recipe
 
-        recipe()
+        mysql_recipe()
         return "mysql"
     return "sqlite"
 

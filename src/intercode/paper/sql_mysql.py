@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from intercode.databases.servers.private_mysql import driver
+from intercode.databases.servers import driver
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.paper.sql_connection import MAX_ROWS, TIMEOUT, failed, rows
 from intercode.paper.sql_group_by import refusal
@@ -43,7 +43,7 @@ class MySQLConnection:
     def __init__(self, args: dict[str, Any], is_mariadb: bool) -> None:
         self._args = args
         self._is_mariadb = is_mariadb
-        self._errors = driver().err
+        self._errors = driver("MySQL").err
         self._database = ""
         self._tables: dict[str, Tables] = {}
         self._full_group_by = True
@@ -114,7 +114,7 @@ class MySQLConnection:
         return self._tables[self._database]
 
     def _open(self) -> None:
-        pymysql = driver()
+        pymysql = driver("MySQL")
         try:
             self._connection = pymysql.connect(
                 **self._args,

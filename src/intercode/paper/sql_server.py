@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from intercode.databases.convert.dump import read, section
-from intercode.databases.servers import naming
+from intercode.databases.servers import driver
+from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import Server, start_mariadb
-from intercode.databases.servers.private_mysql import driver
 from intercode.databases.source import names
 from intercode.errors import DatabaseError, UsageError
 from intercode.paper.sql_mysql import MySQLConnection
@@ -49,7 +49,7 @@ class MySQLDatabases:
     ) -> None:
         self._server: Server | None = start_mariadb() if url is None else None
         self._admin: dict[str, Any] = self._server.connect_args if self._server else _address(url)
-        self._account = naming.new()
+        self._account = new_name()
         self._host = "localhost" if "unix_socket" in self._admin else "%"
         self._password = secrets.token_urlsafe(18)
         self._made: list[str] = []
@@ -149,7 +149,7 @@ def _address(url: str | None) -> dict[str, Any]:
 
 @contextmanager
 def _cursor(args: dict[str, Any]) -> Iterator[Any]:
-    pymysql = driver()
+    pymysql = driver("MySQL")
     try:
         connection = pymysql.connect(**args, charset="utf8mb4", autocommit=True)
         with closing(connection), connection.cursor() as cursor:

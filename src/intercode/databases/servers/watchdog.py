@@ -1,4 +1,4 @@
-"""Interrupts what runs too long: one thread for all sessions of an engine.
+"""Interrupts statements at their time limit: one thread for all sessions of an engine.
 
 A timer of its own for each statement would cost more than the statement. Here a statement costs
 setting a deadline; the thread looks at it when an earlier one has passed.
@@ -17,11 +17,11 @@ from collections.abc import Callable
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
 Interrupt = Callable[[int], None]
-"""Is told how often it has been called for this statement: 1, and after a second 2."""
+"""Called with the number of its calls for this statement: 1, and after a second 2."""
 
 
 class Limit:
-    """The time limit of one session's statements, one after the other; made by `Watchdog`.
+    """The time limit of one session's statements, one after the other; `Watchdog` makes it.
 
     Attributes:
         fired: How often the last statement was interrupted.
@@ -36,14 +36,14 @@ class Limit:
         self._lock = threading.Lock()
 
     def start(self, seconds: float) -> None:
-        """A statement begins."""
+        """Begin a statement."""
         with self._lock:
             self.fired = 0
             self._deadline = time.monotonic() + seconds
             self._queue()
 
     def stop(self) -> int:
-        """It has ended, and will not be interrupted any more; how often it was."""
+        """End the statement, which is not interrupted any more; return how often it was."""
         with self._lock:
             self._deadline = math.inf
             return self.fired
@@ -66,7 +66,7 @@ class Limit:
                 self._queue()
 
     def _queue(self) -> None:
-        # An earlier visit of the watchdog's is as good: it comes again then.
+        # An earlier check is as good: it queues the next one.
         if self._deadline < self._queued:
             self._queued = self._deadline
             self._watchdog.visit(self._deadline, self)
@@ -79,7 +79,7 @@ class Limit:
 
 
 class Watchdog:
-    """Keeps the limits, until it is closed."""
+    """Enforces the limits, until it is closed."""
 
     def __init__(self) -> None:
         self._visits: list[tuple[float, int, Limit]] = []
@@ -90,7 +90,7 @@ class Watchdog:
         self._thread.start()
 
     def limit(self, interrupt: Interrupt) -> Limit:
-        """A limit for a session."""
+        """Return a limit for a session."""
         return Limit(self, interrupt)
 
     def visit(self, when: float, limit: Limit) -> None:
@@ -112,7 +112,7 @@ class Watchdog:
             limit.check()
 
     def _due(self) -> Limit | None:
-        """The next limit to be checked, when it is time; None at the end."""
+        """Return the next limit to be checked, when it is time; None at the end."""
         with self._changed:
             while not self._closed:
                 now = time.monotonic()
