@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.databases.base import EngineOptions, Failure, Outcome, Row
-from intercode.databases.convert import build, dump, schema
+from intercode.databases.convert import build, dump, schema, schema_ddl
 from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.servers.names import new_name
@@ -320,14 +320,14 @@ def _convert(
     """Fill an empty database from a source that is not a dump."""
     path = build.as_sqlite(source, progress)
     shape = schema.read_schema(path)
-    for statement in schema.create_statements(shape, "mysql", progress):
+    for statement in schema_ddl.create_statements(shape, "mysql", progress):
         connection.query(statement)
     for table in shape.tables:
         rows = schema.rows(path, table)
         marks = ", ".join(["%s"] * len(table.columns))
         while batch := list(itertools.islice(rows, _BATCH)):
             connection.insert(f"INSERT INTO {quoted(table.name, '`')} VALUES ({marks})", batch)
-    for statement in schema.finish_statements(shape, "mysql", progress):
+    for statement in schema_ddl.finish_statements(shape, "mysql", progress):
         failure = connection.run(statement).failure
         if failure is not None and progress is not None:
             progress(f"left out: {statement}: {failure.message}")

@@ -18,8 +18,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from intercode.databases.base import EngineOptions, Failure, Outcome, Row
-from intercode.databases.convert import build, schema
-from intercode.databases.convert.schema_ddl import identifier
+from intercode.databases.convert import build, schema, schema_ddl
 from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
@@ -266,11 +265,13 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     def _fill_with(self, connection: PostgreSQLConnection, path: Path) -> None:
         """Fill an empty database with an SQLite file's content, as its owner."""
         shape = schema.read_schema(path)
-        for statement in schema.create_statements(shape, "postgres", self._progress):
+        for statement in schema_ddl.create_statements(shape, "postgres", self._progress):
             connection.query(statement)
         for table in shape.tables:
-            connection.insert(identifier(table.name, "postgres"), schema.rows(path, table))
-        for statement in schema.finish_statements(shape, "postgres", self._progress):
+            connection.insert(
+                schema_ddl.identifier(table.name, "postgres"), schema.rows(path, table)
+            )
+        for statement in schema_ddl.finish_statements(shape, "postgres", self._progress):
             failure = connection.run(statement).failure
             if failure is not None:
                 self._say(f"left out: {statement}: {failure.message}")
