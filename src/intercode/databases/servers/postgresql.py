@@ -80,7 +80,7 @@ _OWNED = (
     "WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') ORDER BY oid"
 )
 _SECRETS = ("pg_database", "pg_stat_activity", "pg_stat_database", "pg_roles", "pg_user")
-"""Show the other databases on the server, and who is at work there."""
+"""Views of the other databases on the server, and of the work there."""
 
 PostgreSQLClone = Clone[PostgreSQLConnection]
 

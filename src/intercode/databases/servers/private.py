@@ -117,7 +117,7 @@ class Recipe:
     initialise: Callable[[Path], Sequence[str]]
     """The command that fills the data folder."""
     command: Callable[[Path], Sequence[str]]
-    """The command that serves what is in a folder."""
+    """The command that serves the data in a folder."""
     prepare: Callable[[Path, str], None]
     """Puts files with the administrator's password where `command` expects them."""
     connect_args: Callable[[Path, str], dict[str, Any]]
