@@ -8,7 +8,7 @@ import pytest
 from intercode.databases.servers.private import mysql_recipe, start_mariadb
 from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.paper.container import PaperImage
-from intercode.paper.sql_databases import open_databases
+from intercode.paper.sql_server import open_databases
 from intercode.sandbox import get_provider
 
 
