@@ -14,13 +14,17 @@ from intercode.agents.base import AgentFactory, ChecksTasks, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import drift, manifest
-from intercode.evaluate.interrupts import Interrupts
-from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.permits import Permits, default_sandboxes
-from intercode.evaluate.pool import Pool
+from intercode.evaluate.loop import (
+    EpisodeEnv,
+    Semaphore,
+    Shared,
+    default_sandboxes,
+    episode_seed,
+    run_episode,
+)
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
-from intercode.evaluate.worker import Job, Orders
+from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
 from intercode.records import EPISODES, MANIFEST, RecordWriter, latest, read_episodes, read_manifest
 from intercode.sandbox.images import hide
 from intercode.task import CANNOT
@@ -194,17 +198,27 @@ def evaluate(
             log.write_manifest(record)
         jobs = [Job(epoch, task) for epoch in range(epochs) for task in chosen]
         done = {job.key: finished[job.key] for job in jobs if job.key in finished}
+        shared = Shared(
+            calls=Semaphore(max_connections),
+            sandboxes=Semaphore(max_sandboxes or default_sandboxes()),
+            on_action=(progress := progress or Progress()).action,
+        )
         orders = Orders(
-            agent=factory,
+            attempt=lambda job, env: run_episode(
+                env(),
+                factory,
+                job.task,
+                seed=episode_seed(seed, job.epoch, job.task.task_id),
+                epoch=job.epoch,
+                name=name,
+                shared=shared,
+            ),
             env_factory=env_factory,
-            seed=seed,
             max_retries=max_retries,
             agent_name=name,
             env_name=str((settings or {}).get("env", "")),
             record=kept.append if log is None else log.append,
-            on_action=(progress := progress or Progress()).action,
-            calls=Permits(max_connections),
-            sandboxes=Permits(max_sandboxes or default_sandboxes()),
+            shared=shared,
         )
         pool = Pool([job for job in jobs if job.key not in done], orders, workers)
         progress.begin(len(jobs), list(done.values()))
