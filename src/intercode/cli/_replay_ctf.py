@@ -6,8 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from intercode import datasets
-from intercode.cli._environment import provider_that_tells
+from intercode.cli._progress import Watcher
 from intercode.cli._replay_python import by_default
+from intercode.evaluate.prepare import provider_of
 
 if TYPE_CHECKING:
     from intercode.paper.ctf import CtfReplayReport
@@ -25,7 +26,7 @@ def replay(
         tasks = datasets.load(args.data)
     else:
         tasks = datasets.load("ic-ctf", root=args.upstream)
-    provider = provider_that_tells()
+    provider = provider_of("bash", say=Watcher.tell)
     if args.image is not None:
         provider.digest(args.image)  # found or built before the workers start, and the clock
     return replay_ctf(tasks, run, provider, args.image, args.workers, progress)

@@ -6,8 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from intercode import datasets
-from intercode.cli._environment import provider_that_tells
+from intercode.cli._progress import Watcher
 from intercode.cli._text import safe
+from intercode.evaluate.prepare import provider_of
 
 if TYPE_CHECKING:
     from intercode.paper.python import PythonReplayReport
@@ -26,7 +27,7 @@ def replay(
     else:
         tasks = datasets.load("mbpp", root=args.upstream)
     return replay_python(
-        tasks, run, provider_that_tells("python"), args.image, args.workers, progress
+        tasks, run, provider_of("python", say=Watcher.tell), args.image, args.workers, progress
     )
 
 
