@@ -107,6 +107,31 @@ def sha256(content: str | bytes | Path | BinaryIO) -> str:
     return hasher.hexdigest()
 
 
+def digest_of(*parts: str | bytes) -> str:
+    """Return one digest of several values; no two different lists of values share one."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+def file_digest(content: Path | BinaryIO) -> str:
+    """Return the BLAKE2b-128 of a file's content, in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            return file_digest(file)
+    hasher = hashlib.blake2b(digest_size=16)
+    while chunk := content.read(_CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder with all in it, read-only and unreadable directories too. Idempotent."""
     with contextlib.suppress(FileNotFoundError):

@@ -14,7 +14,7 @@ from intercode.cli._text import print_json
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.log import MANIFEST, read_manifest
-from intercode.sandbox.images.spec import parse
+from intercode.sandbox.images.base import parse
 
 _OF_THE_CALL = {
     *("accept", "debug", "env_option", "exclude", "json", "locked", "out", "quiet", "retries"),

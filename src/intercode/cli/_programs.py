@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import version
-from intercode.sandbox.native.doctor import Check
+from intercode.sandbox.doctor import Check
 
 if TYPE_CHECKING:
     from intercode.databases.servers.private import Recipe

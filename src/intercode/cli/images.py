@@ -33,7 +33,7 @@ from intercode.sandbox.images import (
     prune_sources,
     resolve,
 )
-from intercode.sandbox.images.recipes import RECIPES
+from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.resolve import check
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}

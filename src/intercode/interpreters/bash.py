@@ -32,8 +32,7 @@ from intercode.interpreters.shell import (
 )
 from intercode.interpreters.shell_lines import TIMEOUT_SIGNAL
 from intercode.interpreters.shell_state import Frame
-from intercode.sandbox.base import Sandbox
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer, Sandbox
 
 _GRACE_SECONDS = 2.0
 """How long a shell that was interrupted may take to tell its state: most take a millisecond."""

@@ -10,7 +10,7 @@ import os
 import select
 import threading
 
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer
 
 _CHUNK = 1 << 18
 

@@ -21,8 +21,7 @@ from intercode.interpreters import python_worker as worker
 from intercode.interpreters.base import Execution
 from intercode.interpreters.drain import Drain
 from intercode.interpreters.python_start import SESSION, PythonProcess, start
-from intercode.sandbox.base import Sandbox
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer, Sandbox
 
 HARD_OUTPUT_FACTOR = 64
 """Who prints this many times the output limit is stopped: nobody reads on."""

@@ -12,8 +12,7 @@ from intercode.errors import SandboxError
 from intercode.interpreters import shell_lines as lines
 from intercode.interpreters.drain import Drain
 from intercode.interpreters.shell_state import Frame, FrameReader, restore_script
-from intercode.sandbox.base import Sandbox
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer, Sandbox
 
 HARD_OUTPUT_FACTOR = 64
 """Who prints this many times the output limit is stopped: nobody reads on."""

@@ -11,7 +11,7 @@ import time
 from intercode.databases.base import Failure, Outcome, Result, Session
 from intercode.interpreters.base import Execution
 from intercode.interpreters.sql_table import render
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer
 
 MAX_ROWS = 50
 """Rows of a result that are shown."""

@@ -8,9 +8,10 @@ embedded default, Docker, and a reader's own back end are exchangeable; one conf
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
@@ -303,3 +304,92 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """Close all of its sandboxes. Idempotent."""
+
+
+_FEWEST_FILES = 512
+CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
+"""Those that can be kept."""
+
+
+def check_limits(limits: Limits) -> None:
+    """Refuse limits within which no sandbox can run.
+
+    Raises:
+        UsageError: Says which.
+    """
+    for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
+        if not getattr(limits, name) > 0:
+            raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
+    limits.seconds(None)
+    if limits.open_files < _FEWEST_FILES:
+        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
+    if unknown := set(limits.capabilities) - set(CAPABILITIES):
+        allowed = ", ".join(CAPABILITIES)
+        raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Evidence from outside of a sandbox that has ended, or does not answer."""
+
+    keeper: bool
+    """Whether what keeps it answers: the spawner, the engine."""
+    struck: bool = False
+    """Whether somebody outside has killed or stopped it."""
+    running: bool = False
+    """Whether its process 1 still runs."""
+    exit_code: int | None = None
+    """That of its process 1, minus N for death by signal N; None: nobody knows."""
+    starved: bool = False
+    """Whether the kernel has killed one of its processes for want of memory."""
+
+
+def caused_inside(evidence: Evidence) -> bool:
+    """Whether what ran in the sandbox is the cause; see the module's table."""
+    if not evidence.keeper or evidence.struck:
+        return False
+    if evidence.running:
+        return True
+    if evidence.exit_code is None:
+        return False
+    return evidence.exit_code != -signal.SIGKILL or evidence.starved
+
+
+@dataclass(slots=True)
+class OutputBuffer:
+    """Keeps the head and the tail of a stream, within a limit, and counts the rest."""
+
+    limit: int
+    total: int = 0
+    _head: bytearray = field(default_factory=bytearray)
+    _tail: bytearray = field(default_factory=bytearray)
+
+    def add(self, data: bytes) -> None:
+        """Append what was read."""
+        self.total += len(data)
+        room = self.limit // 2 + self.limit % 2 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            # Trimmed only at twice its size, so that a long stream costs O(1) a byte.
+            if len(self._tail) > 2 * (self.limit // 2) + 65536:
+                self._trim()
+
+    def _trim(self) -> None:
+        keep = self.limit // 2
+        del self._tail[: len(self._tail) - keep]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes are missing from the middle."""
+        return self.total > self.limit
+
+    def getvalue(self) -> bytes:
+        """The stream, or its head and tail around a line that says how much was cut."""
+        if not self.truncated:
+            return bytes(self._head + self._tail)
+        self._trim()
+        cut = self.total - len(self._head) - len(self._tail)
+        return bytes(self._head) + b"\n[... %d bytes cut ...]\n" % cut + bytes(self._tail)

@@ -2,10 +2,16 @@
 
 from intercode.files import cache_root
 from intercode.sandbox.images.base import BuildScript, Command, Image, Progress
+from intercode.sandbox.images.cache import (
+    ImageInfo,
+    SourceInfo,
+    list_images,
+    prune,
+    prune_sources,
+    sweep,
+)
 from intercode.sandbox.images.host import hidden_places, hide, host_mounts
-from intercode.sandbox.images.prune import ImageInfo, list_images, prune, sweep
 from intercode.sandbox.images.resolve import resolve
-from intercode.sandbox.images.sources import SourceInfo, prune_sources
 
 __all__ = [
     "BuildScript",

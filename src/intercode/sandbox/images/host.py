@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.files import cache_root
-from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image, digest_of
+from intercode.files import cache_root, digest_of
+from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image
 
 VERSION = "2"
 SPEC = "host"

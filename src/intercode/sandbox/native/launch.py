@@ -75,9 +75,9 @@ _SHARED_PART = 2
 """Of its memory, one byte of so many may be System V shared memory."""
 _SPECIAL_BYTES = 16 << 20
 _FILE_BYTES = 4096
+"""More than what the kernel keeps of an empty file with a long name."""
 _FILES_OF_A_WALK = 1536
 """Three for each of `diff.MAX_DEPTH` folders, and those of programs."""
-"""More than what the kernel keeps of an empty file with a long name."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -225,12 +225,7 @@ def _file_system(
     files = min(limits["files"], limits["memory"] // _FILE_BYTES)
     options = f"size={limits['disk']},nr_inodes={files}"
     sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
-    layers = []
-    for name in spec["layers"]:
-        copy = _own_copy(name, idmap)
-        if name in spec["special"]:
-            layers.append(_special_modes(f"x/s{name}", copy, spec["special"][name], limits))
-        layers.append(copy)
+    layers = _layers(spec, idmap)
     image = layers[0]
     if len(layers) > 1:
         image = "x/i"
@@ -280,6 +275,18 @@ def _mount_empty(network: bool) -> None:
                 copy.write(servers)
     sc.mount("x/e", "e", None, sc.MS_BIND)
     sc.mount("", "e", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | _QUIET)
+
+
+def _layers(spec: dict[str, Any], idmap: int | None) -> list[str]:
+    """Mount the image's layers, highest first, with copies of files of special modes over them."""
+    layers = []
+    for name in spec["layers"]:
+        copy = _own_copy(name, idmap)
+        if name in spec["special"]:
+            special = spec["special"][name]
+            layers.append(_special_modes(f"x/s{name}", copy, special, spec["limits"]))
+        layers.append(copy)
+    return layers
 
 
 def _own_copy(name: str, idmap: int | None) -> str:
