@@ -12,9 +12,9 @@ from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.drift import DriftError, differences
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.provenance import own_versions
 from intercode.evaluate.tools import tool_versions
+from intercode.records import read_manifest
 from intercode.sandbox import get_provider
 
 from .fakes import Factory, dataset

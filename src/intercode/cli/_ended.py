@@ -11,7 +11,7 @@ from intercode.cli import _summary
 from intercode.cli._text import duration, print_json, safe
 from intercode.evaluate import RunResult
 from intercode.evaluate.judged import judge_of
-from intercode.evaluate.log import read_manifest
+from intercode.records import read_manifest
 
 TAGS = 8
 """Shown at a run's end; 'intercode report' shows all."""

@@ -20,11 +20,11 @@ from intercode.databases import engine_name, shared_engine
 from intercode.envs import create
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ImageError, UsageError
-from intercode.evaluate.log import MANIFEST, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.tools import tool_versions
 from intercode.own_code import digest, is_reference
 from intercode.project import read
+from intercode.records import MANIFEST, read_manifest
 from intercode.registry import DATASETS, ENVS, REWARDS
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import Judge

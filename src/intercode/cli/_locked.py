@@ -13,7 +13,7 @@ from intercode.cli import _agents
 from intercode.cli._text import print_json
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.log import MANIFEST, read_manifest
+from intercode.records import MANIFEST, read_manifest
 from intercode.sandbox.images.base import parse
 
 _OF_THE_CALL = {

@@ -12,11 +12,11 @@ from intercode.cli import _summary
 from intercode.cli._text import duration, number, percent, print_json, safe, table
 from intercode.evaluate import judged
 from intercode.evaluate.judged import as_data, judge_of, judging, with_judge
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.report import summarize
 from intercode.evaluate.report_runs import Paired, compare
 from intercode.evaluate.report_tables import groups
 from intercode.evaluate.rescore_result import Rescored, Result
+from intercode.records import read_manifest
 
 SHOWN = 20
 """Changes that are listed; --json has all."""

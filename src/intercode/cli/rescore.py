@@ -37,10 +37,10 @@ from intercode.cli._progress import Watcher
 from intercode.cli._text import print_json
 from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.log import MANIFEST, read_manifest
 from intercode.evaluate.new_reward import DEFAULT
 from intercode.evaluate.rescore import rescore
 from intercode.evaluate.runner import select
+from intercode.records import MANIFEST, read_manifest
 
 _WHERE = ("data", "databases", "engine", "repositories")
 """Options that say where something is now."""

@@ -25,9 +25,8 @@ from typing import Any
 from intercode.cli import _agents, _ended, _locked, _options, run
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.log import MANIFEST, RunLog, latest, read_manifest
 from intercode.evaluate.manifest import check_format
-from intercode.evaluate.outcome import Outcome
+from intercode.records import MANIFEST, Outcome, RecordWriter, latest, read_manifest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +62,9 @@ def execute(args: argparse.Namespace) -> int:
     done = [known[job] for job in jobs if job in known and not known[job].failed]
     if len(done) == len(jobs):
         return _ended.finish(args, folder, RunResult(done, len(jobs), 0, 0.0, folder=folder))
-    RunLog(folder).close()  # refuses before anything is started if another process writes to it
+    RecordWriter(
+        folder
+    ).close()  # refuses before anything is started if another process writes to it
     return _ended.finish(args, *run.carry_out(args, plan))
 
 

@@ -15,7 +15,7 @@ from intercode.cli._episode import LINES, render
 from intercode.cli._options import positive
 from intercode.cli._text import print_json
 from intercode.errors import TaskNotFoundError
-from intercode.evaluate.log import latest, read_manifest
+from intercode.records import latest, read_manifest
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -15,13 +15,13 @@ from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import drift, manifest
 from intercode.evaluate.interrupts import Interrupts
-from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, latest, read_episodes, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.permits import Permits, default_sandboxes
 from intercode.evaluate.pool import Pool
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Job, Orders
+from intercode.records import EPISODES, MANIFEST, RecordWriter, latest, read_episodes, read_manifest
 from intercode.sandbox.images import hide
 from intercode.task import CANNOT
 
@@ -184,7 +184,7 @@ def evaluate(
     kept: list[Episode] = []
     with ExitStack() as stack:
         hide(out)
-        log = None if out is None else stack.enter_context(RunLog(Path(out)))
+        log = None if out is None else stack.enter_context(RecordWriter(Path(out)))
         finished: dict[tuple[int, str], Outcome] = {}
         if log is not None:
             record, finished = _resumed(log.folder, wanted, locked)

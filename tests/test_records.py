@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from intercode.episode import Episode, Score, Turn, decode
 from intercode.errors import RecordError, RunLockedError
-from intercode.evaluate import Outcome
-from intercode.evaluate.log import EPISODES, RunLog, latest, read_episodes, read_manifest
+from intercode.records import EPISODES, Outcome, RecordWriter, latest, read_episodes, read_manifest
 from waiting import eventually
 
 
@@ -26,7 +25,7 @@ def episode(n: int, text: str = "") -> Episode:
 
 
 def write(folder: Path, *episodes: Episode) -> None:
-    with RunLog(folder) as log:
+    with RecordWriter(folder) as log:
         for one in episodes:
             log.append(one)
 
@@ -94,12 +93,12 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
 
 
 def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
-    with RunLog(tmp_path / "run"), pytest.raises(RunLockedError, match="another process"):
-        RunLog(tmp_path / "run")
-    RunLog(tmp_path / "run").close()
+    with RecordWriter(tmp_path / "run"), pytest.raises(RunLockedError, match="another process"):
+        RecordWriter(tmp_path / "run")
+    RecordWriter(tmp_path / "run").close()
     code = (
-        "import sys, time; from pathlib import Path; from intercode.evaluate.log import RunLog\n"
-        "log = RunLog(Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from intercode.records import RecordWriter\n"
+        "log = RecordWriter(Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE
@@ -108,10 +107,10 @@ def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(RunLockedError):
-            RunLog(tmp_path / "run")
+            RecordWriter(tmp_path / "run")
         holder.kill()
         holder.wait()
-    RunLog(tmp_path / "run").close()
+    RecordWriter(tmp_path / "run").close()
 
 
 def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +128,7 @@ def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         real(fd)
 
     monkeypatch.setattr(os, "fdatasync", counted)
-    with RunLog(tmp_path / "run") as log:
+    with RecordWriter(tmp_path / "run") as log:
         threads = [threading.Thread(target=log.append, args=(episode(n),)) for n in range(8)]
         threads[0].start()
         assert first.wait(60)
@@ -149,7 +148,7 @@ def test_a_full_disk_is_told_to_every_worker(
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with RunLog(tmp_path / "run") as log:
+    with RecordWriter(tmp_path / "run") as log:
         log.append(episode(0))
         monkeypatch.setattr(os, "fdatasync", full)
         for n in (1, 2):
@@ -162,4 +161,4 @@ def test_a_full_disk_is_told_to_every_worker(
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot write to"):
-        RunLog(tmp_path / "file" / "run")
+        RecordWriter(tmp_path / "file" / "run")
