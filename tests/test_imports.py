@@ -12,7 +12,6 @@ from pathlib import Path
 import intercode
 
 KNOWN = [
-    {"sandbox.images.base", "sandbox.images.cache"},
     {"", "envs", "envs.base", "envs.compose", "project", "rewards.own"},
     {"models", "models.registry"},
     {"evaluate", "evaluate.runner"},
@@ -26,11 +25,6 @@ KNOWN = [
     {"interpreters.python_grader", "interpreters.python_remote"},
     {"databases.servers.mysql", "databases.servers.mysql_session"},
     {"databases.servers.postgresql", "databases.servers.postgresql_session"},
-    {
-        "sandbox.images.dockerfile",
-        "sandbox.images.dockerfile.build",
-        "sandbox.images.dockerfile.evaluate",
-    },
 ]
 """Circles that are still there. Remove the line of a circle that you remove; add none."""
 

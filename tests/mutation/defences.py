@@ -95,7 +95,8 @@ DEFENCES = [
     ),
     _filter(
         "socket_families", "lateral",
-        "_test(_NETLINK, then=netlink, otherwise=none)", "_test(_NETLINK, then=netlink, otherwise=yes)",
+        "_test(_NETLINK, then=netlink, otherwise=none)",
+        "_test(_NETLINK, then=netlink, otherwise=yes)",
     ),
     _filter(
         "socket_pairs", "lateral",
