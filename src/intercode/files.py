@@ -1,4 +1,4 @@
-"""What InterCode does with files and folders: whole or not at all, locked, removed, identified.
+"""Operations on files and folders: write whole or not at all, lock, remove, identify.
 
 Standard library only: much that must start fast loads it.
 """

@@ -307,7 +307,7 @@ DEFENCES = [
     ),
     _one(
         "file_size", "host DoS", LAUNCH,
-        '    both(resource.RLIMIT_FSIZE, limits["disk"])\n', "",
+        '    limit(resource.RLIMIT_FSIZE, limits["disk"])\n', "",
     ),
     _one(
         "read_only_dev", "cheating", LAUNCH,
@@ -334,7 +334,7 @@ DEFENCES = [
     ),
     _one(
         "no_core_by_a_pipe", "host leak, escape", LAUNCH,
-        "    both(resource.RLIMIT_CORE, 1)\n", "    both(resource.RLIMIT_CORE, 0)\n",
+        "    limit(resource.RLIMIT_CORE, 1)\n", "    limit(resource.RLIMIT_CORE, 0)\n",
     ),
     _one(
         "empty_cores", "host leak", LAUNCH,
@@ -510,7 +510,7 @@ DEFENCES = [
     _one("abstract_sockets", "lateral", LAUNCH, "    sc.scope()\n", ""),
     _one(
         "memory_of_a_process", "host DoS", LAUNCH,
-        '    both(resource.RLIMIT_DATA, limits["memory"])\n', "",
+        '    limit(resource.RLIMIT_DATA, limits["memory"])\n', "",
     ),
     _one(
         "memory_of_a_sandbox", "host DoS, peer DoS", SPAWNER,
@@ -579,7 +579,7 @@ DEFENCES = [
     ),
     _one(
         "sockets_are_saved", "cheating", NATIVE + "archive.py",
-        "os.mknod(target, stat.S_IFSOCK)", "os.mkfifo(target)",
+        "else stat.S_IFSOCK, dir_fd=fd)", "else stat.S_IFIFO, dir_fd=fd)",
     ),
     _one(
         "magic_links", "escape", NATIVE + "syscalls.py",

@@ -27,7 +27,7 @@ FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one sandbox may use. Defaults suit short interactive tasks."""
+    """Limits of one sandbox. The defaults suit short interactive tasks."""
 
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
@@ -55,7 +55,7 @@ class Limits:
         """A time limit: `timeout`, or the one of these limits where that is None.
 
         Raises:
-            UsageError: It is no number of seconds that can be waited for.
+            UsageError: The number of seconds cannot be waited for.
         """
         seconds = self.timeout if timeout is None else timeout
         if not seconds <= LONGEST_SECONDS:
@@ -66,7 +66,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a command did. Output is bytes: a sandbox never guesses an encoding."""
+    """The result of a command. Output is bytes: a sandbox never guesses an encoding."""
 
     exit_code: int
     """As a shell counts: 128 + N for death by signal N."""
@@ -91,7 +91,7 @@ class Change:
     """Absolute, decoded with ``surrogateescape`` so that every file name survives."""
     kind: ChangeKind
     type: FileType
-    """Its type now; for a deleted path, the type that it had."""
+    """The type that the path has now; for a deleted path, the type that it had."""
     mode: int = 0
     """Permission bits (0 for a deleted path)."""
     uid: int = 0
@@ -127,7 +127,7 @@ class Process(Protocol):
         """Readable as soon as the process has ended."""
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return the exit code, or None while the process runs."""
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -147,7 +147,7 @@ class Worker(Process, Protocol):
         """Our end of its stream socket. What comes from it is as hostile as what runs in it."""
 
     def errors(self) -> str:
-        """What it wrote to its error output, for a diagnosis."""
+        """Return what the worker wrote to its error output, for a diagnosis."""
 
 
 @runtime_checkable
@@ -207,7 +207,7 @@ class Sandbox(Protocol):
             argv: As in `exec`.
             channels: Descriptor inside → who may do what with it there: ``"r"`` a pipe that the
                 program reads, ``"w"`` a pipe that it writes, ``"text"`` a memory file that we
-                rewrite and it opens anew each time as ``/proc/self/fd/N``. 0 defaults to
+                rewrite and it opens again each time as ``/proc/self/fd/N``. 0 defaults to
                 ``/dev/null``; 1 is always ``"w"``.
             merge_stderr: Descriptor 2 is the same stream as 1, in order; else ask for 2 as "w".
             cwd: As in `exec`.
@@ -274,7 +274,7 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class CountsMemory(Protocol):
-    """What a sandbox may have besides."""
+    """An ability that a sandbox may have in addition."""
 
     def memory_peak(self) -> int | None:
         """The most bytes of memory that all of it, files included, has used so far.
@@ -300,7 +300,7 @@ class Provider(Protocol):
         """
 
     def digest(self, image: str | Snapshot) -> str:
-        """What identifies the image's content, for caches and for a run's record."""
+        """Return a digest of the image's content, for caches and for a run's record."""
 
     def close(self) -> None:
         """Close all of its sandboxes. Idempotent."""
@@ -308,7 +308,7 @@ class Provider(Protocol):
 
 _FEWEST_FILES = 512
 CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
-"""Those that can be kept."""
+"""The capabilities that can be kept."""
 
 
 def check_limits(limits: Limits) -> None:
@@ -339,7 +339,7 @@ class Evidence:
     running: bool = False
     """Whether its process 1 still runs."""
     exit_code: int | None = None
-    """That of its process 1, minus N for death by signal N; None: nobody knows."""
+    """The exit code of its process 1, minus N for death by signal N; None: it is not known."""
     starved: bool = False
     """Whether the kernel has killed one of its processes for want of memory."""
 

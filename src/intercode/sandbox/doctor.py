@@ -35,7 +35,7 @@ class Check:
     """None: it works, with a restriction that one should know."""
     detail: str
     fix: str = ""
-    """The one command that mends it."""
+    """The one command that fixes it."""
 
 
 def check_native() -> list[Check]:

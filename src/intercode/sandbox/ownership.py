@@ -57,7 +57,7 @@ def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...])
 
 
 def close_at_exit(provider: Provider) -> None:
-    """Have a provider closed when the process ends, if it is still there then."""
+    """Register a provider to be closed when the process ends, if it is still there then."""
     atexit.register(_close, weakref.ref(provider))
 
 
@@ -85,7 +85,7 @@ def is_gone(lease: str) -> bool:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; None if there is no such process."""
+    """Return the start time of a process, in the kernel's ticks; None: there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 INSIDE = "/dev/.intercode"
-"""Where our things are in a container: in memory, so that its own files are as the image's."""
+"""The folder of our things in a container: in memory, so that its files are as the image's."""
 _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.25
 _HEARD_SECONDS = 2.0
@@ -44,7 +44,7 @@ _ENDED_SECONDS = 10
 _EVENTS_SECONDS = 24 * 3600
 _SIGNALLED = 128
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
-"""Those of process 1. It hands on none but what `Limits.capabilities` names."""
+"""The capabilities of process 1. It hands on none but those that `Limits.capabilities` names."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
@@ -53,7 +53,7 @@ _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 @dataclass(frozen=True)
 class Key:
-    """What containers must have in common to stand in for each other."""
+    """The traits that containers must share to stand in for each other."""
 
     image: EngineImage
     network: bool
@@ -80,7 +80,7 @@ class Container:
     id: str
     control: socket.socket
     process: ProcessOne | None
-    """Its process 1; None where the engine's processes do not show to this one."""
+    """Process 1 of the container; None where the engine's processes do not show to this one."""
     engine: Engine
     facts: Mapping[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -335,7 +335,7 @@ def _explained(error: SandboxError, engine: Engine) -> SandboxError:
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
             f"the engine at {engine.url} does not see this machine's files, which it must: it is "
-            f"on another machine, or in a container. To mend it: `{DOCKER}` ({text})",
+            f"on another machine, or in a container. To fix it: `{DOCKER}` ({text})",
             DOCKER,
         )
     return error

@@ -52,7 +52,7 @@ RUNS = "run-"
 
 
 class Home:
-    """What containers need of this machine. It goes with the process that made it.
+    """The folder of what containers need of this machine. It goes with the process that made it.
 
     Args:
         preload: The modules that workers run.
@@ -125,7 +125,7 @@ def has_quota(info: dict[str, Any]) -> bool:
 
 
 def remapped(info: dict[str, Any]) -> int | None:
-    """Which id of this machine's is a container's 0; None: 0 itself, or an ordinary user's.
+    """Return this machine's id of a container's user 0; None: 0 itself, or an ordinary user's.
 
     An engine with ``--userns-remap`` tells by the name of its folder.
     """

@@ -57,7 +57,7 @@ class EngineImage:
 
 
 class Images:
-    """What the engine has been asked for so far."""
+    """The images that the engine has been asked for so far."""
 
     def __init__(
         self, engine: Engine, build_script: BuildScript, progress: Callable[[], Progress | None]

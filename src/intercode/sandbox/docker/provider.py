@@ -98,12 +98,12 @@ class DockerProvider:
         return sandbox
 
     def digest(self, image: str | Snapshot | Image) -> str:
-        """What identifies the image's content."""
+        """Return a digest of the image's content."""
         self._prepared()
         return self._find(image)[0].image.digest
 
     def facts(self) -> dict[str, Any]:
-        """What holds on this machine, for a run's record."""
+        """Return the facts of this machine and its engine, for a run's record."""
         info = self._engine.info()
         return {
             "engine": info.get("ServerVersion", ""),
@@ -224,7 +224,7 @@ class Pool:
         self.closed = False
 
     def take(self, key: Key) -> Container:
-        """A container that nobody else has.
+        """Return a container that has no other user.
 
         Raises:
             ImageError, SandboxError: As `start`.
@@ -297,7 +297,7 @@ class Pool:
             with self._few:
                 container = None if self.closed else self._start(key)
         except InterCodeError as error:
-            # Whoever asks for one will meet it, and be told.
+            # The next caller that asks for one meets the error, and is told.
             log.info("a container did not start ahead: %s", error)
         finally:
             self._arrived(key, container)
@@ -349,7 +349,7 @@ def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
 
 
 def sweep_all(dry_run: bool = False) -> list[str]:
-    """The same, where there may be no engine."""
+    """Sweep as `sweep` does, where there may be no engine."""
     engine = Engine()
     try:
         return sweep(engine, dry_run)
@@ -360,7 +360,7 @@ def sweep_all(dry_run: bool = False) -> list[str]:
 
 
 def sweep_folders(dry_run: bool = False) -> list[str]:
-    """The same of what is kept on this machine for containers. Needs no engine."""
+    """Remove what killed processes kept for containers; the paths found. Needs no engine."""
     found = []
     for folder in (cache_root() / PARENT).glob(f"{RUNS}*"):
         if is_gone(folder.name.removeprefix(RUNS)):

@@ -29,7 +29,7 @@ _FILES_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Origin:
-    """What a sandbox began as."""
+    """The image or snapshot that a sandbox began as."""
 
     image: EngineImage
     saved: Saved | None

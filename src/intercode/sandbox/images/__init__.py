@@ -1,4 +1,4 @@
-"""Images: what a sandbox's file system is made from, by name, built once and kept."""
+"""Images: the files that sandboxes start from, by name, built once and kept."""
 
 from intercode.files import cache_root
 from intercode.sandbox.images.base import BuildScript, Command, Image, Progress

@@ -36,7 +36,7 @@ DAMAGE = (
     OverflowError,  # a time beyond all clocks
     RecursionError,  # headers of headers of headers
 )
-"""What a damaged archive may raise."""
+"""The errors that a damaged archive may raise."""
 
 
 def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
@@ -92,7 +92,7 @@ _MAX_ID = 65535
 
 
 class Archive(Protocol):
-    """Where the members' content is."""
+    """A source of the members' content."""
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
         """The content of a regular file."""
@@ -272,7 +272,7 @@ def pack(folder: Path, at: str, without: Collection[str] = ()) -> Path:
     """The folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
 
     It is named by its bytes, and these depend only on the files' names, content and whether they
-    can be executed: two copies of a folder give the same, whoever made them and when.
+    can be executed: two copies of a folder give the same, independent of their maker and time.
 
     Args:
         folder: What is packed.

@@ -1,4 +1,4 @@
-"""What an image is, and the grammar of its name: ``BASE`` or ``BASE+PATH+PATH…``."""
+"""The parts of an image, and the grammar of its name: ``BASE`` or ``BASE+PATH+PATH…``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from intercode.errors import ImageError
 
 HOSTNAME = "intercode"
-"""What sandboxes call themselves; it is in every image's ``/etc/hosts``."""
+"""The host name of sandboxes; it is in every image's ``/etc/hosts``."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -39,14 +39,14 @@ class Image:
     layers: tuple[Path, ...]
     """Folders, lowest first, each in the form of an overlayfs layer."""
     host: bool = False
-    """This machine's `host_mounts()` (``/usr`` and what is not merged into it) are bound
+    """Whether this machine's `host_mounts()` (``/usr`` and what is not merged into it) are bound
     read-only over the layers."""
     env: Mapping[str, str] = field(default_factory=clean_environment, hash=False)
     """The whole environment of a command."""
     cwd: str = "/root"
     """The directory in which a command starts."""
     user: str = ""
-    """Who a command runs as, by number: ``uid:gid``, and ``,group`` for each other group; empty:
+    """The user of a command, by number: ``uid:gid``, and ``,group`` for each other group; empty:
     root."""
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The configuration of an image that has one, as OCI writes it: ``Env``, ``Cmd``, ``Labels``, …
@@ -66,14 +66,14 @@ class Command:
 
 
 SCRIPT = "/dev/shm/setup"
-"""Where a sandbox has the script that it is to run."""
+"""The path in a sandbox of the script that it is to run."""
 
 BuildScript = Callable[[Image, "bytes | Command", Path], None]
 """Runs a set-up script, or a command, in a sandbox of an image and leaves what it changed in a
 layer folder."""
 
 Progress = Callable[[str], None]
-"""Is told, line by line, how a build goes."""
+"""A function that is told, line by line, how a build goes."""
 
 
 Fill = Callable[[Path, int], Mapping[str, object]]
@@ -82,7 +82,7 @@ what a record tells of the build."""
 
 
 class Cache(Protocol):
-    """Where the makers of images keep them: see `cache.ImageCache`."""
+    """The store in which the makers of images keep them: see `cache.ImageCache`."""
 
     root: Path
 
@@ -150,7 +150,7 @@ class Addition:
     text: str
     """As it is written in the canonical spec: absolute, or ``builtin:NAME``."""
     path: Path
-    """Where its content is."""
+    """The place of its content."""
 
     @property
     def is_script(self) -> bool:
@@ -165,7 +165,7 @@ class Spec:
     scheme: str
     """``host``, ``debian``, … or ``folder``; who makes the base."""
     argument: str = ""
-    """What follows the scheme's colon, or the folder's absolute path."""
+    """The text after the scheme's colon, or the folder's absolute path."""
     additions: tuple[Addition, ...] = ()
 
     def __str__(self) -> str:

@@ -1,10 +1,10 @@
-"""The store of built images: one folder each, complete or absent, built once by whoever is first.
+"""The store of built images: one folder each, complete or absent, built once by the first user.
 
 ::
 
     ROOT/images/DIGEST/image.json     what it is; its modification time is that of the last use
     ROOT/images/DIGEST/layer/         its own folder; those below it belong to other images
-    ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if nobody holds DIGEST's lock
+    ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if DIGEST's lock is free
     ROOT/locks/DIGEST                 held by who builds or removes it, and by its children
     ROOT/locks/use                    shared: taking an image into use; alone: removing images
     ROOT/users/PID-X                  held by a process; names the images and tarballs it uses
@@ -70,7 +70,7 @@ class ImageCache:
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
-        """What an image that is remembered was made from, by its parsed name."""
+        """The paths that a remembered image was made from, by its parsed name."""
         self._mutex = threading.Lock()
         self._used: set[str] = set()
         self._users_file: int | None = None
@@ -224,7 +224,7 @@ class ImageCache:
             self._used.add(name)
 
     def in_use(self) -> set[str]:
-        """What living processes have marked as used. Forgets processes that have ended.
+        """Return the names that living processes have marked as used. Forget ended processes.
 
         To be called with ``locks/use`` held alone: who takes an image into use first makes its
         file and then locks it.
@@ -257,7 +257,7 @@ class ImageInfo:
 
     name: str
     spec: str
-    """What it was built from."""
+    """The name that the image was built from."""
     digest: str
     size: int
     """Bytes on disk of its own layer."""
@@ -391,7 +391,7 @@ class SourceInfo:
 
 
 def take_tarball(place: Path) -> bool:
-    """Use a tarball if it is there, so that nobody removes it while this process lives.
+    """Use a tarball if it is there, so that it is not removed while this process lives.
 
     Returns:
         Whether it is there.
@@ -405,7 +405,7 @@ def keep_tarball(made: Path, place: Path) -> None:
     """Put a new tarball in its place, unless another is there by now, and use it."""
     cache = ImageCache.default()
     with locked(cache.locks / "use", shared=True):
-        if not _take_tarball(cache, place):  # a new file would have images looked at anew
+        if not _take_tarball(cache, place):  # a new file would have images checked again
             made.replace(place)
             _take_tarball(cache, place)
 

@@ -44,7 +44,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is installed, and how it is finished."""
+    """The packages of a system, and how its installation is finished."""
 
     suite: str
     packages: tuple[str, ...] = ()

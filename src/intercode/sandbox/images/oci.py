@@ -46,7 +46,7 @@ class Manifest:
     digest: str
     """Of the configuration; it names the layers' digests."""
     layers: tuple[tuple[str, str], ...]
-    """Where they are in the store, and the digests of what they hold, lowest first."""
+    """The layers' places in the store and the digests of their content, lowest first."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -471,10 +471,10 @@ class Store:
         return file
 
     def json(self, name: str, digest: str = "") -> Any:
-        """What a file says.
+        """Return the content of a JSON file.
 
         Raises:
-            ImageError: It is not there, is no JSON, or is not what its digest says.
+            ImageError: It is not there, cannot be parsed, or does not have this digest.
         """
         with self.open(name) as file:
             data = file.read(_MOST + 1)
@@ -487,7 +487,7 @@ class Store:
 
     @staticmethod
     def blob(digest: str) -> str:
-        """Where a layout has what is known by a digest.
+        """Return the place in a layout of the content with a digest.
 
         Raises:
             ImageError: It is none.

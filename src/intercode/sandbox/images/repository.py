@@ -55,7 +55,7 @@ def is_url(source: str) -> bool:
 
 
 def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
-    """What identifies the prepared repository, wherever it came from, and its tarball in the cache.
+    """Return the prepared repository's digest, the same for any source, and its tarball's path.
 
     Args:
         source: A folder (work tree or bare), a ``.bundle``, a ``.fi`` (``git fast-export``'s text),

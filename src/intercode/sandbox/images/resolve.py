@@ -34,7 +34,7 @@ from intercode.sandbox.images.debian import RECIPES, make_system
 log = logging.getLogger(__name__)
 
 MakeBase = Callable[[str, Context], Image]
-"""Given what follows the scheme's colon."""
+"""A function that makes an image of the text after the scheme's colon."""
 SCHEMES: dict[str, str] = {
     "host": "host:make",
     "folder": "resolve:make_folder",
@@ -64,7 +64,7 @@ def resolve(
         spec: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
         build_script: What runs set-up scripts: the provider of sandboxes.
         progress: Is told how a build goes; default: the log.
-        refresh: Ask registries anew what their names stand for.
+        refresh: Ask registries again what their names stand for.
 
     Raises:
         ImageError: The name is not understood, an input is missing, or the build failed.

@@ -15,7 +15,7 @@ _MAX_LINKS = 40
 
 
 class Tree:
-    """What a path leads to.
+    """The merged tree: finds what paths lead to.
 
     Args:
         layers: Lowest first; a build's context is one.
@@ -36,7 +36,7 @@ class Tree:
         self._sparse = sparse
         self.name = name
         self.seen: set[Path] = set()
-        """What was looked at."""
+        """The paths that were looked at."""
 
     def resolve(self, path: str, to_be: bool = False) -> Parts | None:
         """The names on the way to what is at a path, links followed; None if there is nothing.
@@ -70,7 +70,7 @@ class Tree:
         return here
 
     def look(self, parts: Parts) -> Found | None:
-        """What is at these names, of which none but the last is a link."""
+        """Return the entry at these names, of which none but the last is a link."""
         entries = merged(self.layers, parts)
         if not entries or (parts and self._gone(parts, entries[0])):
             return None
@@ -78,7 +78,7 @@ class Tree:
         return entries[0]
 
     def names(self, parts: Parts) -> list[str]:
-        """What is in a directory."""
+        """List the names in a directory."""
         return [place[-1] for place, _ in self.walk(parts, deep=False)]
 
     def is_dir(self, path: str) -> bool:
@@ -143,7 +143,7 @@ class Found:
 
 
 def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
-    """What the merged tree has at a path.
+    """Return the entry that the merged tree has at a path.
 
     Args:
         layers: Lowest first.
@@ -200,14 +200,14 @@ _HIGHEST = 65535
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who a program runs as."""
+    """A user that a program runs as."""
 
     uid: int
     gid: int
     home: str
     name: str
     groups: tuple[int, ...] = ()
-    """Its other groups."""
+    """The user's other groups."""
 
     def __str__(self) -> str:
         """Its numbers; nothing for root."""
@@ -217,7 +217,7 @@ class Account:
 
 
 def account_of(layers: Sequence[Path], text: str) -> Account:
-    """Who ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
+    """Return the account that ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
 
     Raises:
         ImageError: The image has no such user or group.
@@ -237,7 +237,7 @@ def account_of(layers: Sequence[Path], text: str) -> Account:
 
 
 def owner_of(layers: Sequence[Path], text: str) -> tuple[int, int]:
-    """Whom ``--chown`` means: user and group id; a number alone is that of both.
+    """Return the user and group id that ``--chown`` means; a number alone is that of both.
 
     Raises:
         ImageError: The image has no such user or group.

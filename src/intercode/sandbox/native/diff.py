@@ -1,4 +1,4 @@
-"""What an episode changed: the overlay's upper layer against the image, exact and O(changes).
+"""Changes of an episode: the overlay's upper layer against the image, exact and O(changes).
 
 Runs in the sandbox's process 1, inside its user namespace, where mode-000 directories can be
 entered. It trusts nothing that it finds: it walks by directory descriptors, follows no symlink,
@@ -163,13 +163,12 @@ class Walker:
         merged: int | None,
         path: str,
     ) -> None:
+        if is_whiteout(st):
+            self._deleted(name, lower, path)
+            return
         old = lstat(name, lower)
         if old is not None and is_whiteout(old):
             old = None
-        if is_whiteout(st):
-            if old is not None:
-                self._deleted(name, lower, path)
-            return
         digest = self._digest(name, upper, st)
         if old is None:
             self._emit(path, "added", st, digest)

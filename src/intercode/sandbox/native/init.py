@@ -40,7 +40,7 @@ def _failure(error: Exception) -> dict[str, Any]:
         error = OSError(errno.EOVERFLOW, "it is more than the sandbox has memory for")
     reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
     if isinstance(error, OSError):
-        # A descriptor, where it is not a path, is no business of the caller's.
+        # A descriptor, in place of a path, means nothing to the caller.
         path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
         said = error.strerror or str(error)
         reply |= {"errno": error.errno or errno.EIO, "error": said, "path": path}
@@ -206,7 +206,7 @@ class Init:
 
         try:
             if user != self.inside.user:
-                # The folder is the image's user's to enter, whoever the program runs as.
+                # The image's user enters the folder, whichever user the program runs as.
                 inside.as_user(self.inside, self.inside.user, enter)
             return inside.as_user(self.inside, user, start)
         except BlockingIOError as error:  # the programs leave room for no thread
@@ -228,7 +228,7 @@ class Init:
         return {"pid": pid}
 
     def user(self, user: str | None) -> User:
-        """Whom a program runs as: a name of the sandbox's own, or ``uid[:gid]``.
+        """Return the user that a program runs as: of the sandbox's own names, or ``uid[:gid]``.
 
         None is the image's own user.
         """
@@ -252,7 +252,7 @@ class Init:
         return {"killed": killed}
 
     def do_processes(self, fds: list[int]) -> dict[str, Any]:
-        """What runs."""
+        """List the processes that run."""
         return {"pids": sorted(inside.alive())}
 
     def do_kill_started(self, pid: int, fds: list[int]) -> None:
@@ -372,7 +372,7 @@ def check_preloaded(module: str) -> None:
 
 
 def become_worker(module: str, channel: int, errors: int, null: int, own: Inside) -> NoReturn:
-    """In the child: run the module's ``main(socket)``, and end whatever happens.
+    """Run, in the child, the module's ``main(socket)``, and end whatever happens.
 
     Args:
         module: A preloaded module.

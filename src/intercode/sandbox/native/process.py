@@ -53,7 +53,7 @@ class NativeProcess:
         return self._exit_fd
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs. What is lost with its sandbox was killed."""
+        """Return the exit code, or None while it runs. A program of a lost sandbox was killed."""
         if self._code is None:
             try:
                 data = os.read(self._exit_fd, 4)
@@ -103,7 +103,7 @@ class NativeWorker(NativeProcess):
         self.socket = ours
 
     def errors(self) -> str:
-        """What it wrote to its error output, for a diagnosis; what was read is gone."""
+        """Read what the worker wrote to its error output, for a diagnosis; then it is gone."""
         try:
             return os.read(self.fds[2], _CHUNK).decode(errors="replace")
         except BlockingIOError:
@@ -261,7 +261,7 @@ def channel(kind: Channel) -> tuple[int, int]:
         os.fchmod(memfd, 0o444)
         return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
     read, write = os.pipe2(os.O_CLOEXEC)
-    # Ours by owner, which is nobody inside; a program opens /dev/stdout anew by its name.
+    # It belongs to us, not to a user inside; a program may open /dev/stdout by its name.
     os.fchmod(read, 0o444 if kind == "r" else 0o666)
     return (write, read) if kind == "r" else (read, write)
 

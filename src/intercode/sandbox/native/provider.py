@@ -97,11 +97,11 @@ class NativeProvider:
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
     def digest(self, image: str | Snapshot | Image) -> str:
-        """What identifies the image's content."""
+        """Return a digest of the image's content."""
         return self.image(image).digest
 
     def facts(self) -> dict[str, Any]:
-        """What holds on this machine, for a run's record."""
+        """Return the facts of this machine, for a run's record."""
         return dict(self._running().facts)
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
@@ -266,7 +266,7 @@ class SpawnerProcess:
                 return Evidence(keeper=False)
 
     def forget(self, layer: Path) -> None:
-        """Have it unmount a layer that is about to be deleted."""
+        """Ask the spawner to unmount a layer that is about to be deleted."""
         with suppress(OSError):  # it has ended, and its mounts with it
             wire.send(self.socket, {"forget": str(layer)})
 
@@ -320,7 +320,7 @@ def _raise_open_files() -> None:
 
 
 def unavailable(reply: dict[str, Any]) -> SandboxError:
-    """The error that says which rule of the machine is in the way, and what mends it."""
+    """The error that says which rule of the machine is in the way, and what fixes it."""
     failed, number = str(reply["failed"]), int(reply.get("errno", 0))
     call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
     permission = number in (errno.EPERM, errno.EACCES)
@@ -345,7 +345,7 @@ def unavailable(reply: dict[str, Any]) -> SandboxError:
     else:
         return SandboxError(f"a sandbox did not start: {failed}")
     return SandboxUnavailableError(
-        f"sandboxes are not permitted here: {why} ({failed}). To mend it: `{fix}`. "
+        f"sandboxes are not permitted here: {why} ({failed}). To fix it: `{fix}`. "
         "`intercode doctor` tells more.",
         fix,
     )

@@ -79,7 +79,7 @@ class NativeSandbox:
         self._forget = forget
         self._lock = threading.Lock()
         self._end: SandboxError | None = None
-        """Why nothing can be asked of it any more."""
+        """The error of all further requests; None while it serves them."""
         control.settimeout(_ANSWER_SECONDS)
         disown_in_forks(self)
 

@@ -1,4 +1,4 @@
-"""The system calls that nobody in a sandbox needs, as a seccomp filter built in pure Python.
+"""The system calls that no program in a sandbox needs, as a seccomp filter built in pure Python.
 
 A denylist: namespaces, an unprivileged user id and dropped capabilities carry the isolation; the
 filter takes away what reaches deep into the kernel for no use to a task. Calls that a program
@@ -92,7 +92,7 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _PROTOCOLS = (0, 1, 6, 17, 58)
 # ROUTE and SOCK_DIAG, by which `ip` and `ss` ask. Another tells what happens on the machine.
 _NETLINKS = (0, 4)
-# STREAM, DGRAM and RAW, in the bits that are no flags; another is another module's.
+# STREAM, DGRAM and RAW, in the bits that are not flags; another is another module's.
 _TYPES, _TYPE_BITS = (1, 2, 3), 0xF
 _SOL_SOCKET = 1
 # ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets: compiled code counts for the machine.
@@ -171,7 +171,7 @@ def _process_rules() -> dict[str, list[bytes]]:
         # As by a kernel without filters: programs that have one for themselves do without.
         "seccomp": [*unknown],
         "prctl": _if(_ARG0, _PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, then=unknown, otherwise=yes),
-        # Two that trace each other can wait for each other's end for good, whoever kills them: so a
+        # Two that trace each other can wait for each other's end for good, even if killed: so a
         # process is traced by its parent, or by the parent's tracer.
         "ptrace": _if(_ARG0, *_PTRACE_OTHERS, then=no, otherwise=yes),
     }
@@ -189,7 +189,7 @@ def _socket_rules() -> dict[str, list[bytes]]:
         ),
     ]
     netlink = _if(_ARG2, *_NETLINKS, then=yes, otherwise=protocol)
-    # Whoever closes a socket that lingers waits: a receiver, or a worker of the kernel's.
+    # The one that closes a socket that lingers waits: a receiver, or a worker of the kernel's.
     filters = _test(*_SOCKET_FILTERS, then=no, otherwise=yes)
     of_socket = _if(_ARG2, _SO_LINGER, then=[_NOTHING], otherwise=filters)
     of_ipv6 = _if(_ARG2, _FLOW_LABELS, then=no, otherwise=yes)

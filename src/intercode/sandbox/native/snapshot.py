@@ -58,7 +58,7 @@ class Layer:
         self.special = fill(self.path, write, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:
-        """Remove it."""
+        """Remove the layer's folder."""
         self._discard()
 
 
@@ -76,7 +76,7 @@ class NativeSnapshot:
 
     @property
     def image(self) -> Image:
-        """What a sandbox starts from.
+        """Image that a sandbox starts from.
 
         Raises:
             SandboxError: It was deleted.
@@ -191,7 +191,7 @@ def _remove(folder: Path) -> None:
 
 _SECONDS = 600.0
 _LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
-"""What a package's installation needs of root."""
+"""Limits within which packages can be installed."""
 
 
 class Archived(Sandbox, Protocol):

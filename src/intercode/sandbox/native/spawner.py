@@ -37,8 +37,9 @@ class Spawner:
 
     One child is forked ahead, so that the next start need not wait for the fork and for the
     kernel to make namespaces and to move it into a cgroup; it has nothing of any sandbox's yet.
-    Whoever starts one sandbox after the other mostly wants the same: what was asked for twice in a
-    row is, when it is quiet, made ready for a third time, and thrown away if something else comes.
+    A caller that starts one sandbox after the other mostly wants the same: what was asked for twice
+    in a row is, when it is quiet, made ready for a third time, and thrown away if something else
+    comes.
     """
 
     def __init__(self, caller: socket.socket, owner: int, name: str) -> None:
@@ -56,7 +57,7 @@ class Spawner:
         self.live: dict[int, str] = {}
         """The cgroup's name of each child."""
         self.identities: dict[int, Identity] = {}
-        """Those of the children that have been told what to be."""
+        """The identities of the children that have been told what to be."""
         self.leaving: list[str] = []
         self.oom_kills: dict[str, int] = {}
         """The value of `Cgroups.oom_kills` when a child was forked, by its cgroup's name."""
@@ -128,7 +129,7 @@ class Spawner:
         return {"running": True} if name in self.live.values() else self.ends.get(name, {})
 
     def facts(self) -> dict[str, Any]:
-        """What the run's record and `doctor` want to know."""
+        """Return the facts that a run's record and `doctor` tell."""
         return {
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
@@ -326,7 +327,7 @@ class Child:
         self.layers_mounted = layers_mounted
         """How many layers it sees: its copy of the mounts is as old as itself."""
         self.spec: dict[str, Any] | None = None
-        """What it is made ready for ahead of a request."""
+        """The request that it is made ready for ahead of."""
         self.link, theirs = wire.pair()
         self.pid = launch.clone(network)
         if self.pid == 0:
@@ -422,7 +423,7 @@ def _stand_in() -> None:
 
 
 class Layers:
-    """What is mounted on the stage so far."""
+    """The layers that are mounted on the stage so far."""
 
     def __init__(self, root: bool) -> None:
         self.root = root
@@ -471,7 +472,7 @@ class Layers:
         return name
 
     def host(self) -> list[tuple[str, str]]:
-        """This machine's programs: where a sandbox has them, and their names on the stage.
+        """List folders of this machine's programs: their places in a sandbox, and on the stage.
 
         What is mounted below them comes after what it lies in.
         """

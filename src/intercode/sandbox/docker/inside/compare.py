@@ -1,6 +1,6 @@
-"""What an episode changed, found without the engine: two containers of one image, side by side.
+"""Find what an episode changed, without the engine: two containers of one image, side by side.
 
-The other container is pristine, and its root is a descriptor here. A file that nobody has written
+The other container is pristine, and its root is a descriptor here. A file that was not written
 to is, in both, the same file of the same layer, with the same change time, which no program can
 set. In an overlay a write to any file copies all folders above it up, and gives them new change
 times: a folder with the old one has nothing new below it, and is not entered. So the cost is that
@@ -19,13 +19,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from intercode.sandbox.native import diff
-from intercode.sandbox.native.archive import Entry, Reader, Writer
+from intercode.sandbox.native.archive import Entry, Reader, Writer, make
 
 Stamp = tuple[int, ...]
 
 
 def stamp(st: os.stat_result) -> Stamp:
-    """What is the same for as long as nobody touches a file."""
+    """Return the facts of a file that stay the same for as long as it is not touched."""
     return (st.st_ctime_ns, st.st_mtime_ns, st.st_size, st.st_mode, st.st_uid, st.st_gid)
 
 
@@ -47,7 +47,7 @@ class Tree:
 
 
 def _own_of_containers() -> tuple[dict[str, Stamp], dict[str, Stamp]]:
-    """Folders, and files, that an engine may have made anew for each container, as it made them.
+    """Folders, and files, that an engine may have made for each container, as it made them.
 
     Folders may have something new below them all the same.
     """
@@ -68,7 +68,7 @@ class Comparison(diff.Walker):
         super().__init__(timeout)
         self.tree = tree
         self.touched: list[str] = []
-        """What is there and was written to, changed or not; folders before what is in them."""
+        """Existing paths that were written to, changed or not; folders before their content."""
 
     def walk(self, upper: int, lower: int | None, merged: int | None, prefix: str = "") -> None:
         """Compare a folder of the container with the image's, and what is below it."""
@@ -158,14 +158,14 @@ class MountedFiles:
                 self._look(path)
                 self.paths.append(path)
         self.before = self.look()
-        """What changes are told from: the image, or the snapshot over it."""
+        """The state that changes are told from: the image's, or that of the snapshot over it."""
 
     def look(self) -> dict[str, tuple[int, int, int, int, str]]:
         """As they are now."""
         return {path: self._look(path) for path in self.paths}
 
     def changes(self) -> list[diff.Entry]:
-        """Those that were written to."""
+        """List the mounted files that were written to."""
         found: list[diff.Entry] = []
         for path, now in self.look().items():
             mode, uid, gid, size, digest = now
@@ -219,7 +219,7 @@ def write_stream(found: Comparison, root: int, out: int, timeout: float) -> None
         writer = Writer(file, diff.Bounds(timeout))
         writer.add(".", ".", root, os.fstat(root))
         for path in sorted(top.union(found.touched)):
-            # Below what is no folder any more there is nothing to delete.
+            # There is nothing to delete below a path that has ceased to be a folder.
             with suppress(NotADirectoryError), parent(root, path) as (fd, name):
                 if path in top:
                     writer.deleted(path[1:])
@@ -267,22 +267,13 @@ def _apply(reader: Reader, entry: Entry, fd: int, name: str, root: int) -> None:
         return
     if entry.kind == "dir":
         if not there:
-            os.mkdir(name, 0o700, dir_fd=fd)
+            make(reader, entry, name, 0, fd)
         return
     if entry.kind == "link":
         with parent(root, entry.target) as (other, first):
             os.link(first, name, src_dir_fd=other, dst_dir_fd=fd, follow_symlinks=False)
         return
-    if entry.kind == "symlink":
-        os.symlink(entry.target, name, dir_fd=fd)
-    elif entry.kind in ("fifo", "socket"):
-        os.mknod(name, stat.S_IFIFO if entry.kind == "fifo" else stat.S_IFSOCK, dir_fd=fd)
-    else:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(name, flags, 0o600, dir_fd=fd), "wb", buffering=0) as out:
-            for offset, block in reader.pieces(entry):
-                os.pwrite(out.fileno(), block, offset)
-            out.truncate(entry.size)
+    make(reader, entry, name, os.O_TRUNC, fd)
     _set(fd, name, entry)
 
 

@@ -31,7 +31,7 @@ from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.inside import Inside, User
-from intercode.sandbox.native.launch import CAPABILITY_BITS
+from intercode.sandbox.native.launch import CAPABILITY_BITS, drop_rights, limit, limit_each
 
 _HARD_OPEN_FILES = 4096
 _GREETING_SECONDS = 120.0
@@ -56,45 +56,16 @@ def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> Contai
     os.setgroups([])
     os.umask(0o022)
     sys.setrecursionlimit(10_000)
-    _limit(limits)
+    limit(resource.RLIMIT_CORE, 0)
+    # How many processes there are is for the engine: by user id, the machine's would count.
+    limit_each(limits, max(limits["open_files"], _HARD_OPEN_FILES))
     init = ContainerInit(control, rights, kept, hello, owner)
-    _drop_rights(rights, kept)
-    sc.set_seccomp(seccomp.build(limits["debugger"]))
-    return init
-
-
-def _limit(limits: dict[str, Any]) -> None:
-    """Per process. How many there are is for the engine: by user id, the machine's would count."""
-
-    def both(which: int, value: int) -> None:
-        hard = resource.getrlimit(which)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (value, value))
-
-    both(resource.RLIMIT_CORE, 0)
-    both(resource.RLIMIT_DATA, limits["memory"])
-    both(resource.RLIMIT_MEMLOCK, 1 << 20)
-    both(resource.RLIMIT_MSGQUEUE, 1 << 20)
-    both(resource.RLIMIT_SIGPENDING, 4096)
-    both(resource.RLIMIT_FSIZE, limits["disk"])
-    hard = max(limits["open_files"], _HARD_OPEN_FILES)
-    hard = min(hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits["open_files"], hard), hard))
-
-
-def _drop_rights(rights: int, kept: int) -> None:
-    """See to it that no program started from here has a capability, but those in `kept`."""
-    sc.drop_bounding_set(kept)
-    sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)
-    sc.capset(rights, rights, kept)
-    for bit in CAPABILITY_BITS.values():
-        if kept >> bit & 1:
-            sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
-    sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
-    sc.prctl(sc.PR_SET_DUMPABLE, 0)  # programs here have the same user id
+    drop_rights(rights, kept)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with suppress(OSError):
             signal.signal(number, signal.SIG_DFL)
+    sc.set_seccomp(seccomp.build(limits["debugger"]))
+    return init
 
 
 class ContainerInit(Init):
@@ -175,7 +146,7 @@ _BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Account:
-    """Who programs are, unless their caller asks for another."""
+    """The user of programs, unless their caller asks for another."""
 
     uid: int
     gid: int
@@ -185,7 +156,7 @@ class Account:
 
 
 def find_account(text: str) -> Account:
-    """Who an image's ``USER`` is: ``NAME``, ``UID``, and a ``:GROUP`` behind it.
+    """Return the account that an image's ``USER`` names: ``NAME`` or ``UID``, and ``:GROUP``.
 
     Without a group they are in all of theirs; else in that one, and in those after a comma.
 

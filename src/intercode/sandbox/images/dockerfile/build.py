@@ -38,7 +38,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of a Dockerfile: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
+    """The scheme's argument: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
 
     path: Path
     arguments: Mapping[str, str] = field(default_factory=dict)

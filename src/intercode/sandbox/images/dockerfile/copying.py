@@ -27,7 +27,7 @@ _HEREDOC = re.compile(r"\d*<<(?P<tabs>-?)(?P<quote>[\"']?)(?P<name>[^\"']+)(?P=q
 
 
 def find(tree: Tree, source: str) -> list[Item]:
-    """What a source names: one thing, or all that a pattern matches.
+    """Find what a source names: one thing, or all that a pattern matches.
 
     Raises:
         LookupError: There is nothing of that name.
@@ -239,7 +239,7 @@ class Item:
     """As it is called at its destination."""
     tree: Tree | None = None
     parts: tuple[str, ...] = ()
-    """Where it is in the tree."""
+    """The item's place in the tree."""
     content: bytes = b""
     """Without a tree: a file's content."""
 
@@ -290,7 +290,7 @@ class Writer:
         self._add(header, content)
 
     def file(self, source: Path, path: str) -> None:
-        """What is at `source`: a file, a link, a pipe."""
+        """Write a file, a link or a pipe as at `source`."""
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
         self._entry(source, source.lstat(), path)
 

@@ -33,7 +33,7 @@ class Arguments:
     given: Mapping[str, str]
     common: dict[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
-    """Those that some instruction declares."""
+    """The arguments that some instruction declares."""
 
     def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
         """A name, and its value if it has one."""
@@ -46,7 +46,7 @@ class Arguments:
 
 @dataclass
 class State:
-    """What a stage's instructions have said so far."""
+    """The state of a build stage: what its instructions have said so far."""
 
     source: Source
     env: dict[str, str]
@@ -80,7 +80,7 @@ class State:
         return stage
 
     def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
-        """What is to be done, in order.
+        """List the steps that instructions ask for, in order.
 
         Raises:
             ImageError: A word is not well formed, or what is to be copied is not there.
@@ -225,12 +225,12 @@ def _untabbed(line: str, content: str) -> str:
 
 
 def facts(image: Image) -> str:
-    """What is said of an image's programs, for its digest."""
+    """Return an image's settings for programs as text, for its digest."""
     return json.dumps([dict(image.env), image.cwd, image.user, dict(image.config)], sort_keys=True)
 
 
 def from_name(written: str, arguments: Arguments, escape: str) -> str:
-    """What ``FROM`` names.
+    """Return the image's name that ``FROM`` gives.
 
     Raises:
         ImageError: A word is not well formed, or nothing is left of it.

@@ -85,7 +85,7 @@ class Source:
     instructions: tuple[Instruction, ...]
 
     def error(self, line: int, reason: str) -> ImageError:
-        """What is wrong with a line."""
+        """Return an error that names a line, and the fault in it."""
         return ImageError(f"{self.name}:{line}: {reason}")
 
     def located(self, line: int, error: Exception) -> ImageError:
@@ -200,7 +200,7 @@ class Stage:
 
     @property
     def base(self) -> str:
-        """What it is from, as it is written."""
+        """The name of the base image, as it is written."""
         return self.start.values[0]
 
 
@@ -210,7 +210,7 @@ class Plan:
 
     source: Source
     arguments: tuple[Instruction, ...]
-    """Those before the first stage."""
+    """The arguments before the first stage."""
     stages: tuple[Stage, ...]
 
     def stage(self, name: str, before: int | None = None) -> Stage | None:
