@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.sandbox.images import cache_root, list_images, prune, prune_sources, resolve
+from intercode.files import cache_root
+from intercode.sandbox.images import list_images, prune, prune_sources, resolve
 from intercode.sandbox.images.archive import pack
 
 PACK = """

@@ -23,11 +23,11 @@ import time
 
 from intercode.cli._text import print_json, safe, size, table
 from intercode.errors import ImageError, UsageError
+from intercode.files import cache_root
 from intercode.sandbox.images import (
     Image,
     ImageInfo,
     Progress,
-    cache_root,
     list_images,
     prune,
     prune_sources,

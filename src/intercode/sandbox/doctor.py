@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import InterCodeError
+from intercode.files import cache_root
 from intercode.rights import STAND_IN, is_root, needs_stand_in
 from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
 from intercode.sandbox.docker.home import has_quota, remapped
 from intercode.sandbox.docker.images import SCHEME
 from intercode.sandbox.docker.provider import DockerProvider
-from intercode.sandbox.images import cache_root
 from intercode.sandbox.native.provider import NativeProvider
 
 _FILES_FOR_MANY = 4096

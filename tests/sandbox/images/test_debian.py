@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.files import locked
-from intercode.sandbox.images import Image, cache_root, debian, list_images, resolve
+from intercode.files import cache_root, locked
+from intercode.sandbox.images import Image, debian, list_images, resolve
 from intercode.sandbox.images.debian import RECIPES
 from waiting import new_marker, sleepers
 

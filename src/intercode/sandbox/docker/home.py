@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import SandboxUnavailableError
-from intercode.files import digest_of, locked
-from intercode.sandbox.images import cache_root
+from intercode.files import cache_root, digest_of, locked
 from intercode.sandbox.ownership import new_lease, when_gone
 
 _ROOT = Path(__file__).parents[2]

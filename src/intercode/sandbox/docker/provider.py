@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import shutil
 import threading
 import time
@@ -16,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError, InterCodeError, SandboxError
+from intercode.files import cache_root
 from intercode.sandbox.base import Limits, Snapshot, check_limits
 from intercode.sandbox.docker.container import Container, Key, start_container
 from intercode.sandbox.docker.engine import LABEL, LEASE, Engine
 from intercode.sandbox.docker.home import PARENT, RUNS, Home, remapped
 from intercode.sandbox.docker.images import EngineImage, Images
 from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, Saved
-from intercode.sandbox.images import Command, Image, Progress, cache_root
+from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import build_script
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, is_gone
@@ -220,7 +222,8 @@ class Pool:
         self._waiting: Counter[Key] = Counter()
         self._live: Counter[Key] = Counter()
         self._asked: Counter[Key] = Counter()
-        self._few = threading.Semaphore(_AT_ONCE)
+        self._jobs: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
+        self._threads = 0
         self.closed = False
 
     def take(self, key: Key) -> Container:
@@ -267,6 +270,9 @@ class Pool:
             self.closed = True
             idle = [container for ready in self._ready.values() for container in ready]
             self._ready.clear()
+            for _ in range(self._threads):
+                self._jobs.put(None)
+            self._threads = 0
         for container in idle:
             container.close()
 
@@ -285,17 +291,21 @@ class Pool:
             if missing <= 0:
                 return
             self._coming[key] += missing
-        for _ in range(missing):
-            arrive = threading.Thread(
-                target=self._arrive, args=(key,), name="intercode-docker", daemon=True
-            )
-            arrive.start()
+            for _ in range(missing):
+                self._jobs.put(key)
+            while self._threads < _AT_ONCE:  # each keeps its connection to the engine
+                self._threads += 1
+                work = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
+                work.start()
+
+    def _work(self) -> None:
+        while (key := self._jobs.get()) is not None:
+            self._arrive(key)
 
     def _arrive(self, key: Key) -> None:
         container = None
         try:
-            with self._few:
-                container = None if self.closed else self._start(key)
+            container = None if self.closed else self._start(key)
         except InterCodeError as error:
             # The next caller that asks for one meets the error, and is told.
             log.info("a container did not start ahead: %s", error)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from intercode.errors import SandboxError
-from intercode.files import digest_of
+from intercode.files import cache_root, digest_of
 from intercode.rights import make_private
 from intercode.sandbox.base import Change, Evidence, Limits
 from intercode.sandbox.docker.container import Container
 from intercode.sandbox.docker.images import EngineImage
-from intercode.sandbox.images import Image, cache_root
+from intercode.sandbox.images import Image
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.ownership import new_lease, when_gone
 

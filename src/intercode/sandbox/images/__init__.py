@@ -1,6 +1,5 @@
 """Images: the files that sandboxes start from, by name, built once and kept."""
 
-from intercode.files import cache_root
 from intercode.sandbox.images.base import BuildScript, Command, Image, Progress
 from intercode.sandbox.images.cache import (
     ImageInfo,
@@ -20,7 +19,6 @@ __all__ = [
     "ImageInfo",
     "Progress",
     "SourceInfo",
-    "cache_root",
     "hidden_places",
     "hide",
     "host_mounts",

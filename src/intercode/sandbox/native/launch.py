@@ -504,6 +504,4 @@ def drop_rights(rights: int, kept: int) -> None:
         if kept >> bit & 1:
             sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
-    sc.prctl(
-        sc.PR_SET_DUMPABLE, 0
-    )  # or programs of the same user id could trace it
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)  # or programs of the same user id could trace it

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from intercode.errors import ImageError, OutputLimitError, SandboxError
-from intercode.files import digest_of, remove_tree
+from intercode.files import cache_root, digest_of, remove_tree
 from intercode.rights import hand_over, is_root, make_private
 from intercode.sandbox.base import CAPABILITIES, Limits, Sandbox
-from intercode.sandbox.images import Command, Image, cache_root
+from intercode.sandbox.images import Command, Image
 from intercode.sandbox.images.base import SCRIPT
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
