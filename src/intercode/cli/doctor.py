@@ -13,7 +13,6 @@ exit code: 0 if sandboxes can be used, 1 if not.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import platform
 import re
@@ -21,23 +20,17 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from intercode import __version__
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import version
 from intercode.evaluate.provenance import own_versions
-from intercode.sandbox.docker import doctor as docker
-from intercode.sandbox.native import doctor as native
-from intercode.sandbox.native.doctor import Check
-
-if TYPE_CHECKING:
-    from intercode.databases.servers.private import Recipe
+from intercode.sandbox.doctor import DOCKER_SANDBOX, Check, check_docker, check_native
 
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
@@ -51,15 +44,13 @@ def execute(args: argparse.Namespace) -> int:
     """Run all checks and print them."""
     groups = {
         "python": _python(),
-        "native": native.check(),
-        "docker": docker.check(),
+        "native": check_native(),
+        "docker": check_docker(),
         "machine": _machine(),
     }
     backends = {
         "native": all(found.ok is not False for found in groups["native"]),
-        "docker": any(
-            found.ok for found in groups["docker"] if found.name == docker.DOCKER_SANDBOX
-        ),
+        "docker": any(found.ok for found in groups["docker"] if found.name == DOCKER_SANDBOX),
     }
     usable = any(backends.values()) and all(found.ok is not False for found in groups["python"])
     if args.json:
@@ -192,11 +183,10 @@ def _server(engine: str, driver: str, package: str) -> Check:
     if find_spec(driver) is None:
         fix = f"pip install 'intercode-gym[{engine}]'"
         return Check(engine, None, f"no driver: no --engine {engine}", fix)
-    recipe: Callable[[], Recipe] = importlib.import_module(
-        f"intercode.databases.servers.private_{engine}"
-    ).recipe
+    from intercode.databases.servers.private import RECIPES
+
     try:
-        found = recipe()
+        found = RECIPES[engine]()
     except UsageError:
         return Check(engine, None, f"no server is installed: {without}", installing(package))
     said = _says_version(found.binary)

@@ -36,9 +36,8 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.new_reward import DEFAULT
 from intercode.evaluate.prepare import JUDGE, JUDGES_TOO, Setting, plan, run_folder, setting
-from intercode.evaluate.rescore import rescore
+from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
 from intercode.records import read_manifest
 from intercode.spec import (
     EnvSpec,
@@ -63,7 +62,6 @@ from intercode.evaluate.judged import as_data, judge_of, judging, with_judge
 from intercode.evaluate.report import summarize
 from intercode.evaluate.report_runs import Paired, compare
 from intercode.evaluate.report_tables import groups
-from intercode.evaluate.rescore_result import Rescored, Result
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
 

@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from intercode.cli import results as shown
 from intercode.cli import run
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
