@@ -15,8 +15,8 @@ from intercode.agents.recorded import read_episodes
 from intercode.cli.main import main
 from intercode.evaluate.log import read_manifest
 from intercode.evaluate.report_runs import read_runs
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
+from intercode.testing import ScriptedServer
 from waiting import eventually
 
 from .conftest import command
