@@ -46,7 +46,7 @@ def test_never_above_the_limits_in_any_minute(
     for amount, idle in calls:
         clock.now += idle
         granted.append((pace.acquire(amount), amount))
-        pace.release()
+        pace.release(granted[-1][0])
     for start, _ in granted:
         minute = [n for moment, n in granted if start <= moment < start + 60 - 1e-6]
         assert len(minute) <= requests + 1e-6
@@ -65,8 +65,7 @@ def test_without_limits_nobody_waits() -> None:
 def test_tokens_that_were_not_used_are_given_back() -> None:
     clock = Clock()
     pace = limit(clock, tokens=600)
-    pace.acquire(600)
-    pace.release(540)
+    pace.release(pace.acquire(600), unused=540)
     assert pace.acquire(1) == pytest.approx(1006)
 
 
@@ -102,15 +101,17 @@ def test_a_sleeper_hears_of_a_refusal() -> None:
 def test_pauses_grow_until_a_call_succeeds() -> None:
     clock = Clock()
     pace, waits = limit(clock), []
-    pace.acquire(0)
+    early, started = pace.acquire(0), pace.acquire(0)
     for number in range(11):
         if number == 9:
-            pace.release()
+            pace.release(started)
             pace.acquire(0)
         pace.refuse(None)
-        moment = clock.now
-        waits.append(pace.acquire(0) - moment)
-    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 0.5, 1]
+        if number == 0:
+            pace.release(early)  # it tells nothing of the time since
+        moment, started = clock.now, pace.acquire(0)
+        waits.append(started - moment)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1, 2]
 
 
 def test_a_refusal_halves_the_calls_under_way_and_successes_bring_them_back() -> None:
@@ -122,10 +123,9 @@ def test_a_refusal_halves_the_calls_under_way_and_successes_bring_them_back() ->
         pace.refuse(1.0)  # together: it counts once
     assert pace._width == 4
     for _ in range(5):
-        pace.release(succeeded=False)
+        pace.release(1000, succeeded=False)
     assert pace._width == 4, "no answer: no reason to call more"
-    pace.acquire(0)
-    pace.release()
+    pace.release(pace.acquire(0))
     assert pace._width == 4.25
 
 
@@ -156,10 +156,10 @@ def test_a_storm_loses_no_call(count: int, seconds: float, says_when: bool) -> N
     def call(number: int) -> bool:
         ticket = pace.ticket()
         for _ in range(Retry().retries + 1):
-            pace.acquire(500, ticket)
+            started = pace.acquire(500, ticket)
             if (when := provider()) is None:
                 sleep(0.3)
-                pace.release(440)
+                pace.release(started, unused=440)
                 return True
             pace.refuse(when if says_when else None)
         return False

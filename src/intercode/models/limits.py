@@ -20,8 +20,9 @@ LONGEST_WAIT = 60.0
 """Seconds of waiting where the server does not say how long."""
 PATIENCE = 300.0
 """Seconds of waiting that a server may ask for; a quota of a day is not waited for."""
-FIRST_PAUSE = 0.5
-"""Seconds in which no call starts, after the first "too many" without ``Retry-After``."""
+FIRST_PAUSE = 1.0
+"""Seconds in which no call starts, after the first "too many" without ``Retry-After``: doubled six
+times, they outlast a quota of a minute."""
 _MINUTE = 60.0
 _ROUNDING = 1e-9
 _AT_ONCE = 1e-6
@@ -145,17 +146,19 @@ class RateLimit:
     def _next(self, ticket: int) -> bool:
         return min(self._queue) == ticket and self._running + 1 <= self._width
 
-    def release(self, unused: float = 0, *, succeeded: bool = True) -> None:
+    def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
         """End a call that was not refused for its pace.
 
         Args:
+            started: The moment that `acquire` returned.
             unused: The tokens that were estimated and not used.
             succeeded: Whether there was an answer: then calls may become more frequent.
         """
         with self._changed:
             self._tokens_due -= self._token * unused
             if succeeded:
-                self._pause = FIRST_PAUSE
+                if started >= self._resume:  # else it says nothing of the time since a refusal
+                    self._pause = FIRST_PAUSE
                 self._width += 1 / self._width
             self._running -= 1
             self._changed.notify_all()

@@ -212,16 +212,16 @@ class RemoteModel:
         """Call once, at the pace that is allowed."""
         pace, output = self._around.rate_limit, request.settings.max_tokens or TYPICAL_OUTPUT
         estimate = request.most_input_tokens() // BYTES_PER_TOKEN + output
-        pace.acquire(estimate, ticket)
+        started = pace.acquire(estimate, ticket)
         try:
             reply = self._paid(request)
         except BaseException as error:
             if isinstance(error, AttemptError) and error.throttled:
                 pace.refuse(error.retry_after)
             else:
-                pace.release(succeeded=False)
+                pace.release(started, succeeded=False)
             raise
-        pace.release(estimate - reply.usage.total if reply.usage.total else 0)
+        pace.release(started, unused=estimate - reply.usage.total if reply.usage.total else 0)
         return reply
 
     def _paid(self, request: Request) -> Reply:
