@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from intercode.agents.predictions import action_for, read_predictions
-from intercode.agents.recorded import read_episodes
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.errors import RecordError
 from intercode.models.scripted import Line
+from intercode.records import read_episodes
 from intercode.testing import ScriptedServer
 
 KEY = "sk-very-secret-0123456789"

@@ -13,12 +13,12 @@ import pytest
 from evaluate import fakes
 from intercode import datasets, make
 from intercode.agents import registry
-from intercode.agents.recorded import read_episodes
 from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
 from intercode.errors import SandboxClosedError
 from intercode.evaluate import evaluate
 from intercode.models import Usage
+from intercode.records import read_episodes
 from intercode.task import Dataset
 from intercode.testing import ScriptedServer, some, usual
 

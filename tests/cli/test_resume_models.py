@@ -11,10 +11,10 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.evaluate.budget_spent import spent_by
-from intercode.evaluate.log import EPISODES, read_episodes
 from intercode.models import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line
+from intercode.records import EPISODES, read_episodes
 from intercode.testing import Fault, ScriptedServer, first, status
 
 KEY = "sk-very-secret-0123456789"

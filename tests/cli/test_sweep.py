@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from intercode.agents.recorded import read_episodes
 from intercode.cli.main import main
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.report_runs import read_runs
 from intercode.models.scripted import Line
+from intercode.records import read_episodes, read_manifest
 from intercode.testing import ScriptedServer
 from waiting import eventually
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from intercode.agents.recorded import read_episodes
 from intercode.cli.export import FORMS
 from intercode.cli.main import main
-from intercode.evaluate.log import EPISODES, MANIFEST, read_manifest
+from intercode.records import EPISODES, MANIFEST, read_episodes, read_manifest
 
 HISTORY = Path(__file__).with_name("runs-0.1.0")
 RUNS = sorted(path.parent.name for path in HISTORY.glob(f"*/{MANIFEST}"))

@@ -19,8 +19,7 @@ from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import Function, choose
 from intercode.rewards.python import PythonReward
-from intercode.rewards.python_io import stdio_cases
-from intercode.rewards.python_plan import has_tests
+from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.sandbox.base import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from intercode.episode import Episode
-from intercode.evaluate.log import EPISODES, read_episodes
 from intercode.models.base import Message, Request, Usage
 from intercode.models.limits import Spending
 from intercode.models.prices import Price
 from intercode.models.remote import ASSUMED_OUTPUT
+from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
 
 

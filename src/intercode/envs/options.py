@@ -1,0 +1,368 @@
+"""The options of environments: names, types, defaults, bounds and help texts, once for all readers.
+
+An environment's class names the options that it takes, ``Options``, a subclass of `EnvOptions`. Its
+constructor, `intercode.make`, the command line, ``intercode.toml`` and the reference are made from
+their fields. An environment from outside the package may have a subclass of its own::
+
+    class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
+        width: Annotated[int, Meta(description="cells in a row", ge=2)] = 8
+
+`described` lists the fields with all that a reader of text needs to know about them. A field whose
+type is an object of Python, or a name for one, is a text there.
+"""
+
+from __future__ import annotations
+
+import typing
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from intercode.errors import UsageError
+from intercode.sandbox import PROVIDERS
+from intercode.sandbox.base import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from intercode.databases.base import Engine
+    from intercode.rewards.gold import GoldCache
+    from intercode.sandbox.base import Provider
+
+    # Any reward: a function, a `Reward`, a judge; or a name.
+    RewardLike = str | Callable[..., Any] | Any
+    ProviderLike = str | Provider
+    EngineLike = str | Engine
+    PathLike = str | Path
+    CacheLike = bool | GoldCache
+else:  # what a text can say
+    RewardLike = ProviderLike = EngineLike = PathLike = str
+    CacheLike = bool
+
+_OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
+
+Image = Annotated[
+    PathLike | None,
+    Meta(
+        description="for all tasks (default: each task's own, else host)",
+        extra={"metavar": "IMAGE", "path": True},
+    ),
+]
+Network = Annotated[
+    bool,
+    Meta(description="let tasks reach this machine's network, and try those that need it"),
+]
+RewardOption = Annotated[
+    RewardLike | None,
+    Meta(
+        description="your own function, reward.py:score; for Bash also judge; for SQL also "
+        "bird-ex, bird-soft-f1, bird-r-ves or spider-test-suite",
+        extra={"metavar": "FILE:NAME", "path": True},
+    ),
+]
+MaxTurns = Annotated[
+    int, Meta(description="turns before an episode is cut off", ge=1, extra={"metavar": "N"})
+]
+CacheGold = Annotated[
+    CacheLike,
+    Meta(
+        description="whether gold runs once per task rather than at every score (False if it "
+        "depends on the clock), or a cache to share with other environments",
+        extra={"flag": False},
+    ),
+]
+
+
+class EnvOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options that every environment takes.
+
+    Raises:
+        UsageError: A value is out of its bounds.
+    """
+
+    sandbox: Annotated[
+        ProviderLike,
+        Meta(
+            description="what runs the sandboxes: native (default), or docker: an engine with "
+            "Docker's API",
+            extra={"choices": sorted(PROVIDERS)},
+        ),
+    ] = "native"
+    limits: Annotated[
+        Limits | None,
+        Meta(description="what a sandbox may use (default: `Limits()`)", extra={"flag": False}),
+    ] = None
+    max_turns: MaxTurns = 10
+    reward_every_turn: Annotated[
+        bool,
+        Meta(
+            description="score after every action, as the 2023 'Try Again' setting did; it tells "
+            "the agent how close it is, and is to be reported as such",
+            extra={"flag": False},
+        ),
+    ] = False
+    render_mode: Annotated[
+        str | None,
+        Meta(description="None or 'ansi'", extra={"flag": False}),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Meta(description="of the first reset that is given none", extra={"flag": False}),
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Refuse values out of bounds, which msgspec checks only where it reads a text."""
+        for name, option in described(type(self)).items():
+            value = getattr(self, name)
+            if option.least is not None and value is not None and value < option.least:
+                raise UsageError(f"{name} must be at least {option.least}, not {value}")
+        if self.render_mode not in (None, "ansi"):
+            raise UsageError(f"render_mode must be None or 'ansi', not {self.render_mode!r}")
+
+    @classmethod
+    def of(
+        cls: type[_OptionsT], options: EnvOptions | None, changes: Mapping[str, Any]
+    ) -> _OptionsT:
+        """Merge the two ways in which a constructor is given options.
+
+        Args:
+            options: An instance of this class; None: the defaults.
+            changes: Single options, which come before those. ``provider`` is an older name of
+                ``sandbox``.
+
+        Raises:
+            UsageError: There is no such option, or a value is out of its bounds.
+        """
+        if not isinstance(options, (cls, type(None))):
+            raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
+        changes = _renamed(changes)
+        if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
+            raise UsageError(
+                f"there is no option {unknown[0]!r}; known: "
+                f"{', '.join(sorted(cls.__struct_fields__))}"
+            )
+        if options is None:
+            return cls(**changes)
+        return msgspec.structs.replace(options, **changes) if changes else options
+
+
+class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of an environment whose tasks are tried in sandboxes."""
+
+    image: Image = None
+    network: Network = False
+    reward: RewardOption = None
+
+
+class BashOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.bash.BashEnv`."""
+
+    cache_gold: CacheGold = True
+
+
+class CtfOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.ctf.CtfEnv`."""
+
+    attempts: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(
+            description="for CTF: wrong flags that end an episode (default: 3; 0: any number may "
+            "be tried)",
+            extra={"metavar": "N"},
+        ),
+    ] = 3
+    secret: Annotated[
+        str | None,
+        Meta(
+            description="what the bundled puzzles' flags are made from (default: one that is drawn "
+            "once for this process)",
+            extra={"flag": False},
+        ),
+    ] = None
+
+
+class PythonOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.python.PythonEnv`."""
+
+    python: Annotated[
+        str | None,
+        Meta(
+            description="for Python: the image's own, as python3, from Python 3.8 (default: "
+            "InterCode's, without packages)",
+            extra={"metavar": "PROGRAM"},
+        ),
+    ] = None
+
+
+class SqlOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.sql.SqlEnv`."""
+
+    engine: Annotated[
+        EngineLike,
+        Meta(
+            description="for SQL: sqlite (default), duckdb, mysql, postgresql, or a server's URL",
+            extra={"metavar": "NAME|URL"},
+        ),
+    ] = "sqlite"
+    databases: Annotated[
+        PathLike | None,
+        Meta(
+            description="for SQL: the folder, database file or dump that holds the tasks' "
+            "databases",
+            extra={"metavar": "PATH", "path": True},
+        ),
+    ] = None
+    max_rows: Annotated[
+        int,
+        Meta(
+            description="for SQL: rows of a result that are shown (default: 50)",
+            ge=1,
+            extra={"metavar": "N"},
+        ),
+    ] = 50
+    permute_columns: Annotated[
+        bool | None,
+        Meta(
+            description="for SQL: whether an answer's columns may come in another order (default: "
+            "as the data says; Spider's may)"
+        ),
+    ] = None
+    reward: RewardOption = None
+    cache_gold: CacheGold = True
+
+
+class SweOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `intercode.envs.swe.SweEnv`."""
+
+    repositories: Annotated[
+        PathLike | None,
+        Meta(
+            description="for SWE: where the repositories are that tasks name and do not have",
+            extra={"metavar": "DIR|URL", "path": True},
+        ),
+    ] = None
+    max_turns: MaxTurns = 30
+    cache_gold: CacheGold = True
+
+
+_LIMITS = Limits()
+
+
+class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of `Limits` that a text may set: options on the command line, keys in a file."""
+
+    timeout: Annotated[
+        float,
+        Meta(
+            description=f"for each action (default: {_LIMITS.timeout:g})",
+            gt=0,
+            extra={"metavar": "SECONDS"},
+        ),
+    ] = _LIMITS.timeout
+    memory: Annotated[int, Meta(description="default: 1G", gt=0, extra={"metavar": "SIZE"})] = (
+        _LIMITS.memory
+    )
+    disk: Annotated[int, Meta(description="default: 1G", gt=0, extra={"metavar": "SIZE"})] = (
+        _LIMITS.disk
+    )
+    output: Annotated[
+        int, Meta(description="kept of each action (1M)", gt=0, extra={"metavar": "SIZE"})
+    ] = _LIMITS.output
+    processes: Annotated[
+        int,
+        Meta(description=f"default: {_LIMITS.processes}", gt=0, extra={"metavar": "N"}),
+    ] = _LIMITS.processes
+
+    def limits(self) -> Limits:
+        """Return the limits themselves; those that no text may set have their defaults."""
+        return Limits(**msgspec.structs.asdict(self))
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """An option, as a reader of texts sees it."""
+
+    name: str
+    kinds: tuple[type, ...]
+    """The types that a value of TOML or JSON may have: some of str, bool, int and float. Empty:
+    there is no text for it."""
+    default: Any
+    help: str
+    metavar: str | None = None
+    least: int | float | None = None
+    """The smallest value."""
+    choices: tuple[str, ...] = ()
+    has_flag: bool = True
+    """Whether the command line has it under its own name."""
+    is_path: bool = False
+    """Whether its value may be a path, which begins in the folder of the file that has it."""
+
+    @property
+    def flag(self) -> str:
+        """The option on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def kind(self) -> str:
+        """What a value must be, in words."""
+        words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+        return words[self.kinds[0]]
+
+    def accepts(self, value: object) -> bool:
+        """Tell whether a value of TOML or JSON has a type that the option takes."""
+        if isinstance(value, bool):
+            return bool in self.kinds
+        return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
+
+
+@cache
+def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
+    """List the options of a class by name, in the order of its fields."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        types, metas = _taken_apart(hints[field.name])
+        extra = {key: value for meta in metas for key, value in (meta.extra or {}).items()}
+        found[field.name] = Option(
+            name=field.name,
+            kinds=tuple(one for one in (str, bool, int, float) if one in types),
+            default=field.default,
+            help=next((meta.description for meta in metas if meta.description), ""),
+            metavar=extra.get("metavar"),
+            least=next((meta.ge for meta in metas if meta.ge is not None), None),
+            choices=tuple(extra.get("choices", ())),
+            has_flag=extra.get("flag", True),
+            is_path=extra.get("path", False),
+        )
+    return found
+
+
+def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:
+    """The plain types of an annotation, and all that is said of them."""
+    if metas := [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]:
+        types, more = _taken_apart(hint.__origin__)
+        return types, metas + more
+    parts = [_taken_apart(arm) for arm in typing.get_args(hint)]
+    return (
+        [one for types, _ in parts for one in types] or [hint],
+        [meta for _, more in parts for meta in more],
+    )
+
+
+def _renamed(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the older name of an option, with a warning to whoever wrote it."""
+    changes = dict(changes)
+    if "provider" in changes:
+        warnings.warn(
+            "provider= is now named sandbox=, as on the command line",
+            DeprecationWarning,
+            stacklevel=4,  # the caller of the environment's constructor
+        )
+        provider = changes.pop("provider")
+        if changes.setdefault("sandbox", provider) is not provider:
+            raise UsageError("give sandbox=, not provider= as well")
+    return changes

@@ -1,0 +1,125 @@
+"""The options of environments: merged, checked, and described for readers of texts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from intercode import Limits, UsageError
+from intercode.envs import options as module
+from intercode.envs.options import (
+    BashOptions,
+    CtfOptions,
+    EnvOptions,
+    LimitOptions,
+    SandboxOptions,
+    SqlOptions,
+    SweOptions,
+    described,
+)
+
+KINDS = [
+    kind
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, EnvOptions)
+]
+
+
+class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
+    """Options of an environment from outside."""
+
+    width: Annotated[int, Meta(description="cells in a row", ge=2, extra={"metavar": "N"})] = 8
+
+
+def test_single_options_come_before_the_others() -> None:
+    given = SqlOptions(engine="mysql", max_rows=5)
+    assert SqlOptions.of(given, {"max_rows": 7}) == SqlOptions(engine="mysql", max_rows=7)
+    assert SqlOptions.of(None, {"engine": "duckdb"}) == SqlOptions(engine="duckdb")
+    assert SqlOptions.of(given, {}) is given
+
+
+def test_an_unknown_option_is_refused_with_the_names_of_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match=r"no option 'attempts'; known: .*databases.*engine"):
+        SqlOptions.of(None, {"attempts": 3})
+    with pytest.raises(UsageError, match="options must be SqlOptions, not BashOptions"):
+        SqlOptions.of(BashOptions(), {})
+
+
+def test_the_older_name_of_sandbox_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="sandbox="):
+        assert BashOptions.of(None, {"provider": "docker"}).sandbox == "docker"
+    with (
+        pytest.warns(DeprecationWarning, match="sandbox="),
+        pytest.raises(UsageError, match="not provider= as well"),
+    ):
+        BashOptions.of(None, {"provider": "docker", "sandbox": "native"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "message"),
+    [
+        (BashOptions, {"max_turns": 0}, "max_turns must be at least 1, not 0"),
+        (SqlOptions, {"max_rows": 0}, "max_rows must be at least 1, not 0"),
+        (CtfOptions, {"attempts": -1}, "attempts must be at least 0, not -1"),
+        (MazeOptions, {"width": 1}, "width must be at least 2, not 1"),
+        (SweOptions, {"render_mode": "human"}, "render_mode must be None or 'ansi', not 'human'"),
+    ],
+)
+def test_values_out_of_bounds_are_refused(
+    kind: type[EnvOptions], wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        kind.of(None, wrong)
+
+
+def test_any_number_of_attempts() -> None:
+    assert CtfOptions(attempts=None).attempts is None
+    assert CtfOptions(attempts=0).attempts == 0
+
+
+@pytest.mark.parametrize("kind", [*KINDS, LimitOptions, MazeOptions])
+def test_every_option_says_what_it_is_for_and_has_a_default(kind: type[msgspec.Struct]) -> None:
+    for option in described(kind).values():
+        assert option.help
+        assert option.default is not msgspec.NODEFAULT
+        assert option.kinds or not option.has_flag
+
+
+def test_an_option_as_text_sees_it() -> None:
+    width = described(MazeOptions)["width"]
+    assert (width.flag, width.kind, width.least, width.default) == (
+        "--width",
+        "a whole number",
+        2,
+        8,
+    )
+    assert width.accepts(3)
+    assert not width.accepts(value=True)
+    assert not width.accepts("3")
+    columns = described(SqlOptions)["permute_columns"]
+    assert (columns.flag, columns.kind) == ("--permute-columns", "true or false")
+    assert columns.accepts(value=True)
+    assert described(SweOptions)["repositories"].is_path
+    assert described(BashOptions)["sandbox"].choices == ("docker", "native")
+    assert not described(BashOptions)["limits"].has_flag
+
+
+def test_they_are_read_from_plain_data() -> None:
+    read = msgspec.convert({"attempts": 2, "limits": {"memory": 4096}}, CtfOptions)
+    assert read == CtfOptions(attempts=2, limits=Limits(memory=4096))
+    with pytest.raises(msgspec.ValidationError, match="unknown field `engine`"):
+        msgspec.convert({"engine": "mysql"}, CtfOptions)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_is_a_schema_of_each(kind: type[EnvOptions]) -> None:
+    assert msgspec.json.schema(kind)["$defs"][kind.__name__]["properties"]["max_turns"]
+
+
+def test_limits_from_text_have_the_defaults_of_limits() -> None:
+    assert LimitOptions().limits() == Limits()
+    assert LimitOptions(memory=4096).limits() == Limits(memory=4096)
+    assert described(LimitOptions)["timeout"].accepts(2)
