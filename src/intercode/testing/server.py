@@ -27,7 +27,7 @@ from typing import Any, Literal
 from intercode.models.base import Message, Request, Settings, Usage
 from intercode.models.scripted import Line, Script, answer
 from intercode.models.wire import text_of
-from intercode.testing import dialects
+from intercode.testing.dialects import DIALECTS, TOO_LONG, chat, completion, messages, no_json
 
 COMPLETION = 16
 """Tokens of a completion without a limit: a trap of the protocol."""
@@ -258,18 +258,18 @@ class _Handler(BaseHTTPRequestHandler):
         key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
         if owner.key is not None and key.removeprefix("Bearer ") != owner.key:
             return 401, _error(f"Incorrect API key provided: {key}", "invalid_api_key"), None
-        if "llama.cpp" in owner.dialect and (refusal := dialects.no_json(body)):
+        if "llama.cpp" in owner.dialect and (refusal := no_json(body)):
             return *refusal, None
         asked = Request(tuple(_messages(path, body)), _settings(path, body))
         found = answer(asked, owner.script, str(body.get("model", "")))
         usage = found.usage or Usage()
         if owner.context is not None and usage.input_tokens > owner.context:
             name = "anthropic" if path == "messages" else owner.dialect
-            return 400, dialects.TOO_LONG.get(name, dialects.TOO_LONG["openai"]), None
+            return 400, TOO_LONG.get(name, TOO_LONG["openai"]), None
         if path == "messages":
-            return 200, dialects.messages(found), usage
-        form = dialects.chat if path == "chat/completions" else dialects.completion
-        return 200, dialects.DIALECTS[owner.dialect](form(found), body), usage
+            return 200, messages(found), usage
+        form = chat if path == "chat/completions" else completion
+        return 200, DIALECTS[owner.dialect](form(found), body), usage
 
     def _fail(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
         self.owner.wait(fault.delay)
