@@ -15,16 +15,7 @@ KNOWN = [
     {"sandbox.images.base", "sandbox.images.cache"},
     {"", "envs", "envs.base", "envs.compose", "project", "rewards.own"},
     {"evaluate", "evaluate.runner"},
-    {
-        "databases.servers.mysql_client",
-        "databases.servers.mysql_protocol",
-        "databases.servers.private",
-        "databases.servers.private_mysql",
-        "databases.servers.private_postgresql",
-    },
     {"interpreters.python_grader", "interpreters.python_remote"},
-    {"databases.servers.mysql", "databases.servers.mysql_session"},
-    {"databases.servers.postgresql", "databases.servers.postgresql_session"},
     {
         "sandbox.images.dockerfile",
         "sandbox.images.dockerfile.build",
