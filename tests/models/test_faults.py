@@ -158,17 +158,17 @@ def test_many_threads_with_faults_at_a_tenth_of_the_replies() -> None:
 
 @given(st.integers(1, 10_000), st.none() | st.floats(0, PATIENCE), st.integers())
 def test_never_sooner_than_asked(failures: int, asked: float | None, seed: int) -> None:
-    wait = Retry().wait(failures, asked, random.Random(seed))
+    wait = Retry().backoff(failures, asked, random.Random(seed))
     assert wait is not None
     assert (asked or 0) <= wait <= (asked or 0) + LONGEST_WAIT
 
 
 def test_waits_grow_and_differ() -> None:
     chance = random.Random(0)
-    waits = [[Retry().wait(n, None, chance) or 0 for _ in range(50)] for n in (1, 3, 5)]
+    waits = [[Retry().backoff(n, None, chance) or 0 for _ in range(50)] for n in (1, 3, 5)]
     assert [max(w) < min(longer) for w, longer in itertools.pairwise(waits)] == [True] * 2
     assert all(len(set(w)) == 50 for w in waits)
-    assert Retry().wait(1, PATIENCE + 1, chance) is None
+    assert Retry().backoff(1, PATIENCE + 1, chance) is None
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ class RemoteModel:
                 return replace(self._paced(request, ticket), retries=failures)
             except AttemptError as error:
                 failures += 1
-                wait = retry.wait(failures, error.retry_after, self._chance)
+                wait = retry.backoff(failures, error.retry_after, self._chance)
                 if failures > retry.retries or wait is None:
                     raise self._unavailable(error, failures) from None
                 log.info("%s: %s; again in %.1f s", self.name, error, wait)
