@@ -49,7 +49,9 @@ class Retry:
                 "a timeout must be above 0 seconds, and retries and the wait not below 0"
             )
 
-    def wait(self, failures: int, retry_after: float | None, chance: random.Random) -> float | None:
+    def backoff(
+        self, failures: int, retry_after: float | None, chance: random.Random
+    ) -> float | None:
         """Return the seconds to wait before the next try.
 
         Jitter keeps workers from coming back together.
