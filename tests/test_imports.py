@@ -23,7 +23,6 @@ KNOWN = [
         "databases.servers.private_mysql",
         "databases.servers.private_postgresql",
     },
-    {"interpreters.python_grader", "interpreters.python_remote"},
     {"databases.servers.mysql", "databases.servers.mysql_session"},
     {"databases.servers.postgresql", "databases.servers.postgresql_session"},
     {
