@@ -19,6 +19,7 @@ CLEAN = (
     "tests/english.py",
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
+    "src/intercode/paper",
     "src/intercode/rewards",
     "src/intercode/syntax.py",
 )

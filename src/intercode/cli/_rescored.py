@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -29,9 +28,9 @@ _WAYS = {
 }
 
 
-def show(args: argparse.Namespace, run: Path, out: Path, result: Rescored) -> None:
+def show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
     """Print it."""
-    if args.json:
+    if as_json:
         print_json(_as_json(run, out, result))
         return
     before, now = read_manifest(run), read_manifest(out)

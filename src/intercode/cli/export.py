@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from intercode.cli._options import natural
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import export
 from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
+from intercode.spec import natural
 
 FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
 
