@@ -17,15 +17,6 @@ KNOWN = [
     {"models", "models.registry"},
     {"evaluate", "evaluate.runner"},
     {
-        "databases.servers.mysql_client",
-        "databases.servers.mysql_protocol",
-        "databases.servers.private",
-        "databases.servers.private_mysql",
-        "databases.servers.private_postgresql",
-    },
-    {"databases.servers.mysql", "databases.servers.mysql_session"},
-    {"databases.servers.postgresql", "databases.servers.postgresql_session"},
-    {
         "sandbox.images.dockerfile",
         "sandbox.images.dockerfile.build",
         "sandbox.images.dockerfile.evaluate",

@@ -1,36 +1,94 @@
-"""A DuckDB file's tables and views, made in SQLite.
+"""DuckDB's files made of SQLite's, and the other way round.
 
-Dates and times become text in ISO format, booleans 0 and 1, decimals and whole numbers beyond
-64 bits floating-point numbers, lists and structures JSON.
+In SQLite dates and times become text in ISO format, booleans 0 and 1, decimals and whole numbers
+beyond 64 bits floating-point numbers, lists and structures JSON.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
-from collections.abc import Callable
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.databases.convert.dump_table import quoted
+from intercode.databases.convert import Progress, listed, schema, schema_ddl
 from intercode.errors import TaskError, UsageError
+from intercode.syntax import quoted
 
 if TYPE_CHECKING:
     import duckdb
 
 _BATCH = 10_000
 _LARGEST = 2**63
+_CLOSED: dict[str, Any] = {"enable_external_access": False, "threads": 1}
+"""A file is data, and may make DuckDB read no other one; a view may name a file."""
 
 
-def convert(path: Path, connection: sqlite3.Connection, progress: Callable[[str], None]) -> None:
+def from_sqlite(path: Path, made: Path, what: str, progress: Progress) -> None:
+    """Make a DuckDB file with the content of an SQLite file.
+
+    Args:
+        path: The SQLite file.
+        made: The path of the new file.
+        what: Names the database, for errors.
+        progress: Called with a line for each part that is left out.
+
+    Raises:
+        TaskError: DuckDB cannot hold it.
+    """
+    import duckdb
+
+    shape = schema.read_schema(path)
+    # A column's type is inferred from all of its values.
+    config = {**_CLOSED, "pandas_analyze_sample": _BATCH}
+    try:
+        with duckdb.connect(made, config=config) as connection:
+            for statement in schema_ddl.create_statements(shape, "duckdb", progress):
+                connection.execute(statement)
+            for table in shape.tables:
+                _fill(connection, path, table)
+            for statement in schema_ddl.finish_statements(shape, "duckdb", progress):
+                _finish(connection, statement, progress)
+    except duckdb.Error as error:
+        raise TaskError(f"{what}: {error}") from error
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema) -> None:
+    """Insert a table's rows, a batch at a time as columns: DuckDB is slow with single rows."""
+    import numpy as np
+
+    names = schema_ddl.identifiers(tuple(column.name for column in table.columns), "duckdb")
+    target = f"{schema_ddl.identifier(table.name, 'duckdb')} ({names})"
+    rows = schema.rows(path, table)
+    while batch := list(itertools.islice(rows, _BATCH)):
+        columns = {}
+        for number, values in enumerate(zip(*batch, strict=True)):
+            columns[f"c{number}"] = array = np.empty(len(batch), dtype=object)
+            array[:] = values
+        connection.register("batch", columns)
+        connection.execute(f"INSERT INTO {target} SELECT * FROM batch")
+        connection.unregister("batch")
+
+
+def _finish(connection: duckdb.DuckDBPyConnection, statement: str, progress: Progress) -> None:
+    import duckdb
+
+    try:
+        connection.execute(statement)
+    except duckdb.Error as error:
+        progress(f"left out: {statement.partition('(')[0].strip()}: {error}")
+
+
+def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
     """Make the content of a DuckDB file in an empty SQLite database.
 
     Args:
         path: The file.
         connection: To the empty database.
-        progress: Is told what is left out.
+        progress: Called with a line for each part that is left out.
 
     Raises:
         UsageError: DuckDB is not installed.
@@ -41,9 +99,7 @@ def convert(path: Path, connection: sqlite3.Connection, progress: Callable[[str]
     except ImportError:
         raise UsageError("DuckDB is needed: pip install 'intercode-gym[duckdb]'") from None
     try:
-        # The file is data: it may make DuckDB read nothing else.
-        config: dict[str, Any] = {"enable_external_access": False, "threads": 1}
-        with duckdb.connect(str(path), read_only=True, config=config) as origin:
+        with duckdb.connect(str(path), read_only=True, config=_CLOSED) as origin:
             for (table,) in _fetch(origin, "table_name FROM duckdb_tables()", "table_oid"):
                 _copy_table(origin, connection, table)
             for name, sql in _fetch(origin, "view_name, sql FROM duckdb_views()", "view_oid"):
@@ -67,16 +123,16 @@ def _copy_table(
         [table],
     ).fetchall()
     lines = [
-        f"{quoted([name])} {_declared(kind)}{'' if nullable else ' NOT NULL'}"
+        f"{quoted(name)} {_declared(kind)}{'' if nullable else ' NOT NULL'}"
         for name, kind, nullable in columns
     ]
     lines += _constraints(origin, table)
-    connection.execute(f"CREATE TABLE {quoted([table])} ({', '.join(lines)})")
+    connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(lines)})")
     marks = ", ".join("?" * len(columns))
-    rows = origin.execute(f"SELECT * FROM {quoted([table])}")
+    rows = origin.execute(f"SELECT * FROM {quoted(table)}")
     while batch := rows.fetchmany(_BATCH):
         stored = (tuple(map(_stored, row)) for row in batch)
-        connection.executemany(f"INSERT INTO {quoted([table])} VALUES ({marks})", stored)
+        connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", stored)
 
 
 def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
@@ -89,15 +145,15 @@ def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
     lines = []
     for kind, names, other, others in found:
         if kind in ("PRIMARY KEY", "UNIQUE"):
-            lines.append(f"{kind} ({quoted(names)})")
+            lines.append(f"{kind} ({listed(names)})")
         elif kind == "FOREIGN KEY":
-            target = f"{quoted([other])} ({quoted(others)})"
-            lines.append(f"FOREIGN KEY ({quoted(names)}) REFERENCES {target}")
+            target = f"{quoted(other)} ({listed(others)})"
+            lines.append(f"FOREIGN KEY ({listed(names)}) REFERENCES {target}")
     return lines
 
 
 def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
-    """Make a view; what is in the way, if it cannot be made."""
+    """Make a view; return the error if it cannot be made."""
     import sqlglot
 
     try:
@@ -110,14 +166,14 @@ def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
 def _declared(kind: str) -> str:
     base = kind.partition("(")[0]
     if kind.endswith("]") or base in ("STRUCT", "MAP", "UNION", "ENUM", "JSON", "UUID", "INTERVAL"):
-        return "TEXT"  # not as it is: SQLite would see the INT in it
+        return "TEXT"  # not the name itself: SQLite would see the INT in it
     if base == "TIMESTAMP WITH TIME ZONE":
         return "TIMESTAMP"
     return "INTEGER" if base in ("HUGEINT", "UHUGEINT") else kind
 
 
 def _stored(value: Any) -> Any:
-    """A value as SQLite takes it."""
+    """Return a value as SQLite takes it."""
     if value is None or isinstance(value, (str, bytes, float)):
         return value
     if isinstance(value, int):
