@@ -28,7 +28,7 @@ from intercode.databases import ENGINES
 from intercode.envs.compose import INTERPRETERS
 from intercode.models.remote import MODELS
 from intercode.sandbox import PROVIDERS, Limits
-from intercode.sandbox.images.recipes import RECIPES
+from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.resolve import SCHEMES
 
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out

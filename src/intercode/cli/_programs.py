@@ -13,7 +13,7 @@ from pathlib import Path
 
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import version
-from intercode.sandbox.native.doctor import Check
+from intercode.sandbox.doctor import Check
 
 _SECONDS = 10.0
 _RUNS_BYTES = 1 << 30
