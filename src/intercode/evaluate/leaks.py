@@ -14,7 +14,7 @@ from intercode.episode import encode
 from intercode.errors import ImageError, OutputLimitError
 from intercode.sandbox.base import MIB, Sandbox
 from intercode.sandbox.images import Image
-from intercode.sandbox.images.spec import parse
+from intercode.sandbox.images.base import parse
 
 if TYPE_CHECKING:
     from intercode.task import Task
