@@ -16,6 +16,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 CLEAN = (
+    "src/intercode/cli",
+    "src/intercode/spec.py",
+    "docs/reference/cli.md",
     "tests/english.py",
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
@@ -23,6 +26,9 @@ CLEAN = (
     "src/intercode/rewards",
     "src/intercode/syntax.py",
     "src/intercode/datasets",
+    "src/intercode/cli",
+    "src/intercode/spec.py",
+    "docs/reference/cli.md",
 )
 """Files and folders that are checked by default. Add a folder once it is clean."""
 TASKS = "puzzles"

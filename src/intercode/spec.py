@@ -60,7 +60,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class EnvSpec(_Part, frozen=True, kw_only=True):
-    """Where tasks are tried: environment, tasks, reward."""
+    """The environment, its tasks, its reward and its options."""
 
     name: Annotated[str, _says("ENV", "an environment", flag=False)] = msgspec.field(
         name="env", default=""
@@ -117,7 +117,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
 
 
 class AgentSpec(_Part, frozen=True, kw_only=True):
-    """Who acts, what a language model is told, and what an episode may take."""
+    """The agent, what a language model is told, and what an episode may take."""
 
     name: Annotated[str, _says("AGENT", "see above")] = msgspec.field(
         name="agent", default="oracle"
@@ -181,7 +181,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
 
 
 class How(_Part, frozen=True, kw_only=True):
-    """How a run is carried out: all that may differ each time that it is resumed."""
+    """How a run is carried out: all that may differ from session to session."""
 
     workers: Annotated[Positive, _says("N", "episodes at a time")] = 1
     max_connections: Annotated[
@@ -381,7 +381,7 @@ _GIVEN_MAY_DIFFER = {
     "seed": "seed",
     "exclude": "excluded",
 }
-"""Option → what it says in a record: whoever gives it wants just that to be another."""
+"""Option → the fact in a record that is meant to differ if the option is given."""
 _OLD_NAMES = {"provider": "sandbox"}
 """Option in the records of 0.1.0 → its name since."""
 

@@ -72,8 +72,8 @@ INTRODUCTION = (
     "submits. Here is one episode, in a sandbox of its own:\n"
 )
 WHAT_IT_IS = (
-    "'scripted' is no language model: it knows gold, and errs by the throw of dice.\n"
-    "Its rate tells nothing of any model.\n"
+    "'scripted' is not a language model: it knows gold, and errs by the throw of dice.\n"
+    "Its rate says nothing about any model.\n"
 )
 
 
@@ -129,7 +129,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 class Row(results.Watcher):
-    """Shows how the runs in one environment go: one line, which is printed when they have ended."""
+    """Show the runs in one environment: one line, which is printed when they have ended."""
 
     def __init__(self, title: str, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)

@@ -3,11 +3,11 @@
 The run stays as it is; the result is a run of its own, for 'report', 'show' and 'export'. What the
 agent was told, did and took is taken over, and only what it is worth is new.
 
-A function of one's own that looks at nothing but the task and the episode is worked out from the
-record. For any other reward the recorded actions are done again, each episode in a fresh sandbox or
-database, as they were recorded: the same tasks, images, engine and limits, or nothing is done. An
-episode in which an observation comes out otherwise (a date, a random number, a time limit) is
-listed as not reproducible: it is an error, and has no reward.
+Your own function that looks at nothing but the task and the episode is computed from the record.
+For any other reward the recorded actions are repeated, each episode in a fresh sandbox or database:
+with the same tasks, images, engine and limits, or not at all. An episode in which an observation
+differs (a date, a random number, a time limit) is listed as not reproducible: it is an error, and
+has no reward.
 
 Examples:
   intercode rescore runs/mine --reward reward.py:score
@@ -127,13 +127,12 @@ def execute(args: argparse.Namespace) -> int:
         print(f"stopped; what was finished is in {out}", file=sys.stderr)
         raise
     _show(spec.how.json, folder, out, result)
-    if result.cut_short:
-        return 130
-    return 1 if result.lost or len(result.outcomes) < result.planned else 0
+    failed = result.lost or len(result.outcomes) < result.planned
+    return 130 if result.cut_short else int(bool(failed))
 
 
 def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
-    """The recorded run's spec, with what is given.
+    """Make the recorded run's spec, with the given options over it.
 
     Raises:
         UsageError: The record has none.
@@ -156,7 +155,7 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
 
 
 def _budget(spec: RunSpec, out: Path) -> Budget:
-    """The budget of the judge, with its earlier spending."""
+    """Return the budget of the judge, with its earlier spending."""
     from intercode.evaluate.budget_spent import spent_by
     from intercode.models import Budget
     from intercode.models.prices import Prices
@@ -167,11 +166,11 @@ def _budget(spec: RunSpec, out: Path) -> Budget:
 
 
 def _label(reward: str | None) -> str:
-    """A reward's name, as part of a folder's."""
+    """Return a reward's name, as part of a folder's."""
     return re.sub(r"[^\w.-]+", "-", (reward or DEFAULT).rpartition(":")[2])
 
 
-# What has come of it
+# The result
 
 
 _SHOWN = 20
@@ -211,7 +210,7 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
     print(f"\n{result.ran} episodes in {duration(result.seconds)}")
     print(f"run: {out}")
     if missing := result.planned - len(result.outcomes):
-        print(f"interrupted: {missing} episodes are missing; the same command goes on with it")
+        print(f"interrupted: {missing} episodes are missing; the same command resumes it")
     else:
         print(f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(out))}")
 
@@ -223,7 +222,7 @@ def _ways(result: Rescored) -> str:
 
 
 def _compared(paired: Paired | None) -> str:
-    """How the success rate has changed, on the tasks that have both."""
+    """Say how the success rate has changed, on the tasks that have both rewards."""
     if paired is None:
         return "no task has both a recorded reward and a new one"
     seen = paired.difference
@@ -240,7 +239,7 @@ def _compared(paired: Paired | None) -> str:
 
 
 def _changes(changes: list[Result]) -> str:
-    """Which episodes have another reward, and what that does to them."""
+    """List the episodes that have another reward, and what that does to their success."""
     if not changes:
         return "no reward has changed\n"
     rows = [
@@ -259,7 +258,7 @@ def _changes(changes: list[Result]) -> str:
 
 
 def _verdict(change: Result) -> str:
-    """What a change does to success."""
+    """Say what a change does to success."""
     if change.before.success == change.after.success:
         return ""
     return "solved now" if change.after.success else "no longer solved"

@@ -1,4 +1,4 @@
-"""What a run tells about itself while it goes on."""
+"""Progress: how a run tells about itself while it goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Does nothing: override what you want to know.
+    """A listener that ignores everything: override the methods that you want to know of.
 
     All methods are called in the thread that called `evaluate`, except `action`.
     """
@@ -48,4 +48,4 @@ class Progress:
         """Something that may take long is being built or started, before the run starts."""
 
     def built(self) -> None:
-        """What was being built is there."""
+        """The thing that was being built is there."""
