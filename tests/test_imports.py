@@ -12,16 +12,8 @@ from pathlib import Path
 import intercode
 
 KNOWN = [
-    {"sandbox.images.base", "sandbox.images.cache"},
     {"", "envs", "envs.base", "envs.compose", "project", "rewards.own"},
-    {"models", "models.registry"},
     {"evaluate", "evaluate.runner"},
-    {"interpreters.python_grader", "interpreters.python_remote"},
-    {
-        "sandbox.images.dockerfile",
-        "sandbox.images.dockerfile.build",
-        "sandbox.images.dockerfile.evaluate",
-    },
 ]
 """Circles that are still there. Remove the line of a circle that you remove; add none."""
 

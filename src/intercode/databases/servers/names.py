@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import Outcome, Result, Row, Table
-from intercode.sandbox.native import lease
+from intercode.sandbox.ownership import start_time
 
 _NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
 _numbers = itertools.count(1)
@@ -60,7 +60,7 @@ def new_name() -> str:
     ``GRANT``.
     """
     pid = os.getpid()
-    return f"ic{_place()}p{pid:x}t{lease.start_time(pid) or 0:x}n{next(_numbers):x}"
+    return f"ic{_place()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
 
 
 def is_left_over(name: str) -> bool:
@@ -71,7 +71,7 @@ def is_left_over(name: str) -> bool:
     found = _NAME.match(name)
     if found is None or found[1] != _place():
         return False
-    return lease.start_time(int(found[2], 16)) != int(found[3], 16)
+    return start_time(int(found[2], 16)) != int(found[3], 16)
 
 
 def _place() -> str:

@@ -30,7 +30,7 @@ from typing import Any
 from intercode.databases.servers import driver, supervisor
 from intercode.errors import DatabaseError, UsageError
 from intercode.files import cache_root, remove_tree
-from intercode.sandbox.native import lease
+from intercode.sandbox.ownership import is_gone, new_lease
 
 _PREFIX = "ic-db-"
 _START_SECONDS = 60.0
@@ -283,7 +283,7 @@ def _new_folder() -> Path:
     parent = Path(tempfile.gettempdir())
     if len(os.fsencode(parent)) > 107 - _SOCKET_NAME_LIMIT:
         parent = Path("/tmp")
-    folder = parent / f"{_PREFIX}{lease.name()}"
+    folder = parent / f"{_PREFIX}{new_lease()}"
     folder.mkdir(0o700)
     return folder
 
@@ -292,7 +292,7 @@ def _sweep() -> None:
     """Remove the folders of servers whose owner and supervisor were both killed."""
     for parent in {Path(tempfile.gettempdir()), Path("/tmp")}:
         for folder in parent.glob(f"{_PREFIX}*"):
-            if folder.is_dir() and lease.is_gone(folder.name.removeprefix(_PREFIX)):
+            if folder.is_dir() and is_gone(folder.name.removeprefix(_PREFIX)):
                 with suppress(OSError):  # it is another user's
                     remove_tree(folder)
 
