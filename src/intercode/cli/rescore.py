@@ -89,8 +89,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Score, and print what has changed."""
-    folder = run_folder(args.run)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder := run_folder(args.run))
     spec = _spec(args, folder, manifest)
     out = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
     watcher = Watcher(quiet=spec.how.quiet)
