@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from intercode.cli._text import safe
-from intercode.evaluate.plot import LEAST, chart
-from intercode.evaluate.report import by_turn
-from intercode.evaluate.report_runs import Run
 from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.summary import by_turn
+from intercode.report.runs import Run
+from intercode.report.text import LEAST, chart
 
 WIDEST = 80
 

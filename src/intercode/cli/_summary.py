@@ -10,11 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from intercode.cli._text import one_line, safe, table
-from intercode.evaluate import judged
-from intercode.evaluate.judged import as_data, judging, rate_name
-from intercode.evaluate.report import by_tag, errors_by_type, summarize
-from intercode.evaluate.report_tables import Table, groups
+from intercode.evaluate.summary import by_tag, errors_by_type, summarize
 from intercode.records import Outcome
+from intercode.report.runs import as_data, judging, rate_name
+from intercode.report.tables import Table, groups, judge_tables
 
 SHOWN_ERRORS = 5
 
@@ -74,7 +73,7 @@ def as_text(outcomes: Sequence[Outcome], tags: int, judge: str | None = None) ->
     text = written(groups("", rows, rate=rate_name(judge))).rstrip("\n")
     if len(named) > tags:
         text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
-    for found in judged.tables({judge or "": judging(judge, outcomes)}):
+    for found in judge_tables({judge or "": judging(judge, outcomes)}):
         text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
         text += "\n\n" + "\n".join(remarks)

@@ -39,14 +39,11 @@ from intercode.cli._demo_runs import AGENTS, Stage
 from intercode.cli._episode import render
 from intercode.cli._text import print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
-from intercode.evaluate.matrix import by_agent, matrix
-from intercode.evaluate.report import by_turn
-from intercode.evaluate.report_episodes import Episodes
-from intercode.evaluate.report_html import write_page
-from intercode.evaluate.report_made import made_of
-from intercode.evaluate.report_runs import Run, read_runs
-from intercode.evaluate.report_tables import of_run, of_runs
 from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.summary import by_turn
+from intercode.report.html import Episodes, write_page
+from intercode.report.runs import Run, read_runs
+from intercode.report.tables import by_agent, made_of, matrix, of_run, of_runs
 from intercode.spec import positive
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")

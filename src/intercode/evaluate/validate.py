@@ -28,8 +28,8 @@ from intercode.evaluate.checks import (
 )
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.guesses import FIRST_CONSTANT, guesses
-from intercode.evaluate.report import summarize
 from intercode.evaluate.runner import RunResult, evaluate
+from intercode.evaluate.summary import summarize
 from intercode.evaluate.watched import Seen, Watched
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from intercode.evaluate.leaks import Leak
     from intercode.evaluate.loop import EpisodeEnv
     from intercode.evaluate.progress import Progress
-    from intercode.evaluate.report import Outcome, Statistics
+    from intercode.evaluate.summary import Outcome, Statistics
     from intercode.task import Dataset, Task
 
 
