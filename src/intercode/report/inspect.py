@@ -139,9 +139,8 @@ def _status(session: Mapping[str, Any], coverage: Coverage) -> str:
 def _spec(
     manifest: Mapping[str, Any], eval_id: str, coverage: Coverage, outcomes: list[Outcome]
 ) -> dict[str, Any]:
-    dataset, session = manifest["dataset"], manifest["sessions"][-1]
-    env = manifest["env"]
-    settings, versions = session.get("settings", {}), session.get("versions", {})
+    dataset, env, session = manifest["dataset"], manifest["env"], manifest["sessions"][-1]
+    settings = session.get("settings", {})
     agent, options = manifest["agent"]["name"], dict(manifest["agent"].get("options") or {})
     return {
         "eval_id": eval_id,
@@ -172,12 +171,13 @@ def _spec(
             fail_on_error=False,
             max_samples=settings.get("workers"),
         ),
-        "packages": {
-            ("intercode-gym" if name == "intercode" else name): version
-            for name, version in versions.items()
-            if name not in ("python", "code", "commit")
-        },
+        "packages": _packages(session.get("versions", {})),
     }
+
+
+def _packages(versions: Mapping[str, str]) -> dict[str, str]:
+    named = {name: v for name, v in versions.items() if name not in ("python", "code", "commit")}
+    return {("intercode-gym" if name == "intercode" else name): v for name, v in named.items()}
 
 
 def _plan(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -246,11 +246,11 @@ class Judging:
     asked: int
     """Episodes that it was asked about."""
     same: int
-    """Those that are a success by its word."""
+    """Episodes that are a success by its word."""
     split: int
-    """Those in which its votes, or the two orders of one, disagreed."""
+    """Episodes in which its votes, or the two orders of one, disagreed."""
     steered: int
-    """Those in which it would have called a decoy the same, so that it was not believed."""
+    """Episodes in which it would have called a decoy the same, so that it was not believed."""
     malformed: int
     """Malformed replies."""
     success_by_execution: float | None
