@@ -224,17 +224,9 @@ _MODE = (
     "NO_ENGINE_SUBSTITUTION"
 )
 """MySQL 8's own modes, but for the one that is decided here."""
-
-
 _FULL_GROUP_BY = "ONLY_FULL_GROUP_BY"
-
-
 _READS = re.compile(r"\s*(?:SELECT|SHOW|DESC|DESCRIBE|EXPLAIN|USE|SET)\b", re.IGNORECASE)
-
-
 _USE = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
-
-
 _LOST = (1927, 2006, 2013, 2055)
 
 
@@ -347,14 +339,8 @@ class MySQLConnection:
 
 
 _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)
-
-
 _INTERSECTS = re.compile(r"\s*SELECT\b.*\b(?:INTERSECT|EXCEPT)\b", re.IGNORECASE | re.DOTALL)
-
-
 _ANY_VALUE = re.compile(r"\bANY_VALUE\s*(?=\()", re.IGNORECASE)
-
-
 _MARIADB = "tmp_memory_table_size = 0"
 """For a connection: tables in memory would order ties by their addresses, another way in each
 process."""
