@@ -83,7 +83,7 @@ def rows(values: Iterable[Iterable[object]]) -> list[object]:
 
 _SYSTEM = "information_schema"
 """A database of every MySQL server. Here it is empty: agents' use of it needs no content."""
-_USE = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
+USES = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
 _DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
 _SHOW_TABLES = re.compile(r"\s*SHOW\s+(?:FULL\s+)?TABLES\s*;?\s*$", re.IGNORECASE)
@@ -203,7 +203,7 @@ class EngineConnection:
 
     def _command(self, sql: str) -> tuple[Answer] | None:
         """Return the answer to a statement that only MySQL has; None for any other."""
-        if used := _USE.match(sql):
+        if used := USES.match(sql):
             try:
                 self.use(used[1])
             except TaskError:
