@@ -13,7 +13,6 @@ import intercode
 
 KNOWN = [
     {"", "envs", "envs.base", "envs.compose", "project", "rewards.own"},
-    {"models", "models.registry"},
     {"evaluate", "evaluate.runner"},
 ]
 """Circles that are still there. Remove the line of a circle that you remove; add none."""
