@@ -16,10 +16,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 CLEAN = (
-    "src/intercode/cli",
-    "src/intercode/spec.py",
-    "docs/reference/cli.md",
-    "tests/english.py",
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
     "src/intercode/paper",
