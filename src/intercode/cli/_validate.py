@@ -75,11 +75,9 @@ def validate(args: argparse.Namespace) -> int:
         dataset,
         where.make,
         timeout=spec.env.options.get("timeout", Limits().timeout),
+        tasks=[task.task_id for task in tasks],
         workers=args.workers,
-        limit=spec.limit,
-        tasks=spec.tasks,
         progress=watcher,
-        settings=where.facts,
         also_on=also_on,
     )
     if args.json:
