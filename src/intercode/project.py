@@ -176,7 +176,7 @@ def _placed(folder: Path, key: str, text: str) -> str:
 
 
 def _image(folder: Path, text: str) -> str:
-    from intercode.sandbox.images.spec import parse
+    from intercode.sandbox.images.base import parse
 
     if (folder / text).exists() and not text.startswith((".", "/")):
         text = f"./{text}"  # which tells a path from a name

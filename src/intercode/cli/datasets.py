@@ -22,8 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from intercode.cli import validate
-from intercode.cli._live import LiveLine
-from intercode.cli._text import print_json, safe, size, table
+from intercode.cli.terminal import LiveLine, print_json, safe, size, table
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
@@ -149,7 +148,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 def _folder(entry: Entry) -> str | None:
     """Where a dataset was fetched to, or is installed."""
-    from intercode.datasets.layout import home, installed
+    from intercode.datasets.files import home, installed
 
     fetched = None if entry.bundled else home(entry.name)
     if fetched is not None and fetched.exists():

@@ -11,7 +11,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.episode import decode
 from intercode.errors import TaskError
 from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
-from intercode.sandbox.images.pack import pack
+from intercode.sandbox.images.archive import pack
 from intercode.task import Task
 
 FOLDER = "/ctf"

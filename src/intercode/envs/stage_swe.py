@@ -12,8 +12,8 @@ from intercode.errors import ImageError, TaskError
 from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.sandbox.base import Limits, Provider
 from intercode.sandbox.images import hide
+from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
 from intercode.sandbox.images.repository import is_url, prepare
-from intercode.sandbox.images.spec import BUILTIN, BUILTIN_FOLDER
 from intercode.task import Task
 
 
