@@ -27,7 +27,7 @@ from intercode.sandbox.ownership import new_lease, when_gone
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("sandbox/native", "sandbox/docker/inside")
-_MODULES = ("rights.py",)
+_MODULES = ("rights.py", "sandbox/accounts.py")
 _START = """
 import json, os, socket, sys, traceback, types
 root = os.path.dirname(__file__)
@@ -101,11 +101,10 @@ class Home:
             packages |= dict.fromkeys(
                 ".".join(["intercode", *parts[:i]]) for i in range(len(parts) + 1)
             )
-            for path in (_ROOT / folder).glob("*.py"):
-                copy = shutil.copyfile(path, target / path.name)
-                py_compile.compile(str(copy), doraise=True, quiet=2)
-        for name in _MODULES:
-            shutil.copyfile(_ROOT / name, self.code / name)
+        own_files = [path for folder in folders for path in (_ROOT / folder).glob("*.py")]
+        for path in (*own_files, *(_ROOT / name for name in _MODULES)):
+            copy = shutil.copyfile(path, self.code / path.relative_to(_ROOT))
+            py_compile.compile(str(copy), doraise=True, quiet=2)
         (self.code / "start.py").write_text(_START % (list(packages),), encoding="utf-8")
 
     def _copy_others(self, preload: Sequence[str], path: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from intercode.files import digest_of, remove_tree
 from intercode.rights import one_user
 from intercode.sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode.sandbox.images.base import Context, Image, clean_environment
-from intercode.sandbox.images.tree import Parts, account_of
+from intercode.sandbox.images.tree import Parts, account_in
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<name>[^\[\]]*)\])?", re.DOTALL)
@@ -98,7 +98,7 @@ def configured(image: Image, settings: Mapping[str, Any]) -> Image:
     """
     given = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     who = settings.get("User") or ""
-    account = account_of(image.layers, who)
+    account = account_in(image.layers, who)
     if one_user() and account.uid:
         raise ImageError(
             f"{image.name} is for the user {who!r}, and in an ordinary user's sandboxes there is "

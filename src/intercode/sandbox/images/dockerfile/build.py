@@ -26,7 +26,7 @@ from intercode.sandbox.images.dockerfile.evaluate import (
 from intercode.sandbox.images.dockerfile.parse import Instruction, Plan, Stage, expand, plan, read
 from intercode.sandbox.images.oci import is_layout
 from intercode.sandbox.images.resolve import SCHEMES, build
-from intercode.sandbox.images.tree import Tree, account_of
+from intercode.sandbox.images.tree import Tree, account_in
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
@@ -145,7 +145,7 @@ class _Build:
         for instruction, step in state.steps(stage.instructions):
             image = self._layer(image, instruction, step)
         self._args[stage.index] = state.args
-        account = account_of(image.layers, state.user)
+        account = account_in(image.layers, state.user)
         home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
         finished = state.finished(replace(image, user=str(account)))
         return replace(finished, env={**finished.env, **(home if state.user else {})})

@@ -18,7 +18,7 @@ from intercode.sandbox.images.base import SCRIPT, Command, Context, Image, clean
 from intercode.sandbox.images.dockerfile.copying import Item, Writer, documents, find, is_archive
 from intercode.sandbox.images.dockerfile.copying import digest as copy_digest
 from intercode.sandbox.images.dockerfile.parse import Instruction, Source, expand
-from intercode.sandbox.images.tree import Tree, account_of, owner_of
+from intercode.sandbox.images.tree import Tree, account_in, owner_in
 
 ORDINARY_USER = (
     "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"
@@ -290,7 +290,7 @@ class Run:
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        account = account_of(base.layers, self.user)
+        account = account_in(base.layers, self.user)
         proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
         cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
@@ -317,7 +317,7 @@ class Folder:
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        account = account_of(base.layers, self.user)
+        account = account_in(base.layers, self.user)
         writer = Writer(base, layer, (account.uid, account.gid), None)
         writer.folders(self.path)
         writer.finish()
@@ -349,7 +349,7 @@ class Copy:
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        owner = owner_of(base.layers, self.owner) if self.owner else None
+        owner = owner_in(base.layers, self.owner) if self.owner else None
         writer = Writer(base, layer, owner, self.mode, self.keep_owner)
         into = self.to.endswith("/") or len(self.items) > 1 or Tree(base.layers).is_dir(self.to)
         for item in self.items:
