@@ -75,7 +75,7 @@ class Home:
         self._copy_others(preload, path)
 
     def link(self) -> Path:
-        """A new folder for the socket of one container, with the places of its other mounts."""
+        """Make a folder for the socket of one container, with the places of its other mounts."""
         place = self.folder / secrets.token_hex(6)
         place.mkdir()
         for name in ("python", "code"):
@@ -90,7 +90,7 @@ class Home:
         self._finalizer()
 
     def _copy_code(self, preload: Sequence[str]) -> None:
-        """Only what runs inside: the package holds gold, too."""
+        """Copy only the modules that run inside: the package holds golds, too."""
         own = [name.split(".")[1:-1] for name in preload if name.startswith("intercode.")]
         folders = dict.fromkeys((*_PACKAGES, *("/".join(parts) for parts in own)))
         packages: dict[str, None] = {}
@@ -134,7 +134,7 @@ def remapped(info: dict[str, Any]) -> int | None:
 
 
 def closed_to(info: dict[str, Any]) -> int:
-    """The owner, as an id of this machine's, of our folders in a container.
+    """Return the owner, as an id of this machine's, of our folders in a container.
 
     No program there has this id, or rights over others' files. Process 1 has such rights, but only
     over ids that its container has: where the engine remaps ids, it must be one of those.
@@ -153,7 +153,7 @@ _LOADED = re.compile(r"(?:=>\s*)?(/\S+) \(0x[0-9a-f]+\)$")
 
 
 def runtime(owner: int) -> Path:
-    """The folder with it, made if need be.
+    """Return the folder with this Python, made if need be.
 
     Args:
         owner: Whose it is, where we are root: see `home.closed_to`.
@@ -205,7 +205,7 @@ def _copy(program: Path, place: Path, owner: int) -> None:
 
 
 def _shared_objects(files: list[Path]) -> set[Path]:
-    """All that the loader would load for these."""
+    """Return the files that the loader would load for these."""
     done = subprocess.run(
         ["ldd", *map(str, files)], capture_output=True, text=True, check=False, timeout=60
     )

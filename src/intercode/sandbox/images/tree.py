@@ -41,7 +41,7 @@ class Tree:
         """The paths that were looked at."""
 
     def resolve(self, path: str, to_be: bool = False) -> Parts | None:
-        """The names on the way to what is at a path, links followed; None if there is nothing.
+        """Return the names on the way to a path's entry, links followed; None: there is none.
 
         Args:
             path: From the root.
@@ -90,7 +90,7 @@ class Tree:
         return found is not None and found.is_dir
 
     def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, Found]]:
-        """All below a directory, in a fixed order, each directory before what is in it.
+        """Yield all below a directory, in a fixed order, each directory before what is in it.
 
         Args:
             parts: The directory.
@@ -156,7 +156,7 @@ def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
 
 
 def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
-    """As `look`: what is seen, or all the directories that merge into one, highest first."""
+    """Look as `look` does: the seen entry, or all directories that merge into one, highest first."""
     entries = [Found(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
@@ -165,7 +165,7 @@ def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
 
 
 def visible(folders: Sequence[Path], name: str) -> list[Found]:
-    """An entry of a merged directory: one that is seen, or the directories that merge into one."""
+    """Return an entry of a merged directory: one that is seen, or directories that merge."""
     entries: list[Found] = []
     for folder in folders:
         path = folder / name

@@ -110,15 +110,15 @@ class ContainerInit(Init):
         self.mounted = MountedFiles(hello["files"])
 
     def do_root(self, fds: list[int]) -> dict[str, Any]:
-        """A descriptor of the root, for others to be compared with."""
+        """Return a descriptor of the root, for others to be compared with."""
         return {"fds": [os.dup(self.root)]}
 
     def do_home(self, fds: list[int]) -> dict[str, Any]:
-        """The home folder and the name of the image's user."""
+        """Return the home folder and the name of the image's user."""
         return {"home": self.account.home, "name": self.account.name}
 
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
-        """All that differs from the root `fds[0]`; everything else stands still meanwhile."""
+        """List what differs from the root `fds[0]`; everything else stands still meanwhile."""
         with self.frozen():
             found = compare(self.tree, fds[0], timeout)
             return {"changes": sorted([*found.entries, *self.mounted.changes()])}

@@ -36,7 +36,7 @@ class Arguments:
     """The arguments that some instruction declares."""
 
     def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
-        """A name, and its value if it has one."""
+        """Return a name, and its value if it has one."""
         name, has_default, default = text.partition("=")
         self.asked.add(name)
         if name in self.given:
@@ -63,7 +63,7 @@ class State:
 
     @classmethod
     def begin(cls, base: Image, **more: Any) -> State:
-        """A stage from an image."""
+        """Return a stage from an image."""
         config = dict(base.config)
         stage = cls(
             env=declared(base),
@@ -97,7 +97,7 @@ class State:
             raise self.source.located(instruction.line, error) from error
 
     def finished(self, base: Image) -> Image:
-        """The image of these layers, with how programs start there."""
+        """Return the image of these layers, with how programs start there."""
         config = {
             **self.config,
             "Env": [f"{name}={value}" for name, value in self.env.items()],
@@ -242,7 +242,7 @@ def from_name(written: str, arguments: Arguments, escape: str) -> str:
 
 
 def declared(image: Image) -> dict[str, str]:
-    """The variables that an image itself sets; those of every sandbox are no part of a build."""
+    """Return the variables that an image itself sets: not those of every sandbox."""
     if "Env" in image.config:
         found = dict(entry.partition("=")[::2] for entry in image.config["Env"])
     else:
@@ -260,7 +260,7 @@ class Step(Protocol):
     """One layer's making."""
 
     def key(self) -> list[str | bytes]:
-        """All that it depends on, besides the image below."""
+        """Return all that the step depends on, except the image below."""
 
     def is_needed(self, base: Image) -> bool:
         """Whether it changes anything."""
