@@ -21,9 +21,9 @@ from intercode.errors import UsageError
 from intercode.evaluate import evaluate, run_episode
 from intercode.evaluate.loop import Semaphore, Shared, Stopped
 from intercode.models import Message, Reply, Settings, get_model
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
 from intercode.task import Task
+from intercode.testing import ScriptedServer
 from waiting import eventually
 
 from .fakes import FakeEnv, dataset

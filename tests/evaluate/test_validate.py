@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import intercode
 from intercode import load_dataset
-from intercode.datasets.kind import environment_of
+from intercode.datasets.files import environment_of
 from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, Trial

@@ -26,7 +26,7 @@ from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
 from intercode.databases import ENGINES
 from intercode.envs.compose import INTERPRETERS
-from intercode.models.registry import MODELS
+from intercode.models.remote import MODELS
 from intercode.sandbox import PROVIDERS, Limits
 from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.resolve import SCHEMES

@@ -11,7 +11,7 @@ from typing import Any
 
 from intercode.cli._progress import Watcher
 from intercode.cli._text import duration, number, one_line, print_json, safe, size
-from intercode.datasets.kind import environment_of
+from intercode.datasets.files import environment_of
 from intercode.episode import Episode
 from intercode.evaluate.checks import GOLD
 from intercode.evaluate.exclusion import Exclusion, not_gradable, select

@@ -1,4 +1,4 @@
-"""How servers differ, for `intercode.models.scripted_server`: what each makes of one answer."""
+"""Dialects of servers, for `intercode.testing.server`: one answer in the form of each."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from intercode.models.base import Usage
-from intercode.models.client import Answer
+from intercode.models.base import Answer, Usage
 
 Payload = dict[str, Any]
 Dialect = Callable[[Payload, Mapping[str, Any]], Payload]
-"""Changes an answer of ``chat/completions`` into what another server would say to this request."""
+"""Changes an answer of ``chat/completions`` into another server's answer to the same request."""
 
 
 def chat(answer: Answer) -> Payload:
-    """An answer of ``chat/completions``, as OpenAI has it."""
+    """Return an answer of ``chat/completions`` in OpenAI's form."""
     calls = [
         {
             "id": call.call_id,
@@ -32,13 +31,13 @@ def chat(answer: Answer) -> Payload:
 
 
 def completion(answer: Answer) -> Payload:
-    """An answer of ``completions``."""
+    """Return an answer of ``completions``."""
     choice = {"index": 0, "text": answer.text, "logprobs": None, "finish_reason": _finish(answer)}
     return _envelope(answer, "text_completion", choice)
 
 
 def messages(answer: Answer) -> Payload:
-    """An answer of Anthropic's ``messages``."""
+    """Return an answer of Anthropic's ``messages``."""
     usage = answer.usage or Usage()
     blocks: list[Payload] = [{"type": "text", "text": answer.text}] if answer.text else []
     blocks += [
@@ -85,12 +84,12 @@ def _envelope(answer: Answer, kind: str, choice: Payload) -> Payload:
 
 
 def openai(payload: Payload, asked: Mapping[str, Any]) -> Payload:
-    """As it is."""
+    """Return the answer unchanged."""
     return payload
 
 
 def vllm(payload: Payload, asked: Mapping[str, Any]) -> Payload:
-    """Fields of its own, details of the usage that are null, no word that tools are called."""
+    """Add vLLM's own fields and null details of the usage; say ``stop`` where tools are called."""
     choice = payload["choices"][0]
     choice |= {"stop_reason": None, "token_ids": None}
     if "message" in choice:
@@ -103,7 +102,7 @@ def vllm(payload: Payload, asked: Mapping[str, Any]) -> Payload:
 
 
 def ollama(payload: Payload, asked: Mapping[str, Any]) -> Payload:
-    """Arguments that are objects, calls without an id, ``stop`` where tools are called."""
+    """Write arguments as objects, calls without an id, and ``stop`` where tools are called."""
     choice = payload["choices"][0]
     for call in choice.get("message", {}).get("tool_calls", ()):
         call.pop("id")
@@ -115,7 +114,7 @@ def ollama(payload: Payload, asked: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
-    """Timings; nothing that is null. Seen of ``llama-server`` b1-0c1e570."""
+    """Add timings, and leave out nulls, as ``llama-server`` b1-0c1e570 does."""
     choice = payload["choices"][0]
     if "message" in choice:
         choice.pop("logprobs")
@@ -126,7 +125,7 @@ def llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
 
 
 def old_llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
-    """An old build: no usage, content and reasons that are null."""
+    """Write an old build's answer: no usage, null content and reasons."""
     payload = llama_cpp(payload, asked)
     choice = payload["choices"][0]
     if "message" in choice:
@@ -137,9 +136,9 @@ def old_llama_cpp(payload: Payload, asked: Mapping[str, Any]) -> Payload:
 
 
 def llama_cpp_python(payload: Payload, asked: Mapping[str, Any]) -> Payload:
-    """Line ends in arguments, as no JSON has them; calls said twice; no tools unless ``auto``.
+    """Put raw line ends into arguments, repeat calls, and call no tools unless ``auto``.
 
-    Seen of version 0.3.36, with the chat format ``chatml-function-calling``.
+    So does version 0.3.36, with the chat format ``chatml-function-calling``.
     """
     choice = payload["choices"][0]
     payload["usage"].pop("prompt_tokens_details")
@@ -156,7 +155,7 @@ def llama_cpp_python(payload: Payload, asked: Mapping[str, Any]) -> Payload:
 
 
 def calls_in_text(payload: Payload, asked: Mapping[str, Any]) -> Payload:
-    """A server that does not know the model's form of calls: they stay in the text."""
+    """Leave calls in the text, as servers do that do not know the model's form of calls."""
     message = payload["choices"][0]["message"]
     said = [message["content"] or ""]
     for call in message.pop("tool_calls", ()):
@@ -169,7 +168,7 @@ def calls_in_text(payload: Payload, asked: Mapping[str, Any]) -> Payload:
 
 
 def no_json(asked: Mapping[str, Any]) -> tuple[int, Payload] | None:
-    """What llama.cpp says to a dialogue in which the arguments of a call are none, if they are."""
+    """Return llama.cpp's refusal of arguments that are not JSON; None if all are."""
     calls = [
         call for message in asked.get("messages", ()) for call in message.get("tool_calls", ())
     ]
@@ -191,63 +190,41 @@ DIALECTS: dict[str, Dialect] = {
     "llama-cpp-python": llama_cpp_python,
     "calls-in-text": calls_in_text,
 }
-TOO_LONG: dict[str, tuple[int, Payload]] = {
-    "openai": (
-        400,
-        {
-            "error": {
-                "message": "This model's maximum context length is 10 tokens.",
-                "type": "invalid_request_error",
-                "param": "messages",
-                "code": "context_length_exceeded",
-            }
-        },
-    ),
-    "vllm": (
-        400,
-        {
-            "object": "error",
-            "message": "This model's maximum context length is 10 tokens. However, you requested "
-            "20 tokens (15 in the messages, 5 in the completion).",
-            "type": "BadRequestError",
+_LIMIT = "This model's maximum context length is 10 tokens."
+_OPENAI = {"type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}
+TOO_LONG: dict[str, Payload] = {
+    "openai": {"error": {"message": _LIMIT, **_OPENAI}},
+    "vllm": {
+        "object": "error",
+        "message": f"{_LIMIT} However, you requested 20 tokens (15 in the messages, 5 in the "
+        "completion).",
+        "type": "BadRequestError",
+        "code": 400,
+    },
+    "llama.cpp": {
+        "error": {
             "code": 400,
+            "message": "request (20 tokens) exceeds the available context size (10 tokens), try "
+            "increasing it",
+            "type": "exceed_context_size_error",
+            "n_prompt_tokens": 20,
+            "n_ctx": 10,
+        }
+    },
+    "llama-cpp-python": {
+        "error": {
+            "message": f"{_LIMIT} However, you requested 20 tokens (20 in the messages, None in "
+            "the completion). Please reduce the length of the messages or completion.",
+            **_OPENAI,
+        }
+    },
+    "anthropic": {
+        "type": "error",
+        "error": {
+            "type": "invalid_request_error",
+            "message": "prompt is too long: 20 tokens > 10 maximum",
         },
-    ),
-    "llama.cpp": (
-        400,
-        {
-            "error": {
-                "code": 400,
-                "message": "request (20 tokens) exceeds the available context size (10 tokens), "
-                "try increasing it",
-                "type": "exceed_context_size_error",
-                "n_prompt_tokens": 20,
-                "n_ctx": 10,
-            }
-        },
-    ),
-    "llama-cpp-python": (
-        400,
-        {
-            "error": {
-                "message": "This model's maximum context length is 10 tokens. However, you "
-                "requested 20 tokens (20 in the messages, None in the completion). Please reduce "
-                "the length of the messages or completion.",
-                "type": "invalid_request_error",
-                "param": "messages",
-                "code": "context_length_exceeded",
-            }
-        },
-    ),
-    "anthropic": (
-        400,
-        {
-            "type": "error",
-            "error": {
-                "type": "invalid_request_error",
-                "message": "prompt is too long: 20 tokens > 10 maximum",
-            },
-        },
-    ),
+    },
 }
-"""How each says that a dialogue is too long; others say it as OpenAI does. (Ollama cuts it.)"""
+"""The body of status 400 that says that a dialogue is too long; other servers send OpenAI's.
+(Ollama cuts the dialogue.)"""

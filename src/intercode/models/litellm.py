@@ -1,6 +1,6 @@
-"""Everything else, through LiteLLM: Bedrock, Vertex, Azure, Mistral, Cohere, and a hundred more.
+"""All other providers, through LiteLLM: Bedrock, Vertex, Azure, Mistral, Cohere, and many more.
 
-It finds their keys in the environment itself, under the names that its documentation gives.
+LiteLLM finds their keys in the environment itself, under the names that its documentation gives.
 """
 
 from __future__ import annotations
@@ -8,31 +8,32 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from intercode.models import keys, sdk
-from intercode.models.client import Answer, AttemptError, Request
-from intercode.models.openai_wire import decode_chat, encode_chat
+from intercode.models import wire
+from intercode.models.base import Answer, AttemptError, Request
+from intercode.models.keys import check_url, find
+from intercode.models.openai import decode_chat, encode_chat
 
 
 class LiteLlmClient:
-    """A model under LiteLLM's name for it.
+    """The client of a model under LiteLLM's name for it.
 
     Args:
         model: ``provider/name``, as LiteLLM has it.
-        base_url: Where the provider is, if it is not where LiteLLM thinks.
+        base_url: The provider's URL, if it is not where LiteLLM thinks.
         timeout: Seconds for which the server may be silent.
     """
 
     def __init__(self, model: str, base_url: str | None, timeout: float) -> None:
         # Else it asks GitHub for prices when it is imported, and waits; ours are in our own table.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-        module: Any = sdk.load("litellm", "a model through LiteLLM")
+        module: Any = wire.sdk("litellm", "a model through LiteLLM")
         module.suppress_debug_info = True  # it prints with each error
         self._complete = module.completion
         # It looks in the environment by itself, but not in ``.env``.
         provider = model.partition("/")[0].upper().replace("-", "_")
-        self._key = keys.find(f"{provider}_API_KEY") or ""
+        self._key = find(f"{provider}_API_KEY") or ""
         # LiteLLM's errors are OpenAI's, or derived from them.
-        self._errors = sdk.Errors(sdk.load("openai", "LiteLLM"), self._key)
+        self._errors = wire.Errors(wire.sdk("openai", "LiteLLM"), self._key)
         self._timeout = timeout
         self._base_url = base_url
         self.model = model
@@ -42,11 +43,11 @@ class LiteLlmClient:
         return f"LiteLlmClient({self.model!r})"
 
     def send(self, request: Request) -> Answer:
-        """Ask once."""
+        """Make one call."""
         try:
             return self._send(request)
         except AttemptError as error:
-            # It makes a status of 500 of answers that were lost, so that nobody knows.
+            # LiteLLM turns lost answers into a status of 500, so that the cost is unknown.
             error.charged = error.charged or not error.throttled
             raise
 
@@ -59,16 +60,16 @@ class LiteLlmClient:
                 num_retries=0,
                 max_retries=0,
                 api_key=self._key or None,
-                drop_params=True,  # what a provider does not know: a seed, mostly
+                drop_params=True,  # those that a provider does not know: a seed, mostly
                 **encode_chat(request),
             )
             data = self._errors.read(response.model_dump_json().encode())
         return decode_chat(data, request.tools)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is no connection to close."""
 
 
 def litellm(model: str, *, base_url: str | None, timeout: float) -> LiteLlmClient:
-    """A model by LiteLLM's name for it."""
-    return LiteLlmClient(model, base_url and keys.check_url(base_url), timeout)
+    """Make the client of a model under LiteLLM's name for it."""
+    return LiteLlmClient(model, base_url and check_url(base_url), timeout)

@@ -1,8 +1,9 @@
-"""A server that speaks the real protocols over HTTP, and says what a script says.
+"""A server that speaks the real protocols over HTTP, and answers by a script.
 
-OpenAI's chat and completions and Anthropic's messages, each as strict as the real one in what an
-agent's mistakes would meet, with faults on purpose. It stands in for paid servers in tests, and
-in demonstrations. Tokens are words, so that costs can be checked to the token::
+It has OpenAI's chat and completions and Anthropic's messages, each as strict as the real one in
+the points that an agent's mistakes would meet, with faults on purpose. It stands in for paid
+servers in tests, and in demonstrations. Tokens are words, so that costs can be checked to the
+token::
 
     with ScriptedServer(script([Rule(Line("submit"))])) as server:
         model = get_model("openai-compatible/any", base_url=server.url)
@@ -11,39 +12,104 @@ in demonstrations. Tokens are words, so that costs can be checked to the token::
 from __future__ import annotations
 
 import json
+import random
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
-from intercode.models import scripted_dialects as dialects
-from intercode.models.base import Message, Settings, Usage
-from intercode.models.client import Request
-from intercode.models.decoding import text_of
-from intercode.models.script import Line, Script, answer
-from intercode.models.scripted_faults import Fault, Plan
+from intercode.models.base import Message, Request, Settings, Usage
+from intercode.models.scripted import Line, Script, answer
+from intercode.models.wire import text_of
+from intercode.testing.dialects import DIALECTS, TOO_LONG, chat, completion, messages, no_json
 
 COMPLETION = 16
-"""Tokens of a completion, if the caller does not say: a trap of the protocol."""
+"""Tokens of a completion without a limit: a trap of the protocol."""
 _CHARGED = {None, "malformed", "truncated", "slow", "empty"}
 """Faults that befall an answer: the model has worked for it."""
+
+Kind = Literal["status", "malformed", "truncated", "disconnect", "slow", "empty"]
+"""``malformed``: a whole body that is not JSON. ``truncated``: the connection ends within the body.
+``disconnect``: it ends before any answer. ``slow``: the answer is right, but late. ``empty``: an
+answer without choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault in the answer to one request.
+
+    Attributes:
+        kind: The kind of fault.
+        status: The HTTP status, where that is the fault.
+        headers: Headers sent with it.
+        body: The body sent with it; ``None`` is an error as the protocol has it.
+        delay: Seconds before the first byte.
+    """
+
+    kind: Kind
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | None = None
+    delay: float = 0.0
+
+
+Plan = Callable[[int], "Fault | None"]
+"""Number of the request, from 0 → its fault."""
+
+
+def status(code: int, **headers: str) -> Fault:
+    """Make an error; ``Retry_After="2"`` is the header ``Retry-After``."""
+    return Fault("status", code, {name.replace("_", "-"): text for name, text in headers.items()})
+
+
+def too_many(seconds: float, *, as_date: bool = False) -> Fault:
+    """Make a 429 with ``Retry-After``, in seconds or as a date."""
+    wait = formatdate(time.time() + seconds, usegmt=True) if as_date else f"{seconds:g}"
+    return status(429, Retry_After=wait)
+
+
+def usual() -> tuple[Fault, ...]:
+    """Return one fault of each kind, without delays."""
+    return (
+        *map(status, (500, 503, 529)),
+        too_many(0),
+        Fault("status", 429, {"retry-after-ms": "1"}),
+        Fault("status", 502, body="<html>Bad Gateway</html>"),
+        *(Fault(kind) for kind in ("malformed", "truncated", "disconnect", "empty")),
+    )
+
+
+def first(*faults: Fault) -> Plan:
+    """Plan these faults for the first requests, in order, then none."""
+    return lambda number: faults[number] if number < len(faults) else None
+
+
+def some(share: float, faults: Sequence[Fault], seed: int = 0) -> Plan:
+    """Plan one of these faults for a share of the requests, the same ones for the same seed."""
+
+    def plan(number: int) -> Fault | None:
+        chance = random.Random(f"{seed} {number}")
+        return chance.choice(faults) if chance.random() < share else None
+
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request, and what became of it.
+    """One request, and its result.
 
     Attributes:
-        path: The endpoint's.
-        body: What was asked.
-        headers: Names in lower case.
-        fault: What went wrong.
-        usage: What it took; ``None`` where the model did not work.
+        path: The endpoint's path.
+        body: The body of the request.
+        headers: The request's headers, names in lower case.
+        fault: The fault of the answer.
+        usage: The tokens that it took; ``None`` where the model did not work.
     """
 
     path: str
@@ -59,14 +125,14 @@ class Exchange:
 
 
 class ScriptedServer:
-    """Serves on a free port of this machine, for as long as it is open in a ``with``.
+    """Serves on a free port of this machine, within a ``with`` statement.
 
     Args:
-        script: What it says; by default nothing.
-        plan: What goes wrong.
-        dialect: Whose form of OpenAI's protocol: a name in `intercode.models.scripted_dialects`.
+        script: The model's script; by default it says nothing.
+        plan: The faults.
+        dialect: The form of OpenAI's protocol: a name in `intercode.testing.dialects.DIALECTS`.
         context: The most tokens of a dialogue.
-        key: What a caller must have; ``None`` is nothing.
+        key: The key that a caller must have; ``None``: no key.
     """
 
     def __init__(
@@ -119,22 +185,22 @@ class ScriptedServer:
 
     @property
     def usage(self) -> Usage:
-        """What the whole answers took: what their callers can know of."""
+        """The tokens of all whole answers: those that callers can know of."""
         taken = (e.usage for e in self.exchanges if e.answered and e.usage is not None)
         return sum(taken, Usage())
 
     def number(self) -> int:
-        """The next request's number."""
+        """Return the next request's number."""
         with self._lock:
             self._requests += 1
             return self._requests - 1
 
     def wait(self, seconds: float) -> None:
-        """Be slow, but not beyond the end."""
+        """Wait, but not beyond the server's end."""
         self._stopped.wait(seconds)
 
     def note(self, exchange: Exchange) -> None:
-        """Keep what became of a request."""
+        """Record a request and its result."""
         with self._lock:
             self.exchanges.append(exchange)
 
@@ -145,7 +211,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Callers go when their patience ends; that is no news."""
+        """Print nothing: callers hang up when their patience ends."""
 
 
 def _handler(scripted: ScriptedServer) -> type[BaseHTTPRequestHandler]:
@@ -161,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
     owner: ScriptedServer
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def do_POST(self) -> None:
         owner = self.owner
@@ -192,18 +258,18 @@ class _Handler(BaseHTTPRequestHandler):
         key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
         if owner.key is not None and key.removeprefix("Bearer ") != owner.key:
             return 401, _error(f"Incorrect API key provided: {key}", "invalid_api_key"), None
-        if "llama.cpp" in owner.dialect and (refusal := dialects.no_json(body)):
+        if "llama.cpp" in owner.dialect and (refusal := no_json(body)):
             return *refusal, None
         asked = Request(tuple(_messages(path, body)), _settings(path, body))
         found = answer(asked, owner.script, str(body.get("model", "")))
         usage = found.usage or Usage()
         if owner.context is not None and usage.input_tokens > owner.context:
             name = "anthropic" if path == "messages" else owner.dialect
-            return *dialects.TOO_LONG.get(name, dialects.TOO_LONG["openai"]), None
+            return 400, TOO_LONG.get(name, TOO_LONG["openai"]), None
         if path == "messages":
-            return 200, dialects.messages(found), usage
-        form = dialects.chat if path == "chat/completions" else dialects.completion
-        return 200, dialects.DIALECTS[owner.dialect](form(found), body), usage
+            return 200, messages(found), usage
+        form = chat if path == "chat/completions" else completion
+        return 200, DIALECTS[owner.dialect](form(found), body), usage
 
     def _fail(self, fault: Fault, status: int, reply: dict[str, Any]) -> None:
         self.owner.wait(fault.delay)
@@ -247,7 +313,7 @@ def _error(message: str, code: str | None) -> dict[str, Any]:
 
 
 def _messages(path: str, body: Mapping[str, Any]) -> list[Message]:
-    """The dialogue that was sent, in our form."""
+    """Return the dialogue of a request, in our form."""
     if path == "completions":
         return [Message("user", str(body.get("prompt", "")))]
     found = [Message("system", text_of(body["system"]))] if body.get("system") else []
@@ -258,14 +324,14 @@ def _messages(path: str, body: Mapping[str, Any]) -> list[Message]:
 
 
 def _settings(path: str, body: Mapping[str, Any]) -> Settings:
-    """Of what was asked for, what a script can do."""
+    """Return the settings of a request, as far as a script can follow them."""
     unasked = COMPLETION if path == "completions" else None
     limit = body.get("max_tokens", body.get("max_completion_tokens", unasked))
     return Settings(max_tokens=limit, stop=tuple(body.get("stop", body.get("stop_sequences", ()))))
 
 
 def _said(content: Any) -> str:
-    """A message's text; of Anthropic's blocks, what tools gave is text, too."""
+    """Return a message's text; in Anthropic's blocks the results of tools are text, too."""
     if isinstance(content, list):
         return " ".join(str(block.get("text", block.get("content", ""))) for block in content)
     return text_of(content)
