@@ -156,7 +156,7 @@ def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
 
 
 def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
-    """Look as `look` does: the seen entry, or the directories that merge into one, highest first."""
+    """Look as `look` does: the seen entry, or directories that merge into one, highest first."""
     entries = [Found(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
