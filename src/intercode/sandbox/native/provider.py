@@ -146,7 +146,6 @@ def _as_spec(limits: Limits) -> dict[str, Any]:
 
 
 _START_SECONDS = 30.0
-_END_SECONDS = 120.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024

@@ -129,9 +129,6 @@ def _expanded(content: str, word: Callable[[str], str]) -> str:
     )
 
 
-Matches = Callable[[str], bool]
-
-
 @dataclass(frozen=True, slots=True)
 class _Rule:
     pattern: re.Pattern[str]
