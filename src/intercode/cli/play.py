@@ -16,9 +16,8 @@ from contextlib import suppress
 
 from intercode.agents.human import HumanAgent
 from intercode.agents.terminal import Terminal, continues
-from intercode.cli._episode import ending
-from intercode.cli._progress import Watcher
-from intercode.cli._text import print_json
+from intercode.cli.results import Watcher, ending
+from intercode.cli.terminal import print_json
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
 from intercode.evaluate.exclusion import select
