@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,11 +14,9 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage_sql import DatabaseStage
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import MAX_ROWS, SqlInterpreter
-from intercode.own_code import is_reference
-from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.own import Function, choose
+from intercode.rewards.own import Function, OwnReward, choose
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset
 
@@ -76,21 +75,17 @@ class SqlEnv(InterCodeEnv[Session]):
         if max_rows < 1:
             raise UsageError(f"max_rows must be at least 1, not {max_rows}")
         tasks = datasets.load(data)
-        if named := isinstance(reward, str) and _is_class(reward):
-            _check_gold(tasks)
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=provider)
         stage = DatabaseStage(engine, tasks, databases, limits)
         for task in tasks:
             stage.check(task)
         cache = GoldCache(4096 if cache_gold else 0) if isinstance(cache_gold, bool) else cache_gold
-        name = str(reward) if named else "default"
-        made = partial(_reward, name, stage, cache, permute_columns)
         super().__init__(
             tasks,
             stage,
             partial(SqlInterpreter, max_rows=max_rows),
-            choose("sql", None if named else reward, made),
+            _reward(tasks, reward, databases=stage, cache=cache, permute_columns=permute_columns),
             max_turns=max_turns,
             reward_every_turn=reward_every_turn,
             render_mode=render_mode,
@@ -98,21 +93,22 @@ class SqlEnv(InterCodeEnv[Session]):
         )
 
 
-def _is_class(name: str) -> bool:
-    """Whether the reward of this name is one of ours, which compare with gold."""
-    return not is_reference(name) and isinstance(REWARDS.get(f"sql:{name}"), type)
-
-
 def _reward(
-    name: str, stage: DatabaseStage, cache: GoldCache, permute_columns: bool | None
+    tasks: Dataset, reward: str | Function | Reward[Session], **parts: Any
 ) -> Reward[Session]:
-    more: dict[str, Any] = {}
-    if permute_columns is not None:
-        if name != "default":
-            raise UsageError(f"reward {name!r} has a rule of its own for the order of columns")
-        more["permute_columns"] = permute_columns
-    made: Reward[Session] = REWARDS.get(f"sql:{name}")(stage, cache, **more)
-    return made
+    """Return the reward that is asked for; rewards of ours compare with gold."""
+
+    def default() -> Reward[Session]:
+        return choose("sql", "default", default, **parts)
+
+    chosen = choose("sql", reward, default, **parts)
+    if isinstance(chosen, OwnReward):
+        return chosen
+    permutes = "permute_columns" in inspect.signature(type(chosen)).parameters
+    if parts["permute_columns"] is not None and not permutes:
+        raise UsageError(f"reward {reward!r} has a rule of its own for the order of columns")
+    _check_gold(tasks)
+    return chosen
 
 
 def _check_gold(tasks: Dataset) -> None:
