@@ -18,9 +18,12 @@ from pathlib import Path
 CLEAN = (
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
+    "src/intercode/models",
     "src/intercode/paper",
+    "src/intercode/report",
     "src/intercode/rewards",
     "src/intercode/syntax.py",
+    "src/intercode/testing",
     "src/intercode/datasets",
     "src/intercode/cli",
     "src/intercode/spec.py",

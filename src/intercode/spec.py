@@ -343,7 +343,10 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         for part in PARTS:
             found |= found.pop(part)
         found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
-        return own | {k: v for k, v in found.items() if not (v is None or v is False or v == [])}
+        flags = _flags()
+        return own | {
+            k: v for k, v in found.items() if v is not None and v != [] and (v or k not in flags)
+        }
 
     def recorded(self) -> dict[str, Any]:
         """Return the options for a record: they mean the same in any folder, without passwords.
@@ -456,6 +459,13 @@ def _part_of() -> dict[str, str]:
         found |= dict.fromkeys(options_of(kind), part)
     del found["options"]
     return found
+
+
+@cache
+def _flags() -> set[str]:
+    """Name the options for which False means that they were not given."""
+    parts = (*PARTS.values(), RunSpec)
+    return {k for part in parts for k, one in options_of(part).items() if one.default is False}
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
