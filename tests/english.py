@@ -20,8 +20,11 @@ CLEAN = (
     "src/intercode/interpreters",
     "src/intercode/paper",
     "src/intercode/rewards",
+    "src/intercode/rights.py",
+    "src/intercode/sandbox",
     "src/intercode/syntax.py",
     "src/intercode/datasets",
+    "src/intercode/files.py",
 )
 """Files and folders that are checked by default. Add a folder once it is clean."""
 TASKS = "puzzles"

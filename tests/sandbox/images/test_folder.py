@@ -58,7 +58,7 @@ def test_folder_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ImageError, match="no folder"):
         resolve(f"{tmp_path}/file")
-    with pytest.raises(ImageError, match="no root file system"):
+    with pytest.raises(ImageError, match="not a root file system"):
         resolve(str(tmp_path))
 
 
