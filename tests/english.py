@@ -18,11 +18,14 @@ from pathlib import Path
 CLEAN = (
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
+    "src/intercode/models",
     "src/intercode/paper",
+    "src/intercode/report",
     "src/intercode/rewards",
     "src/intercode/rights.py",
     "src/intercode/sandbox",
     "src/intercode/syntax.py",
+    "src/intercode/testing",
     "src/intercode/datasets",
     "src/intercode/files.py",
 )
