@@ -18,9 +18,12 @@ from pathlib import Path
 CLEAN = (
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
+    "src/intercode/models",
     "src/intercode/paper",
+    "src/intercode/report",
     "src/intercode/rewards",
     "src/intercode/syntax.py",
+    "src/intercode/testing",
     "src/intercode/datasets",
 )
 """Files and folders that are checked by default. Add a folder once it is clean."""
