@@ -22,12 +22,15 @@ CLEAN = (
     "src/intercode/paper",
     "src/intercode/report",
     "src/intercode/rewards",
+    "src/intercode/rights.py",
+    "src/intercode/sandbox",
     "src/intercode/syntax.py",
     "src/intercode/testing",
     "src/intercode/datasets",
     "src/intercode/cli",
     "src/intercode/spec.py",
     "docs/reference/cli.md",
+    "src/intercode/files.py",
 )
 """Files and folders that are checked by default. Add a folder once it is clean."""
 TASKS = "puzzles"
