@@ -200,7 +200,7 @@ def test_a_service(make_ctf: MakeCtf) -> None:
 
 
 def test_a_service_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.envs.stage_ctf.HEALTH_TIMEOUT", 0)
+    monkeypatch.setattr("intercode.envs.ctf.HEALTH_TIMEOUT", 0)
     facts = {"service": "exit 1", "health": "echo no door >&2; false"}
     env = CtfEnv(Dataset([Task("t", "q", (FLAG,), metadata=facts)]))
     with pytest.raises(

@@ -25,7 +25,7 @@ from intercode.agents import presets
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
 from intercode.databases import ENGINES
-from intercode.envs.compose import INTERPRETERS
+from intercode.envs.base import INTERPRETERS
 from intercode.models.registry import MODELS
 from intercode.sandbox import PROVIDERS, Limits
 from intercode.sandbox.images.recipes import RECIPES

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from intercode.agents.base import LANGUAGES, kind_of
 from intercode.agents.terminal import Terminal, continues
+from intercode.envs.traits import traits_in
 from intercode.episode import Turn, decode
 from intercode.errors import UsageError
 
@@ -65,7 +65,7 @@ class Humans:
             task.query,
             sys.stderr,
             getattr(env, "prompt", "$ "),
-            continues(LANGUAGES.get(kind_of(env), "")),
+            continues(traits_in(env).language),
             read=_read_line,
         )
 

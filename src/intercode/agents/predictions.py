@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.agents.parser import find_code
 from intercode.agents.scene import Scene
 from intercode.agents.scripted import ScriptedAgent
-from intercode.envs.swe import apply_patch
+from intercode.envs.traits import Traits
 from intercode.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
@@ -54,17 +54,14 @@ class Predictions:
         self.check([task])
         text = self.texts[task.task_id]
         scene = Scene.of(env, task)
-        action = action_for(scene.env, text, scene.language)
-        return ScriptedAgent([action] if text.strip() else [])
+        return ScriptedAgent([action_for(scene.traits, text)] if text.strip() else [])
 
 
-def action_for(env: str, text: str, language: str = "bash") -> str:
-    """What a prediction means in an environment: code, a flag, a patch."""
-    if env == "ctf":
-        return text if text.startswith("submit ") else f"submit {text.strip()}"
-    if env == "swe":
-        return apply_patch(text)
-    return find_code(text, language) or text
+def action_for(traits: Traits, text: str) -> str:
+    """Make the action that a prediction stands for: code, a flag, a patch."""
+    if traits.prediction is not None:
+        return traits.prediction(text)
+    return find_code(text, traits.language) or text
 
 
 def read_predictions(path: Path) -> dict[str, str]:

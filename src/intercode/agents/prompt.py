@@ -17,7 +17,7 @@ VALUES = frozenset(
     (
         *("env", "language", "setting", "query", "schema", "max_turns", "show_reward"),
         *("observation", "reward", "few_shot", "max_steps", "step", "number", "steps"),
-        "candidates",
+        *("answer", "briefing", "candidates"),
     )
 )
 """What templates can speak of, each where it makes sense."""

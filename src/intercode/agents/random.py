@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from intercode.agents.scene import Scene
+from intercode.envs.traits import SHELL
 from intercode.episode import Turn
 
 if TYPE_CHECKING:
     from intercode.task import Task
-
-ACTIONS: Mapping[str, tuple[str, ...]] = {
-    "bash": (
-        "ls -la",
-        "pwd",
-        "find . -type f | head -n 20",
-        "cat *",
-        "wc -l *",
-        "du -sh .",
-        "date",
-        "whoami",
-        "touch new.txt",
-        "mkdir -p new",
-        "sort * | uniq -c | head",
-        "echo 42",
-    ),
-    "sql": (
-        "SELECT 1",
-        "SELECT 42",
-        "SELECT NULL",
-        "SELECT CURRENT_DATE",
-        "SELECT COUNT(*) FROM (SELECT 1 AS one) AS rows_",
-        "SELECT 'yes'",
-        "SELECT 0 WHERE 1 = 0",
-    ),
-    "python": (
-        "42",
-        "print(dir())",
-        "def answer(*given):\n    return given",
-        "import math, random",
-        "help",
-        "[]",
-    ),
-}
-"""By language."""
 
 
 class RandomAgent:
     """Takes actions at random, and submits after some.
 
     Args:
-        language: Of the actions.
-        seed: From it comes everything.
+        actions: Those that it may take.
+        seed: The seed that decides everything.
     """
 
-    def __init__(self, language: str, seed: int) -> None:
-        self._actions = ACTIONS.get(language, ACTIONS["bash"])
+    def __init__(self, actions: Sequence[str], seed: int) -> None:
+        self._actions = actions
         self._random = random.Random(seed)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
@@ -77,4 +43,4 @@ class RandomAgents:
     def within(self, env: object, task: Task) -> RandomAgent:
         """The agent of one episode in this environment."""
         scene = Scene.of(env, task)
-        return RandomAgent(scene.language, scene.seed or 0)
+        return RandomAgent(scene.traits.random_actions or SHELL.random_actions, scene.seed or 0)

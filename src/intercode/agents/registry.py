@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from intercode import own_code
+from intercode import user_code
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
-from intercode.own_code import digest
 from intercode.registry import Registry
+from intercode.user_code import digest
 
 __all__ = ["AGENTS", "digest", "get"]
 
@@ -48,10 +48,10 @@ def get(name: str, **options: Any) -> AgentFactory:
     Raises:
         UsageError: There is no such agent, or it does not take these options.
     """
-    if own_code.is_reference(name):
+    if user_code.is_reference(name):
         if options:
             raise UsageError(f"agent {name} takes no option {', '.join(options)}")
-        return cast(AgentFactory, own_code.load("agent", name))
+        return cast(AgentFactory, user_code.load("agent", name))
     if name not in AGENTS:
         raise UsageError(
             f"there is no agent {name!r}: choose one of {', '.join(AGENTS.names())}, "

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.base import LANGUAGES, kind_of
+from intercode.envs.traits import Traits, traits_in
 from intercode.errors import UsageError
 
 if TYPE_CHECKING:
     from intercode.task import Task
-
-SETTINGS: Mapping[str, str] = {"bash": "Bash on Linux", "python": "Python 3", "sql": "SQL"}
-"""Language → what a prompt calls its setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +18,8 @@ class Scene:
     """What prompts can speak of."""
 
     env: str
-    """The environment's kind: one of `LANGUAGES`, or empty if it is put together by hand."""
-    language: str
+    """The environment's short name."""
+    traits: Traits
     setting: str
     query: str
     max_turns: int
@@ -41,22 +38,30 @@ class Scene:
             setting: What to call the setting.
             schema: Whether to tell the database's schema.
         """
-        kind = kind_of(env)
-        language = LANGUAGES.get(kind) or str(getattr(env, "language", "bash"))
+        traits = traits_in(env)
         return cls(
-            env=kind,
-            language=language,
-            setting=setting or SETTINGS.get(language, language),
+            env=str(getattr(env, "name", "")),
+            traits=traits,
+            setting=setting or traits.setting or traits.language,
             query=task.query,
             max_turns=int(getattr(env, "max_turns", 10)),
             schema=describe_tables(task) if schema else "",
             seed=None if env is None else env.episode.seed,  # type: ignore[attr-defined]
         )
 
+    @property
+    def language(self) -> str:
+        """The language of actions."""
+        return self.traits.language
+
     def values(self) -> dict[str, Any]:
-        """For a template."""
+        """Return the values for a template."""
         names = ("env", "language", "setting", "query", "max_turns", "schema")
-        return {name: getattr(self, name) for name in names}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "answer": self.traits.answer,
+            "briefing": self.traits.briefing.replace("{setting}", self.setting),
+        }
 
 
 def describe_tables(task: Task) -> str:

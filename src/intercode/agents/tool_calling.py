@@ -6,18 +6,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from intercode.agents.language import Strategy
-from intercode.agents.scene import Scene
 from intercode.agents.talk import CUT_OFF, Talk
+from intercode.envs.traits import Traits
 from intercode.episode import NoAction, Turn
 from intercode.models.base import Tool, ToolCall
 
-_CODE: Mapping[str, tuple[str, str]] = {
-    "bash": ("command", "Run a command in the shell."),
-    "sql": ("statement", "Run a statement in the database."),
-    "python": ("code", "Run code at the Python prompt."),
-}
-"""Language → the name of its tool's parameter, and what the tool does."""
-_ANY = ("code", "Run code.")
 NO_CALL = "you called no tool; every reply must call one"
 
 
@@ -31,7 +24,7 @@ class ToolCalling:
         """The call whose answer is the next observation."""
         self._cut_off = False
         """Whether the last reply ended before it was complete."""
-        talk.dialogue.tools = tools(talk.scene)
+        talk.dialogue.tools = tools(talk.scene.traits)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """The action of the next call."""
@@ -48,34 +41,32 @@ class ToolCalling:
             return NoAction(CUT_OFF if self._cut_off else NO_CALL)
         call = self._calls.popleft()
         self._open = call.call_id
-        action = action_of(call, self._talk.scene)
+        action = action_of(call, self._talk.scene.traits)
         if isinstance(action, NoAction) and self._cut_off and not self._calls:
             return NoAction(CUT_OFF)
         return action
 
 
-def tools(scene: Scene) -> list[Tool]:
-    """The tools of an environment: its language, and ``submit``."""
-    parameter, what = _CODE.get(scene.language, _ANY)
-    flag = ["flag"] if scene.env == "ctf" else []
-    end = "Hand in the flag." if flag else "End the task: it is done."
+def tools(traits: Traits) -> list[Tool]:
+    """List the tools of an environment: its language, and ``submit``."""
+    answer = [traits.answer] if traits.answer else []
+    end = f"Hand in the {traits.answer}." if answer else "End the task: it is done."
     return [
-        Tool(scene.language, what, _schema([parameter])),
-        Tool("submit", end, _schema(flag)),
+        Tool(traits.language, traits.does, _schema([traits.parameter])),
+        Tool("submit", end, _schema(answer)),
     ]
 
 
-def action_of(call: ToolCall, scene: Scene) -> str:
-    """What a call asks for; a `NoAction` that says what is wrong with it."""
+def action_of(call: ToolCall, traits: Traits) -> str:
+    """Read the action that a call asks for; a `NoAction` says why there is none."""
     if call.name == "submit":
-        flag = call.arguments.get("flag")
-        return f"submit {flag}" if scene.env == "ctf" and flag else "submit"
-    if call.name != scene.language:
-        return NoAction(f"there is no tool {call.name!r}, only {scene.language!r} and 'submit'")
-    parameter, _ = _CODE.get(scene.language, _ANY)
-    code = call.arguments.get(parameter)
+        answer = call.arguments.get(traits.answer) if traits.answer else None
+        return f"submit {answer}" if answer else "submit"
+    if call.name != traits.language:
+        return NoAction(f"there is no tool {call.name!r}, only {traits.language!r} and 'submit'")
+    code = call.arguments.get(traits.parameter)
     if not isinstance(code, str):
-        return NoAction(f"the tool {call.name!r} needs {parameter!r}, a text")
+        return NoAction(f"the tool {call.name!r} needs {traits.parameter!r}, a text")
     return code
 
 

@@ -12,7 +12,7 @@ from intercode.agents import presets, registry
 from intercode.agents.language import LanguageAgents, Strategy
 from intercode.cli import _judge, _options
 from intercode.errors import UsageError
-from intercode.own_code import is_reference
+from intercode.user_code import is_reference
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentFactory

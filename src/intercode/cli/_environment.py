@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import secrets
 import sys
 from collections.abc import Callable
@@ -16,23 +15,28 @@ from intercode import datasets
 from intercode.cli import _judge, _options
 from intercode.cli._patience import Patience
 from intercode.cli._text import safe
-from intercode.databases import engine_name, shared_engine
-from intercode.envs import create
+from intercode.databases import shared_engine
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import taken
+from intercode.envs.traits import traits_of
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.log import MANIFEST, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.tools import tool_versions
-from intercode.own_code import digest, is_reference
-from intercode.project import read
-from intercode.registry import DATASETS, ENVS, REWARDS
+from intercode.project import create, read
+from intercode.registry import DATASETS, ENVS, REWARDS, environment
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import Judge
-from intercode.sandbox import Limits, Provider, get_provider
+from intercode.sandbox import Limits, Provider
 from intercode.task import Dataset, Task
+from intercode.user_code import digest, is_reference
 
 if TYPE_CHECKING:
     from intercode.models import Budget
+
+
+_SANDBOX = {"provider": "sandbox"}
+"""What runs the sandboxes: its name among the recorded options → as an option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,8 @@ def _open(args: argparse.Namespace, folder: str) -> str:
     project = read(folder)
     args.data = args.data or project.tasks
     args.more = {}
-    for name, value in (*project.options.items(), *project.limits.items()):
+    for option, value in (*project.options.items(), *project.limits.items()):
+        name = "provider" if option == "sandbox" else option
         if not hasattr(args, name):
             args.more[name] = value
         elif getattr(args, name) is None:
@@ -172,30 +177,14 @@ def secret_of(*folders: Path | None) -> str | None:
 
 def narrowed(args: argparse.Namespace, name: str, dataset: Dataset) -> Dataset:
     """Without the tasks that cannot be tried with these options; says how many."""
-    if name == "sql":
-        return _for_engine(dataset, args.engine or "sqlite")
-    if name == "ctf" and not args.network:
-        return _offline(dataset)
-    return dataset
-
-
-def _for_engine(dataset: Dataset, engine: str) -> Dataset:
-    """Without the tasks whose gold means something else on this engine; says how many."""
-    name = engine_name(engine)
-    kept = dataset.filter(lambda task: name in task.metadata.get("engines", (name,)))
-    if left := len(dataset) - len(kept):
-        _say(f"intercode: {left} of {len(dataset)} tasks are for other engines than {name}")
-    return kept
-
-
-def _offline(dataset: Dataset) -> Dataset:
-    """Without the tasks that need the network; says how many."""
-    from intercode.envs.ctf_tasks import offline
-
-    kept = offline(dataset)
-    if left := len(dataset) - len(kept):
-        _say(f"intercode: {left} of {len(dataset)} tasks need the network (--network tries them)")
-    return kept
+    kind = environment(name)
+    if not hasattr(kind, "narrowed"):
+        return dataset
+    kept, told = kind.narrowed(dataset, {"engine": args.engine, "network": args.network})
+    if told:
+        _say(f"intercode: {told}")
+    narrow: Dataset = kept
+    return narrow
 
 
 def prepare(
@@ -223,11 +212,11 @@ def prepare(
     """
     say = _silent if getattr(args, "quiet", False) else _say
     limits = _options.limits(args)
-    given = {option: getattr(args, option) for option in _options.ENVIRONMENT}
+    given = {_SANDBOX.get(name, name): getattr(args, name) for name in _options.ENVIRONMENT}
     given = {option: value for option, value in given.items() if value is not None}
-    known = _parameters(name, args.protocol)
+    known = taken(environment(name, args.protocol))
     if wrong := [option for option in given if option not in known]:
-        flag = "--" + wrong[0].replace("provider", "sandbox").replace("_", "-")
+        flag = "--" + wrong[0].replace("_", "-")
         raise UsageError(f"environment {name!r}, protocol {args.protocol!r}, takes no {flag}")
     reward = given.get("reward")
     if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
@@ -245,10 +234,10 @@ def prepare(
         options["cache_gold"] = GoldCache()  # one for all workers
     facts = {"env": name, "protocol": args.protocol, "image": args.image}
     if "engine" in known:
-        sandbox = given.get("provider", "native")
+        sandbox = given.get("sandbox", "native")
         engine = options["engine"] = shared_engine(args.engine or "sqlite", say, sandbox)
         facts["engine"] = {"name": engine.name, **engine.facts()}
-        if "provider" in given:
+        if "sandbox" in given:
             facts["sandbox"] = sandbox
     else:
         facts["sandbox"] = args.provider or "native"
@@ -290,14 +279,6 @@ def _chosen(limits: Limits) -> dict[str, Any]:
     return {name: value for name, value in asdict(limits).items() if name != "debugger"}
 
 
-def _parameters(name: str, protocol: str) -> set[str]:
-    """What the environment's constructor takes."""
-    entry = name if protocol == "default" else f"{name}:{protocol}"
-    if entry not in ENVS:
-        raise UsageError(f"environment {name!r} has no protocol {protocol!r}")
-    return set(inspect.signature(ENVS.get(entry)).parameters)
-
-
 def _say(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
@@ -313,12 +294,7 @@ def provider_that_tells(
 
     What it builds, which may take minutes, it says on standard error.
     """
-    if env == "python":
-        from intercode.interpreters.python_start import provider as of_python
-
-        provider = of_python(provider_name or "native")
-    else:
-        provider = get_provider(provider_name or "native")
+    provider = traits_of(env).provider(provider_name or "native")
     if hasattr(provider, "progress"):
         provider.progress = say
     return provider

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from intercode.cli._text import duration, indented, number, safe, shortened
+from intercode.envs.traits import prompt_of
 from intercode.episode import Episode, Turn
 from intercode.evaluate.outcome import Judged
 
 LINES = 12
 """Lines of an observation that are shown unless all are asked for."""
-
-_PROMPTS = {"python": ">>> ", "sql": "sql> "}
 
 
 def render(episode: Episode, lines: int | None = LINES) -> str:
@@ -24,7 +23,7 @@ def render(episode: Episode, lines: int | None = LINES) -> str:
         f"── {safe(episode.task_id)}{epoch} ── {mark(episode)}",
         indented(safe(episode.query), "  "),
     ]
-    prompt = _PROMPTS.get(episode.env, "$ ")
+    prompt = prompt_of(episode.env)
     parts += [_turn(turn, lines, prompt) for turn in episode.turns]
     parts.append(f"  {ending(episode)}")
     if lines is None and (trace := episode.metadata.get("traceback")):

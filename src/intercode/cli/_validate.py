@@ -11,7 +11,7 @@ from typing import Any
 from intercode.cli import _environment, _options
 from intercode.cli._progress import Watcher
 from intercode.cli._text import duration, number, one_line, print_json, safe, size
-from intercode.datasets.kind import environment_of
+from intercode.envs.traits import environment_for
 from intercode.episode import Episode
 from intercode.evaluate.checks import GOLD
 from intercode.evaluate.exclusion import Exclusion
@@ -61,7 +61,7 @@ def validate(args: argparse.Namespace) -> int:
     own = _environment.open_data(args)
     everything = _environment.load_all(args, args.data)
     known = args.data in _environment.names()
-    args.env = args.env_option or own or (args.data if known else environment_of(everything))
+    args.env = args.env_option or own or (args.data if known else environment_for(everything))
     args.env_option = None
     name = _environment.chosen(args)
     dataset = _environment.narrowed(args, name, everything)

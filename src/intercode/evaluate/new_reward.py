@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from intercode.envs.traits import traits_of
 from intercode.episode import Episode, Score
-from intercode.own_code import digest, is_reference
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
-from intercode.rewards.flag import FlagReward
 from intercode.rewards.judge import Judge
 from intercode.rewards.own import Function, choose
 from intercode.task import Task
+from intercode.user_code import digest, is_reference
 
 DEFAULT = "default"
 
@@ -66,7 +66,8 @@ def _named(env: str, protocol: str, reward: str) -> Reward[Any] | None:
 
 def _own(env: str, protocol: str) -> Reward[Any] | None:
     """The environment's own reward, if it is known to look at nothing but the record."""
-    return FlagReward() if (env, protocol) == ("ctf", "default") else None
+    make = traits_of(env, protocol).pure_reward
+    return None if make is None else make()
 
 
 def _default(env: str, protocol: str) -> Callable[[], Reward[Any]]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intercode.envs.traits import traits_of
 from intercode.errors import UsageError
 from intercode.evaluate import drift, manifest
 from intercode.evaluate.again import FromRecord
@@ -153,11 +154,12 @@ class _Where:
             UsageError: There is nothing that does, or they would not be as they were.
         """
         env = self._recorded["env"] or {}
-        if (env.get("env"), env.get("protocol")) == ("sql", "paper"):
+        name, protocol = str(env.get("env")), str(env.get("protocol"))
+        if not traits_of(name, protocol).separable:
             raise UsageError(
-                "in the paper protocol of SQL an episode finds what others have left, so that none "
-                "can be done again by itself: only a reward that looks at nothing but the record "
-                "can score it"
+                f"in environment {name!r}, protocol {protocol!r}, an episode finds what others "
+                "have left, so that none can be repeated by itself: only a reward that needs "
+                "nothing but the record can score it"
             )
         if self._make is None:
             raise UsageError("this reward looks at the sandbox, and there is no env_factory")

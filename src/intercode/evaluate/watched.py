@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
+from intercode.envs.traits import traits_in
 from intercode.evaluate.checks import AGAIN, GOLD, WAITED
 from intercode.evaluate.guesses import NOTHING
 from intercode.evaluate.leak_places import leaks
@@ -97,7 +98,7 @@ class Watched:
         episode, place = self.episode, getattr(self._env, "place", None)
         if episode.epoch == NOTHING and not episode.turns:
             task = self._dataset.by_id(episode.task_id)
-            flags = getattr(self._env, "name", "") == "ctf"
+            flags = traits_in(self._env).secret_gold
             image = episode.metadata.get("image", "")
             self._seen.leaks[task.task_id] = leaks(task, place, image, flags=flags)
         if episode.epoch in (GOLD, AGAIN) and not episode.turns:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
-from intercode import datasets
+from msgspec.structs import asdict
+
+from intercode.datasets import load
 from intercode.envs.ctf import CtfEnv
+from intercode.envs.options import CtfOptions, EnvOptions
+from intercode.envs.traits import Traits
 from intercode.episode import Episode, Score, Status
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.paper.bash import LIMITS
 from intercode.paper.ctf_session import WRONG, check, in_its_folder, is_flag, shell, submitted
-from intercode.paper.limits import refuse
+from intercode.paper.limits import PaperCtfOptions, refuse
 from intercode.rewards.flag import SUBMITTED, submissions
-from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.sandbox.base import Sandbox
 from intercode.task import Dataset, Task
 
 
@@ -24,49 +30,34 @@ class PaperCtfEnv(CtfEnv):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        provider: What starts sandboxes, or its name.
-        limits: None or the defaults: the protocol's own are used.
-        network: As in `CtfEnv`.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: As in `InterCodeEnv`.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names.
 
     Raises:
         TaskError: A task has no flag, or has what 2023 knew nothing of.
         UsageError: An option makes no sense.
     """
 
+    Options: ClassVar[type[EnvOptions]] = PaperCtfOptions
+    traits: Traits = replace(CtfEnv.traits, pure_reward=None)
+
     def __init__(
         self,
         data: str | Path | Dataset = "ic-ctf",
         *,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        network: bool = False,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperCtfOptions | None = None,
+        **changes: Any,
     ) -> None:
-        refuse(limits)
-        tasks = datasets.load(data)
+        options = PaperCtfOptions.of(options, changes)
+        refuse(options.limits)
+        tasks = load(data)
         for task in tasks:
             check(task)
         super().__init__(
             Dataset(map(in_its_folder, tasks), tasks.name, tasks.source),
-            attempts=None,
-            image=image,
-            provider=provider,
-            limits=LIMITS,
-            network=network,
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            reward=_reward,
-            render_mode=render_mode,
-            seed=seed,
+            options=CtfOptions(
+                **{**asdict(options), "attempts": None, "limits": LIMITS, "reward": _reward}
+            ),
         )
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:

@@ -8,8 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from intercode.envs.ctf import CtfEnv
-from intercode.envs.stage_ctf import CtfStage
+from intercode.envs.ctf import CtfEnv, CtfStage
 from intercode.paper.bash import LIMITS, TIMED_OUT
 from intercode.paper.causes import cause_of
 from intercode.paper.ctf_session import PaperCtf, check, in_its_folder, shell
@@ -101,7 +100,7 @@ def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> flo
     """
     flags = [t.command for t in episode.turns if t.command and t.command.startswith("submit")]
     bare = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
-    with closing(CtfEnv(bare, provider=provider, max_turns=len(flags) + 1)) as env:
+    with closing(CtfEnv(bare, sandbox=provider, max_turns=len(flags) + 1)) as env:
         env.reset()
         for action in (*flags, "submit"):
             _, reward, terminated, _, _ = env.step(action)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from intercode.envs.stage_ctf import FOLDER
+from intercode.envs.ctf import FOLDER
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution
 from intercode.paper.action import words_of

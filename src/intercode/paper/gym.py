@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from intercode import datasets
+from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
@@ -16,9 +17,9 @@ from intercode.interpreters.base import Interpreter
 from intercode.paper.bash import AGENT_HOST, PaperBash, variables
 from intercode.paper.container import PaperImage, md5sum
 from intercode.paper.gold import GoldRuns
-from intercode.paper.limits import refuse
+from intercode.paper.limits import PaperOptions, refuse
 from intercode.paper.reward import Outcome, score
-from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.sandbox import Provider, Sandbox
 from intercode.task import Dataset, Task
 
 IMAGE = "nl2bash"
@@ -83,13 +84,8 @@ class PaperEnv(InterCodeEnv[Sandbox]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``nl2bash``.
-        provider: What starts sandboxes, or its name.
-        limits: None or the defaults: the 2023 containers' own are used.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: As in `InterCodeEnv`; the 2023 "Try Again" experiments did.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names.
 
     Raises:
         TaskError: A task has no gold, or has what 2023 knew nothing of.
@@ -97,39 +93,27 @@ class PaperEnv(InterCodeEnv[Sandbox]):
     """
 
     name: ClassVar[str] = "bash"
+    Options: ClassVar[type[EnvOptions]] = PaperOptions
 
     def __init__(
         self,
         data: str | Path | Dataset = "bash",
         *,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperOptions | None = None,
+        **changes: Any,
     ) -> None:
-        refuse(limits)
-        tasks = datasets.load(data)
+        options = PaperOptions.of(options, changes)
+        refuse(options.limits)
+        tasks = load(data)
         for row, task in enumerate(tasks):
             _check(tasks, row, task)
-        stage = PaperStage(provider, image)
+        stage = PaperStage(options.sandbox, options.image)
 
         def interpreter(sandbox: Sandbox) -> Interpreter:
             assert self._task is not None  # there is an episode
             return PaperBash(sandbox, variables(AGENT_HOST, stage.image(self._task)))
 
-        super().__init__(
-            tasks,
-            stage,
-            interpreter,
-            PaperReward(stage),
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
-        )
+        super().__init__(tasks, stage, interpreter, PaperReward(stage), options=options)
 
     def _ending(self, action: str) -> Status | None:
         if action == "skip":

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from intercode import datasets
+from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions
 from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import PYTHON, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import RewardError, TaskError
 from intercode.interpreters.base import Execution
-from intercode.interpreters.python_start import provider as provider_of
-from intercode.paper.limits import refuse
+from intercode.paper.limits import PaperOptions, refuse
 from intercode.paper.python_session import (
     LIMITS,
     PaperPython,
@@ -23,7 +24,7 @@ from intercode.paper.python_session import (
     score,
     submitted,
 )
-from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.sandbox.base import Sandbox
 from intercode.task import Dataset, Task
 
 
@@ -125,13 +126,8 @@ class PaperPythonEnv(InterCodeEnv[PaperPlace]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        provider: What starts sandboxes, or its name.
-        limits: None or the defaults: the protocol's own are used.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: Submit the function after each ``def``, as the experiments of 2023 did.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names.
 
     Raises:
         TaskError: A task has no tests or no gold, or has what 2023 knew nothing of.
@@ -141,36 +137,26 @@ class PaperPythonEnv(InterCodeEnv[PaperPlace]):
     name: ClassVar[str] = "python"
     prompt: ClassVar[str] = ">>> "
     takes_answer: ClassVar[bool] = True
+    Options: ClassVar[type[EnvOptions]] = PaperOptions
+    traits: Traits = PYTHON
 
     def __init__(
         self,
         data: str | Path | Dataset = "mbpp",
         *,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperOptions | None = None,
+        **changes: Any,
     ) -> None:
-        refuse(limits)
-        tasks = datasets.load(data)
+        options = PaperOptions.of(options, changes)
+        refuse(options.limits)
+        tasks = load(data)
+        provider = options.sandbox
         if isinstance(provider, str):
-            provider = provider_of(provider)
-        stage = PaperStage(SandboxStage(provider, image, LIMITS))
+            provider = self.traits.provider(provider)
+        stage = PaperStage(SandboxStage(provider, options.image, LIMITS))
         for task in tasks:
             stage.check(task)
-        super().__init__(
-            tasks,
-            stage,
-            PaperInterpreter,
-            _reward,
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
-        )
+        super().__init__(tasks, stage, PaperInterpreter, _reward, options=options)
 
     def _ending(self, action: str) -> Status | None:
         if action == "skip":

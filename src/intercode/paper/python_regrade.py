@@ -30,7 +30,7 @@ def default_rewards(
         return []
     tasks = Dataset({task.task_id: task for _, task in jobs}.values(), "replay")
     turns = max(len(episode.turns) for episode, _ in jobs) + 1
-    with closing(PythonEnv(tasks, image=image, provider=provider, max_turns=turns)) as env:
+    with closing(PythonEnv(tasks, image=image, sandbox=provider, max_turns=turns)) as env:
         return [_reward(env, episode, task) for episode, task in jobs]
 
 

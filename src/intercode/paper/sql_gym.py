@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
-from intercode import datasets
-from intercode.databases import Engine, Source, shared_engine
+from msgspec import Meta
+
+from intercode.databases import Source, shared_engine
+from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage_sql import DatabaseStage
+from intercode.envs.options import Databases, EngineOption, EnvOptions
+from intercode.envs.sql import DatabaseStage
+from intercode.envs.traits import SQL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.base import Execution
@@ -17,7 +22,6 @@ from intercode.paper.sql_connection import Connection
 from intercode.paper.sql_engine import EngineDatabases
 from intercode.paper.sql_env import gold_score, is_error
 from intercode.paper.sql_reward import VERSIONS, Answer, Version
-from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task
 
 
@@ -103,6 +107,20 @@ class PaperInterpreter:
         """Nothing to do."""
 
 
+class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of `PaperSqlEnv`."""
+
+    engine: EngineOption = "sqlite"
+    databases: Databases = None
+    version: Annotated[
+        Version,
+        Meta(
+            description="which of the rewards: released, early or first",
+            extra={"flag": False, "choices": VERSIONS},
+        ),
+    ] = "released"
+
+
 class PaperSqlEnv(InterCodeEnv[PaperPlace]):
     """The 2023 SQL environment: its observations, its reward, and its leaks.
 
@@ -111,14 +129,8 @@ class PaperSqlEnv(InterCodeEnv[PaperPlace]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        engine: An engine, its name, or a server's URL.
-        databases: The folder or file that holds the tasks' databases (see `SqlEnv`).
-        version: Which of the rewards: ``released``, ``early`` or ``first``.
-        limits: What a database's session may use; None: the defaults.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: As in `InterCodeEnv`; the 2023 "Try Again" experiments did.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value.
+        **changes: Single options by their names.
 
     Raises:
         TaskError: A task has no gold or no database, or has what 2023 knew nothing of.
@@ -126,26 +138,23 @@ class PaperSqlEnv(InterCodeEnv[PaperPlace]):
     """
 
     name: ClassVar[str] = "sql"
+    Options: ClassVar[type[EnvOptions]] = PaperSqlOptions
+    traits: Traits = replace(SQL, separable=False)
 
     def __init__(
         self,
         data: str | Path | Dataset = "sql",
         *,
-        engine: str | Engine = "sqlite",
-        databases: str | Path | None = None,
-        version: Version = "released",
-        limits: Limits | None = None,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperSqlOptions | None = None,
+        **changes: Any,
     ) -> None:
-        if version not in VERSIONS:
+        options = PaperSqlOptions.of(options, changes)
+        if (version := options.version) not in VERSIONS:
             raise UsageError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
-        tasks = datasets.load(data)
+        tasks, engine = load(data), options.engine
         if isinstance(engine, str):
-            engine = shared_engine(engine)
-        stage = DatabaseStage(engine, tasks, databases, limits)
+            engine = shared_engine(engine, sandbox=str(options.sandbox))
+        stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         dialect = str(tasks[0].metadata.get("dialect", "mysql")) if tasks else "mysql"
         named = {(task.db or "").lower(): task for task in tasks}
 
@@ -157,20 +166,11 @@ class PaperSqlEnv(InterCodeEnv[PaperPlace]):
         def reward(task: Task, episode: Episode, place: PaperPlace) -> Score:
             return gold_score(place.connection, task, place.answer, version)
 
-        self._databases = EngineDatabases(engine, find, dialect, limits)
+        self._databases = EngineDatabases(engine, find, dialect, options.limits)
         paper_stage = PaperStage(self._databases, stage)
         for task in tasks:
             paper_stage.check(task)
-        super().__init__(
-            tasks,
-            paper_stage,
-            PaperInterpreter,
-            reward,
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
-        )
+        super().__init__(tasks, paper_stage, PaperInterpreter, reward, options=options)
 
     def close(self) -> None:
         """End the episode, and forget what all episodes have left. Idempotent."""

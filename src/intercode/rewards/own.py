@@ -14,12 +14,12 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any, Generic
 
-from intercode import own_code
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RewardError, UsageError
 from intercode.registry import REWARDS
 from intercode.rewards.base import PlaceT, Reward
 from intercode.task import Task
+from intercode.user_code import is_reference, line_of, load
 
 Function = Callable[..., "Score | float"]
 
@@ -55,7 +55,7 @@ class OwnReward(Generic[PlaceT]):
         except InterCodeError:
             raise
         except (Exception, SystemExit) as error:
-            where = own_code.line_of(error, _file(self._function)) or _name(self._function)
+            where = line_of(error, _file(self._function)) or _name(self._function)
             raise RewardError(
                 f"task {task.task_id!r}: its reward failed: {where}: "
                 f"{type(error).__name__}: {error}"
@@ -89,8 +89,8 @@ def choose(
         return default()
     if not isinstance(reward, str):
         return OwnReward(reward, default)
-    named = not own_code.is_reference(reward)
-    function = REWARDS.get(f"{env}:{reward}") if named else own_code.load("reward", reward)
+    named = not is_reference(reward)
+    function = REWARDS.get(f"{env}:{reward}") if named else load("reward", reward)
     return OwnReward(function, default)
 
 
