@@ -23,8 +23,8 @@ from intercode.agents.base import AgentFactory
 from intercode.agents.scripted import ScriptedAgent
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
-from intercode.evaluate.log import EPISODES, read_episodes
 from intercode.models import get_model
+from intercode.records import EPISODES, read_episodes
 from intercode.rewards.gold import GoldCache
 from intercode.task import Dataset
 from processes import Roles

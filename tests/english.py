@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-CLEAN = ("tests/english.py", "docs/reference/glossary.md")
+CLEAN = ("tests/english.py", "docs/reference/glossary.md", "src/intercode/paper")
 """Files and folders that are checked by default. Add a folder once it is clean."""
 PHRASES = {
     r"anew": "again, or a verb with re-",

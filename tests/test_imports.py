@@ -13,7 +13,6 @@ import intercode
 
 KNOWN = [
     {"sandbox.images.base", "sandbox.images.cache"},
-    {"", "envs", "envs.base", "envs.compose", "project", "rewards.own"},
     {"models", "models.registry"},
     {"evaluate", "evaluate.runner"},
     {

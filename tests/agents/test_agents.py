@@ -10,9 +10,9 @@ import pytest
 
 from intercode.agents import registry
 from intercode.agents.human import HumanAgent
-from intercode.agents.recorded import load_actions
 from intercode.episode import Episode, Turn
 from intercode.errors import RecordError, UsageError
+from intercode.records import load_actions
 from intercode.task import Task
 
 TASK = Task("a", "do it", gold=("first", "second"))

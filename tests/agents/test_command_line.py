@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from intercode.agents.predictions import action_for, read_predictions
-from intercode.agents.recorded import read_episodes
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import traits_of
 from intercode.errors import RecordError
 from intercode.models.script import Line
 from intercode.models.scripted_server import ScriptedServer
+from intercode.records import read_episodes
 
 KEY = "sk-very-secret-0123456789"
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(4)]

@@ -13,7 +13,6 @@ import pytest
 from evaluate import fakes
 from intercode import datasets, make
 from intercode.agents import registry
-from intercode.agents.recorded import read_episodes
 from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
 from intercode.errors import SandboxClosedError
@@ -21,6 +20,7 @@ from intercode.evaluate import evaluate
 from intercode.models import Usage
 from intercode.models.scripted_faults import some, usual
 from intercode.models.scripted_server import ScriptedServer
+from intercode.records import read_episodes
 from intercode.task import Dataset
 
 from .talking import KEY, PRICE, model, solver

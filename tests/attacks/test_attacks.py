@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import PROVIDERS
-from intercode.evaluate.log import EPISODES, read_episodes
+from intercode.records import EPISODES, read_episodes
 from soak.killed import adopting, cgroups_of, children, intercode
 from waiting import PATIENCE, eventually
 

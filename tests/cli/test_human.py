@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from intercode.agents.recorded import read_episodes
 from intercode.cli.main import main
 from intercode.episode import Episode
+from intercode.records import read_episodes
 
 from .test_terminal import on_terminal
 

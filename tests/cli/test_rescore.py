@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.evaluate.log import read_manifest
+from intercode.records import read_manifest
 
 from .conftest import write
 

@@ -12,7 +12,7 @@ import pytest
 from evaluate.fakes import Factory, dataset
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
-from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, read_episodes, read_manifest
+from intercode.records import EPISODES, MANIFEST, RecordWriter, read_episodes, read_manifest
 from intercode.sandbox.images.cache import ImageCache
 
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(3)]
@@ -106,7 +106,7 @@ def test_nothing_to_do(begun: Path, capsys: Tell) -> None:
     change(begun, lambda manifest: manifest["sessions"][1]["host"].update(release="0.1"))
     before = {path.name: path.read_bytes() for path in begun.iterdir()}
     capsys.readouterr()
-    with RunLog(begun):
+    with RecordWriter(begun):
         assert resume() == 0
         assert capsys.readouterr().out.endswith("nothing to do: every episode has a result\n")
         assert resume("--json") == 0
@@ -132,7 +132,7 @@ def test_killed_amid_a_line(begun: Path) -> None:
 
 def test_another_writer_is_at_work(begun: Path, capsys: Tell) -> None:
     before = (begun / MANIFEST).read_bytes()
-    with RunLog(begun):
+    with RecordWriter(begun):
         assert resume() == 1
     assert "another process is writing" in capsys.readouterr().err
     assert (begun / MANIFEST).read_bytes() == before

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
-from intercode.evaluate.log import EPISODES, RunLog, read_episodes
 from intercode.files import cache_root
+from intercode.records import EPISODES, RecordWriter, read_episodes
 
 from .conftest import TASKS, Run, keys, parsed, write
 
@@ -118,7 +118,7 @@ def test_going_on(cli: Run, data: Path) -> None:
 
 
 def test_a_run_has_one_writer(cli: Run, data: Path, tmp_path: Path) -> None:
-    with RunLog(tmp_path / "run"):
+    with RecordWriter(tmp_path / "run"):
         assert (
             "another process" in cli("run", "bash", "--data", data, "--out", "run", code=1).stderr
         )

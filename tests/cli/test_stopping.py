@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from intercode.evaluate.log import EPISODES, read_episodes
+from intercode.records import EPISODES, read_episodes
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 from .conftest import Run, command, parsed, write

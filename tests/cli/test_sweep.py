@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from intercode.agents.recorded import read_episodes
 from intercode.cli.main import main
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.report_runs import read_runs
 from intercode.models.script import Line
 from intercode.models.scripted_server import ScriptedServer
+from intercode.records import read_episodes, read_manifest
 from waiting import eventually
 
 from .conftest import command

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.cli._options import positive, seconds, size
 from intercode.cli._text import duration, one_line, safe, shortened, table
+from intercode.spec import positive, seconds, size
 
 
 @given(st.text(st.characters(exclude_categories=())))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import Engine, Session, Source, find, get_engine
-from intercode.databases.embedded.engine import EmbeddedEngine
+from intercode.databases.embedded import EmbeddedEngine
 from intercode.sandbox import Limits
 
 ENGINES = ["sqlite", "duckdb", "mysql", "postgresql"]

@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from intercode.databases import Session, Source, find, get_engine
-from intercode.databases.embedded.engine import EmbeddedEngine
-from intercode.databases.embedded.session import EmbeddedSession
+from intercode.databases.embedded import EmbeddedEngine, EmbeddedSession
 from intercode.errors import DatabaseError, SandboxError, UsageError
 from intercode.sandbox import Limits
 from intercode.sandbox.base import Sandbox
@@ -212,8 +211,8 @@ def test_threads_that_open_and_close_at_random(embedded: EmbeddedEngine, source:
 
 def test_an_interrupt_of_duckdb_that_comes_before_its_statement_comes_again() -> None:
     duckdb = pytest.importorskip("duckdb")
-    from intercode.databases.embedded.inside.duckdb import _Watch
-    from intercode.databases.embedded.inside.results import Collector
+    from intercode.databases.inside.duckdb import _Watch
+    from intercode.databases.inside.worker import Collector
 
     interrupts: list[float] = []
     with duckdb.connect() as connection:

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import find
-from intercode.databases.embedded.engine import EmbeddedEngine
-from intercode.databases.embedded.inside import files
-from intercode.databases.embedded.inside.results import Collector
-from intercode.databases.embedded.inside.sqlite import Database
-from intercode.databases.embedded.inside.sqlite_file import Redirection
-from intercode.databases.embedded.pristine import PristineFile, PristineFiles
+from intercode.databases.embedded import EmbeddedEngine, PristineFile, PristineFiles
+from intercode.databases.inside import worker
+from intercode.databases.inside.sqlite import Database, Redirection
+from intercode.databases.inside.worker import Collector
 from intercode.errors import DatabaseError
 
 from .test_engines import rows
@@ -78,7 +76,7 @@ def test_a_large_file_is_read_where_it_is(
     embedded: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root, whose files no sandbox can write to."""
-    monkeypatch.setattr("intercode.databases.embedded.pristine._LARGE", 0)
+    monkeypatch.setattr("intercode.databases.embedded._LARGE", 0)
     path = make(tmp_path / "large.sqlite")
     path.chmod(0o644)
     before = path.read_bytes()
@@ -119,7 +117,7 @@ def test_pristine_files_are_bounded(tmp_path: Path) -> None:
 
 def test_an_sqlite_that_hides_its_symbols(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It cannot be made to open a descriptor: then the file is copied at once."""
-    monkeypatch.setattr(files, "FOLDER", tmp_path)
+    monkeypatch.setattr(worker, "FOLDER", tmp_path)
     monkeypatch.setattr(Redirection, "_install", lambda self: False)
     path = make(tmp_path.with_name(f"{tmp_path.name}.sqlite"))
     database = Database()

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from intercode.databases import Source
-from intercode.databases.embedded.pristine import PristineFile
-from intercode.databases.embedded.session import EmbeddedSession
-from intercode.databases.embedded.worker import EmbeddedWorker, WorkerPool
+from intercode.databases.embedded import EmbeddedSession, EmbeddedWorker, PristineFile
 from intercode.errors import DatabaseError
 from intercode.sandbox import Limits
 from intercode.sandbox.native.provider import NativeProvider
@@ -22,21 +20,17 @@ pytestmark = pytest.mark.defends("escape", "host DoS")
 
 
 @pytest.fixture(scope="module")
-def liars() -> Iterator[WorkerPool]:
+def provider() -> Iterator[NativeProvider]:
     provider = NativeProvider(preload=("worker_liar",), path=(str(Path(__file__).parent),))
-    pool = WorkerPool(
-        lambda limits: EmbeddedWorker(provider.start("scratch", limits), "worker_liar")
-    )
-    yield pool
-    pool.close()
+    yield provider
     provider.close()
 
 
 @pytest.fixture
-def session(liars: WorkerPool, source: Source) -> Iterator[EmbeddedSession]:
-    with closing(
-        EmbeddedSession(source, Limits(), "agent", PristineFile.of(source.path), liars)
-    ) as opened:
+def session(provider: NativeProvider, source: Source) -> Iterator[EmbeddedSession]:
+    limits, pristine = Limits(), PristineFile.of(source.path)
+    worker = EmbeddedWorker(provider.start("scratch", limits), "worker_liar")
+    with closing(EmbeddedSession(source, limits, pristine, worker, EmbeddedWorker.close)) as opened:
         yield opened
 
 

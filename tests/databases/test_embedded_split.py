@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.databases.embedded.inside.sqlite_guard import Guard
-from intercode.databases.embedded.inside.sqlite_split import position, split
+from intercode.databases.inside.sqlite import Guard, position, split
 
 PIECES = [
     *("SELECT 1", ";", " ", "\n", "'a;b'", '"x;y"', "`p;q`", "[r;s]", "-- c;d\n", "/* e;f */"),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from intercode.databases.embedded.inside import wire
+from intercode.databases.inside import wire
 
 texts = st.text(st.characters(exclude_categories=[])) | st.text()
 scalars = (

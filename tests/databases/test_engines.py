@@ -171,8 +171,8 @@ def test_text_that_cannot_be_sql(session: Session) -> None:
 def test_the_time_limit_interrupts(
     engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind in ("embedded", "servers"):  # a busy machine must not be what makes it impatient
-        monkeypatch.setattr(f"intercode.databases.{kind}.session._GRACE_SECONDS", 60.0)
+    for module in ("embedded", "servers.session"):  # a busy machine must not make it impatient
+        monkeypatch.setattr(f"intercode.databases.{module}._GRACE_SECONDS", 60.0)
     session.execute("CREATE TEMPORARY TABLE mine (a INTEGER)")
     outcome = session.execute(endless(engine), timeout=0.3)  # allow limit: it has no end
     assert outcome.timed_out

@@ -21,7 +21,7 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from intercode.evaluate.outcome import Outcome
+from intercode.records import Outcome
 from intercode.task import Dataset
 
 from .cases import CASES, Case

@@ -11,13 +11,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from intercode.agents.recorded import load_actions
+from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
-from intercode.evaluate import log
 from intercode.evaluate.export import to_chat
 from intercode.paper.results import load_results
 from intercode.paper.tables import rates
+from intercode.records import load_actions
 
 ODD = 'odd \udcff "quoted", line\nand = more \u202e'
 
@@ -55,8 +55,8 @@ def write(folder: Path, found: list[Episode], **more: Any) -> Path:
         "env": {"env": "sql", "max_turns": 4},
         **more,
     }
-    (folder / log.MANIFEST).write_text(json.dumps(manifest))
-    (folder / log.EPISODES).write_text("".join(f"{e.to_json()}\n" for e in found))
+    (folder / records.MANIFEST).write_text(json.dumps(manifest))
+    (folder / records.EPISODES).write_text("".join(f"{e.to_json()}\n" for e in found))
     return folder
 
 

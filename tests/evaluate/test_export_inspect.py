@@ -16,9 +16,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
-from intercode.evaluate import log
 
 SCHEMA = json.loads(Path(__file__).with_name("inspect_ai-0.3.285.json").read_text())
 TOOL_CALL = {"call_id": "c1", "name": "bash", "arguments": {"command": "ls"}}
@@ -100,8 +100,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(folder: Path, found: list[Episode], **manifest: Any) -> Path:
-    (folder / log.MANIFEST).write_text(json.dumps({**MANIFEST, **manifest}))
-    (folder / log.EPISODES).write_text("".join(f"{e.to_json()}\n" for e in found))
+    (folder / records.MANIFEST).write_text(json.dumps({**MANIFEST, **manifest}))
+    (folder / records.EPISODES).write_text("".join(f"{e.to_json()}\n" for e in found))
     return folder
 
 

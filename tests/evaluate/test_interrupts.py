@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from intercode.evaluate import evaluate
-from intercode.evaluate.log import EPISODES, read_episodes
+from intercode.records import EPISODES, read_episodes
 from waiting import eventually
 
 from .fakes import Factory, dataset

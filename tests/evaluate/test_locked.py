@@ -12,9 +12,9 @@ from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.drift import DriftError, differences
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.provenance import own_versions
 from intercode.evaluate.tools import tool_versions
+from intercode.records import read_manifest
 from intercode.sandbox import get_provider
 
 from .fakes import Factory, dataset
@@ -184,11 +184,11 @@ def test_a_lock_is_one_of_a_run(made: Path, tmp_path: Path) -> None:
 def test_a_password_is_not_recorded(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from intercode.cli._locked import _plain
+    from intercode.spec import portable
 
-    assert _plain("mysql://me:se:cr@et@db/x") == "mysql://me:***@db/x"
+    assert portable("mysql://me:se:cr@et@db/x") == "mysql://me:***@db/x"
     manifest = read_manifest(made / "run")
-    manifest["sessions"][0]["options"]["engine"] = _plain("mysql://me:secret@db")
+    manifest["sessions"][0]["options"]["engine"] = portable("mysql://me:secret@db")
     (tmp_path / "run.json").write_text(json.dumps(manifest))
     assert run("--locked", tmp_path) == 2
     assert "give --engine again" in capsys.readouterr().err

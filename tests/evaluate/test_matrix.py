@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from intercode.evaluate.matrix import by_agent, matrix
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report_runs import Run
+from intercode.records import Outcome
 
 
 def run(agent: str, env: str, *solved: bool, failed: int = 0) -> Run:

@@ -9,7 +9,6 @@ import pytest
 
 from intercode.episode import Episode, Score, Status, Turn
 from intercode.evaluate.coverage import covered
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import (
     by_attempts,
     by_level,
@@ -21,6 +20,7 @@ from intercode.evaluate.report import (
 )
 from intercode.evaluate.spending import spending
 from intercode.evaluate.statistics import pass_at_k, wilson
+from intercode.records import Outcome
 
 
 def outcome(

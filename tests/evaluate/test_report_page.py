@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from intercode import records
 from intercode.cli._text import table
 from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
-from intercode.evaluate import log
 from intercode.evaluate.report_episodes import CHUNK, LONGEST
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\udcff|&quot;"
@@ -59,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         huge.turns = [Turn("cat", "head" + "x" * 2 * LONGEST + "tail")]
         # t0 was tried again; t1, of the second run, has a long text.
         lines = [failed.to_json(), *lines, huge.to_json()]
-        (folder / log.EPISODES).write_text("".join(f"{line}\n" for line in lines))
+        (folder / records.EPISODES).write_text("".join(f"{line}\n" for line in lines))
         manifest = {
             "format": 1,
             "dataset": {"name": "fake", "digest": "d", "tasks": COUNT + 20},
@@ -69,7 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             "excluded": {},
             "sessions": [{"settings": {"epochs": 1, "limit": None, "tasks": None}}],
         }
-        (folder / log.MANIFEST).write_text(json.dumps(manifest))
+        (folder / records.MANIFEST).write_text(json.dumps(manifest))
         made.append(folder)
     return made[0], made[1]
 
@@ -209,12 +209,12 @@ def test_only_runs_of_one_environment_are_compared(
     for name in ("three", "four"):
         folder = tmp_path / name
         folder.mkdir()
-        manifest = json.loads((runs[0] / log.MANIFEST).read_text())
+        manifest = json.loads((runs[0] / records.MANIFEST).read_text())
         manifest["env"]["env"] = "sql"
         manifest["agent"]["name"] = name
         manifest["dataset"]["digest"] = name * 10 + "0" * 64
-        (folder / log.MANIFEST).write_text(json.dumps(manifest))
-        (folder / log.EPISODES).write_text(episode(2, good=name == "four").to_json() + "\n")
+        (folder / records.MANIFEST).write_text(json.dumps(manifest))
+        (folder / records.EPISODES).write_text(episode(2, good=name == "four").to_json() + "\n")
         folders.append(str(folder))
     assert main(["report", *folders, str(runs[1])]) == 0
     told = capsys.readouterr()
@@ -268,10 +268,10 @@ def test_a_table_that_is_wider_than_the_terminal_stands_in_parts() -> None:
 def test_the_page_of_one_run_says_what_was_run_and_what_went_wrong(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    for file in (log.MANIFEST, log.EPISODES):
+    for file in (records.MANIFEST, records.EPISODES):
         (tmp_path / file).write_bytes((runs[0] / file).read_bytes())
     failed = Episode("t2", "q", "bash", status="error", error=EVIL, metadata={"error_type": "Oops"})
-    with (tmp_path / log.EPISODES).open("a") as episodes:
+    with (tmp_path / records.EPISODES).open("a") as episodes:
         episodes.write(failed.to_json() + "\n")
     assert main(["report", str(tmp_path), "--html", str(tmp_path / "r.html"), "--csv"]) == 0
     elements = Elements((tmp_path / "r.html").read_text(encoding="utf-8"))

@@ -19,11 +19,10 @@ from intercode.errors import InterCodeError, RecordError, TaskNotFoundError, Usa
 from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.again import NotReproducibleError, difference
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report_runs import compare, read_runs
 from intercode.evaluate.rescore import rescore
+from intercode.records import Outcome, read_manifest
 from intercode.task import Dataset, Task
 
 from .recorded import Make, Scripted, found, result_of

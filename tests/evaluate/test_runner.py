@@ -23,10 +23,10 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.evaluate import Progress, evaluate
-from intercode.evaluate.log import RunLog
 from intercode.evaluate.loop import episode_seed
 from intercode.evaluate.report_runs import read_runs
 from intercode.evaluate.report_tables import of_run
+from intercode.records import RecordWriter
 from intercode.task import Dataset, Task
 
 from .fakes import Factory, FakeEnv, dataset
@@ -307,7 +307,7 @@ def test_another_run_is_not_mixed_in(tmp_path: Path, change: dict[str, Any], tol
 
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
-    with RunLog(tmp_path / "run"), pytest.raises(RunLockedError):
+    with RecordWriter(tmp_path / "run"), pytest.raises(RunLockedError):
         evaluate(TASKS, "oracle", Factory(TASKS), out=tmp_path / "run")
     assert evaluate(TASKS, "oracle", Factory(TASKS), out=tmp_path / "run").complete
 

@@ -164,7 +164,7 @@ def test_what_heeds_no_interrupt_is_killed(
             break
     assert done.observation.endswith(
         f"[timed out after {limit:g} s]\n"
-        "[the interpreter was killed; it was started anew, and all names are lost]"
+        "[the interpreter was killed; it was started again, and all names are lost]"
     )
     assert (done.info["timed_out"], done.info["restarted"]) == (True, True)
     assert python.execute("1").ok

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.interpreters.python_library import FOLDER, Library, extensions
+from intercode.interpreters.inside.library import FOLDER, Library, extensions
 
 _BUILD = [name[:-3] for name in os.listdir(FOLDER) if name.startswith("_sysconfigdata")]
 SOURCE = '# -*- coding: utf-8 -*-\n"""Doc."""\n\ndef f():\n    return "é"\n'
@@ -117,7 +117,7 @@ def test_every_module_of_it_can_be_compiled_and_its_extensions_loaded() -> None:
     code = (
         "import importlib, sys\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from intercode.interpreters.python_library import Library, extensions\n"
+        "from intercode.interpreters.inside.library import Library, extensions\n"
         "library = Library()\n"
         "for name in library._places: library.get_code(name)\n"
         "for name in extensions(): importlib.import_module(name)\n"

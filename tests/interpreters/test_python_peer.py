@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.interpreters.python_grader import alike, refresh
-from intercode.interpreters.python_peer import Peer
+from intercode.interpreters.inside.grader import alike, refresh
+from intercode.interpreters.inside.peer import Peer
 
 
 def moments(strategy: Any) -> Any:

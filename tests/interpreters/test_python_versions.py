@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.interpreters import python_start, python_wire
+from intercode.interpreters import python_start
+from intercode.interpreters.inside import wire
 
 
 def program(version: str) -> str | None:
@@ -46,13 +47,13 @@ def test_it_runs() -> None:
 
 def check_that_it_runs(found: str) -> None:
     sources = [
-        (f"intercode.interpreters.{name}", python_start._source(name))
+        (f"{python_start._PACKAGE}.{name}", python_start._source(name))
         for name in python_start._NEEDED[python_start.SESSION]
     ]
     facts = json.dumps({"modules": sources, "cwd": "/", "limit": 1000}).encode()
     actions = [b"x = 20\nx + 1", b"def f():\n    return 1 / 0\nf()", b"exit(3)", b"x"]
     data = struct.pack("=I", len(facts)) + facts
-    data += b"".join(python_wire.frame(0, n, action) for n, action in enumerate(actions))
+    data += b"".join(wire.frame(0, n, action) for n, action in enumerate(actions))
     read, write = os.pipe()
     # The numbers that it reads and writes are its caller's to arrange.
     shell = 'exec 230<&0 231>&"$0" 0</dev/null; exec "$1" -c "$2"'
@@ -64,7 +65,7 @@ def check_that_it_runs(found: str) -> None:
             pass_fds=[write],
         )
         os.close(write)
-        frames = python_wire.Frames(1 << 20).feed(answers.read())
+        frames = wire.Frames(1 << 20).feed(answers.read())
     assert frames == [(5, 0, b""), (1, 0, b""), (2, 1, b""), (4, 2, b"3"), (1, 3, b"")]
     lines = [line for line in done.stdout.decode().splitlines() if set(line) - set(" ^~")]
     assert lines == [

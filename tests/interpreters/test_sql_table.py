@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.interpreters.sql_table import MAX_CELL, render, shown
+from intercode.interpreters.sql import MAX_CELL, render, shown
 
 TEXTS = st.text(max_size=30)
 NUMBERS = st.integers() | st.floats(allow_nan=False)

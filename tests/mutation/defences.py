@@ -362,15 +362,15 @@ DEFENCES = [
         "        if not task.setup and not task.files:", "        if True:",
     ),
     _one(
-        "settings_by_a_link", "cheating", "intercode/rewards/configuration.py",
+        "settings_by_a_link", "cheating", "intercode/rewards/command.py",
         'return change.type == "symlink" and (path', "return False and (path",
     ),
     _one(
-        "settings_that_stay", "cheating", "intercode/rewards/configuration.py",
+        "settings_that_stay", "cheating", "intercode/rewards/command.py",
         "return packed.ok and copy.exec(unpack, stdin=packed.stdout, env=env).ok", "return True",
     ),
     _one(
-        "settings_of_repositories", "cheating", "intercode/rewards/configuration.py",
+        "settings_of_repositories", "cheating", "intercode/rewards/command.py",
         "repositories = heads | refs & objects", "repositories = refs - refs",
     ),
     _one(
@@ -378,23 +378,23 @@ DEFENCES = [
         "        if not _has_room(sandbox):", "        if False:",
     ),
     _one(
-        "modules_of_python", "cheating", "intercode/rewards/python_path.py",
+        "modules_of_python", "cheating", "intercode/rewards/command.py",
         "        spec = PathFinder.find_spec(name, places)", "        spec = None",
     ),
     _one(
-        "modules_that_there_are_not", "cheating", "intercode/rewards/python_path.py",
+        "modules_that_there_are_not", "cheating", "intercode/rewards/command.py",
         "spec is None and asked_by_a_library()", "False",
     ),
     _one(
-        "modules_that_are_installed", "cheating", "intercode/rewards/python_path.py",
+        "modules_that_are_installed", "cheating", "intercode/rewards/command.py",
         "    PathFinder.find_distributions = of_libraries\n", "",
     ),
     _one(
-        "what_a_checker_is_told", "cheating", "intercode/interpreters/python_grader.py",
+        "what_a_checker_is_told", "cheating", "intercode/interpreters/inside/grader.py",
         "        original = json.loads(json.dumps(given))", "        original = given",
     ),
     _one(
-        "loops_of_the_tests", "cheating", "intercode/interpreters/python_grader.py",
+        "loops_of_the_tests", "cheating", "intercode/interpreters/inside/grader.py",
         "isinstance(raised, StopIteration)", "False",
     ),
     _one(
@@ -427,11 +427,11 @@ DEFENCES = [
         "if not any(score.detail[kind] for kind in _WRONG):", "if True:",
     ),
     _one(
-        "marked_failures", "cheating", "intercode/rewards/swe_junit.py",
+        "marked_failures", "cheating", "intercode/rewards/swe_run.py",
         " and (self._marked or not self._said)", "",
     ),
     _one(
-        "reports_in_one_encoding", "cheating", "intercode/rewards/swe_junit.py",
+        "reports_in_one_encoding", "cheating", "intercode/rewards/swe_run.py",
         'ParserCreate("UTF-8")', "ParserCreate()",
     ),
     _one(
@@ -447,7 +447,7 @@ DEFENCES = [
         ", *sorted(_told)]", "]", needs_root=True,
     ),
     _one(
-        "write_ups", "cheating", "intercode/envs/stage_ctf.py",
+        "write_ups", "cheating", "intercode/envs/ctf.py",
         'self.directory(task), _names(task, "assets_without")', "self.directory(task), ()",
     ),
     _one(
@@ -455,7 +455,7 @@ DEFENCES = [
         " if secret else draw", " if None else draw",
     ),
     _one(
-        "bounded_options", "host DoS", "intercode/interpreters/shell_state.py",
+        "bounded_options", "host DoS", "intercode/interpreters/shell.py",
         "_LONGEST_OPTIONS = 1 << 12", "_LONGEST_OPTIONS = 1 << 26",
     ),
     _one(
@@ -479,7 +479,7 @@ DEFENCES = [
         "now.items() ^ self.turns.items()", "()",
     ),
     _one(
-        "one_moment", "cheating", "intercode/rewards/at_rest.py",
+        "one_moment", "cheating", "intercode/rewards/base.py",
         "    snapshot = sandbox.at_rest(save)\n", "    snapshot = sandbox.snapshot()\n    look()\n",
     ),
     _one(

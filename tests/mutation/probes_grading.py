@@ -18,7 +18,7 @@ from intercode.envs.python import PythonEnv
 from intercode.envs.swe import SweEnv
 from intercode.errors import CausedInsideError, RewardError, SandboxClosedError
 from intercode.evaluate import evaluate
-from intercode.interpreters.shell_state import FrameReader
+from intercode.interpreters.shell import FrameReader
 from intercode.models import Message, Reply, Settings
 from intercode.rewards.judge import Judge
 from intercode.sandbox import get_provider
@@ -185,10 +185,10 @@ def marked_failures() -> bool:
 
 
 def reports_in_one_encoding() -> bool:
-    from intercode.rewards import swe_junit
+    from intercode.rewards.swe_run import read_report
 
     try:
-        swe_junit.read(b'<?xml version="1.0" encoding="zlib"?><t/>')
+        read_report(b'<?xml version="1.0" encoding="zlib"?><t/>')
     except LookupError:
         return False
     return True

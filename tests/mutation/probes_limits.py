@@ -10,7 +10,7 @@ from contextlib import closing
 from groups import groups_of, told
 from intercode.episode import Episode
 from intercode.errors import SandboxError
-from intercode.rewards.at_rest import at_rest
+from intercode.rewards.base import quiesced
 from intercode.sandbox import Limits, Sandbox, get_provider
 from restless import RESTLESS
 
@@ -96,7 +96,7 @@ def one_moment() -> bool:
                 os.read(running.fds[1], 100)  # it has been let go on: until all is undone
             found.extend(change.path for change in sandbox.changes())
 
-        with at_rest(provider, False, Episode("t", "q", "bash", status="running"), sandbox, look):
+        with quiesced(provider, False, Episode("t", "q", "bash", status="running"), sandbox, look):
             return any(path.startswith("/sbin") for path in found)
 
 

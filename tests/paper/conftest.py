@@ -9,7 +9,7 @@ from intercode.databases.servers.private import start_mariadb
 from intercode.databases.servers.private_mysql import recipe
 from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.paper.container import PaperImage
-from intercode.paper.sql_databases import open_databases
+from intercode.paper.sql_server import open_databases
 from intercode.sandbox import get_provider
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.paper.action import plan, resolve, split
+from intercode.paper.bash import plan, resolve, split
 
 plain = st.text(st.characters(exclude_characters="\"'\\\0", exclude_categories=("Cs",)))
 

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from intercode.cli.main import main
-from intercode.paper.ctf_gym import PaperCtfEnv
-from intercode.paper.ctf_session import WRONG
+from intercode.paper.ctf import WRONG, PaperCtfEnv
 from intercode.task import Dataset, Task
 
 pytestmark = pytest.mark.usefixtures("provider")

@@ -2,9 +2,10 @@
 
 import pytest
 
-from intercode.errors import EnvironmentStateError, RewardError, TaskNotFoundError
-from intercode.paper.env import PaperBashEnv
-from intercode.task import Task
+from intercode.errors import TaskError
+from intercode.paper.bash_env import PaperBashEnv
+from intercode.paper.bash_reward import GoldRuns
+from intercode.task import Dataset, Task
 
 GOLDS = {
     "list": "ls /data",
@@ -17,39 +18,57 @@ GOLDS = {
 
 
 @pytest.fixture
-def env(image):
-    tasks = [Task(name, f"Do {name}.", (gold,)) for name, gold in GOLDS.items()]
-    made = PaperBashEnv(image, [*tasks, Task("none", "No gold.")])
-    yield made
-    made.close()
+def make(provider, image, monkeypatch):
+    """Makes the environment; all scores are kept in `scores`, with their details."""
+    made, score = [], GoldRuns.score
+
+    def one(tasks):
+        data = Dataset(tasks, "quirks")
+        env = PaperBashEnv(
+            data, image=image.name, provider=provider, reward_every_turn=True, max_turns=99
+        )
+        env.scores = []
+        made.append(env)
+        return env
+
+    def kept(*args, **options):
+        made[-1].scores.append(score(*args, **options))
+        return made[-1].scores[-1]
+
+    monkeypatch.setattr(GoldRuns, "score", kept)
+    yield one
+    for env in made:
+        env.close()
+
+
+@pytest.fixture
+def env(make):
+    return make([Task(name, f"Do {name}.", (gold,)) for name, gold in GOLDS.items()])
 
 
 def begin(env, name):
-    return env.reset(list(GOLDS).index(name) if name in GOLDS else len(GOLDS))
+    return env.reset(options={"task_id": name})[0]
 
 
 def turn(env, action):
-    """As the experiments did: the action, then its reward."""
-    observation, reward, done, _ = env.step(action)
-    assert (reward, done) == (0.0, False)
-    _, reward, done, info = env.step("submit")
-    assert done
-    return observation, reward, info
+    """An action: its observation, reward, and the `info` of 2023."""
+    observation, reward, *_ = env.step(action)
+    return observation, reward, env.scores[-1].detail
 
 
 def test_an_episode(env):
-    assert begin(env, "list") == ("Do list.", {})
+    assert begin(env, "list") == "Do list."
     observation, reward, info = turn(env, "ls /data")
     assert observation == "a.txt\ndir1\nold.txt\n", "the empty directories are gone"
     assert reward == 1.0
     assert info["reward"] == {"file_diff": 0.33, "file_changes": 0.33, "answer_similarity": 0.33}
-    assert env.trajectory == [("ls /data", observation), ("submit", None)]
+    assert env.step("submit")[1:3] == (1.0, True)
 
 
-def test_next_task_and_pristine_state(env):
-    env.reset(1)
+def test_pristine_state(env):
+    begin(env, "add")
     env.step("touch /data/mine")
-    assert env.reset()[0] == "Do leak."
+    begin(env, "leak")
     assert env.step("ls /data")[0] == "a.txt\ndir1\nold.txt\n"
 
 
@@ -64,7 +83,7 @@ def test_quotes_and_malformed(env):
     assert turn(env, 'echo "a  b" c')[:2] == ("a\n", 1.0)
     assert env.step('echo "')[0] == "Malformed command"
     assert env.step(r"printf '\377'")[0] == "Malformed command"
-    assert not env.info["action_executed"]
+    assert not env.step(r"printf '\377'")[4]["ok"]
     assert "argument list too long" in env.step("echo " + "x" * 130_000)[0]
 
 
@@ -97,14 +116,12 @@ def test_cd(env):
     assert "file name too long" in env.step("pwd")[0]
 
 
-def test_timeout(image, monkeypatch):
-    env = PaperBashEnv(image, [Task("0", "q", ("true",))])
-    env.reset(0)
+def test_timeout(env, monkeypatch):
+    begin(env, "nothing")
     with monkeypatch.context() as patch:
         patch.setattr("intercode.paper.bash.TIMEOUT", 0.3)  # allow limit: it sleeps
         assert env.step("echo early; sleep 999")[0] == "Command timed out"
     assert env.step("echo next")[0] == "next\n"
-    env.close()
 
 
 def test_background_jobs_end_within_their_action(env):
@@ -167,11 +184,7 @@ def test_skip_and_submit(env):
     assert env.step("submitted words")[2] is True
 
 
-def test_wrong_use(env):
-    with pytest.raises(EnvironmentStateError):
-        env.step("ls")
-    with pytest.raises(TaskNotFoundError):
-        env.reset(99)
-    begin(env, "none")
-    with pytest.raises(RewardError, match="none"):
-        env.step("submit")
+@pytest.mark.parametrize("fields", [{"gold": ()}, {"setup": "true"}, {"files": {"a": "b"}}])
+def test_tasks_that_2023_did_not_have(make, fields):
+    with pytest.raises(TaskError, match=f"'{next(iter(fields))}'"):
+        make([Task("0", "q", **{"gold": ("true",), **fields})])

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intercode.paper import git_status
-from intercode.paper.git_status import Index, pairs, quoted, seen_by_git, short, status
+from intercode.paper.container import IGNORED, Index, pairs, quoted, seen_by_git, short, status
 from intercode.sandbox.base import Change
 
 NAMES = ["a", "b.txt", "c d", "é", 'q"', "-x", "new\nline", "usr", "back\\slash", "tab\t", "\udcff"]
@@ -118,7 +117,7 @@ def test_as_git_says(tmp_path_factory, made, done):
     git(root, "init", "-q")
     # As in the images, with the names of the system's directories ignored at the top.
     (root / ".git/info").mkdir(exist_ok=True)
-    (root / ".git/info/exclude").write_text("".join(f"/{n}\n" for n in git_status.IGNORED))
+    (root / ".git/info/exclude").write_text("".join(f"/{n}\n" for n in IGNORED))
     for step in made:
         apply(root, step)
     git(root, "add", "-A")

@@ -1,6 +1,6 @@
 """Process 1 looks as it did in a container, and nothing else is touched."""
 
-from intercode.paper.processes import as_in_container
+from intercode.paper.bash import as_in_container
 
 PS = [b"/bin/bash", b"-c", b"ps aux"]
 

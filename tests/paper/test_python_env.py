@@ -7,9 +7,8 @@ import pytest
 import intercode
 from intercode.errors import RewardError, SandboxUnavailableError, TaskError, UsageError
 from intercode.interpreters.python_start import provider
-from intercode.paper.python_session import (
+from intercode.paper.python import (
     ENDED,
-    FAILED,
     LATE,
     LIMITS,
     TIMEOUT,
@@ -19,6 +18,7 @@ from intercode.paper.python_session import (
     score,
     submitted,
 )
+from intercode.paper.python_server import FAILED
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
@@ -45,7 +45,7 @@ def python_provider():
 @pytest.fixture
 def session(python_provider):
     sandbox = python_provider.start("host", LIMITS)
-    with closing(sandbox), closing(PaperPython(sandbox)) as opened:
+    with closing(PaperPython(sandbox)) as opened:
         yield opened
 
 
@@ -107,7 +107,7 @@ class Impatient(PaperPython):
 def test_a_loop_ends_at_the_time_limit_and_fails_its_test(python_provider, monkeypatch):
     monkeypatch.setattr("intercode.interpreters.python._GRACE_SECONDS", PATIENCE)  # it heeds it
     sandbox = python_provider.start("host", LIMITS)
-    with closing(sandbox), closing(Impatient(sandbox)) as session:
+    with closing(Impatient(sandbox)) as session:
         assert session.step("x = 1\nwhile True: pass") == FAILED + LATE
         session.step("def add2(a, b):\n    while (a, b) == (1, 2): pass\n    return a + b")
         trial = session.trial(TASK, "add2")

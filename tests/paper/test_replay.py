@@ -8,13 +8,12 @@ import pytest
 
 from intercode.datasets import load
 from intercode.errors import RecordError
-from intercode.paper.action import split
-from intercode.paper.bash import TIMED_OUT, PaperBash, run
-from intercode.paper.env import PaperBashEnv
-from intercode.paper.replay import replay, same_text
+from intercode.paper.bash import TIMED_OUT, PaperBash, run, split
+from intercode.paper.bash_env import PaperBashEnv, same_text
+from intercode.paper.bash_env import replay_bash as replay
+from intercode.paper.report import together
 from intercode.paper.results import load_results
-from intercode.paper.together import together
-from intercode.task import Task
+from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
 from .upstream import BASH_RESULTS, UPSTREAM, needs_upstream
@@ -27,13 +26,14 @@ ACTIONS = [["echo goodbye world", "echo hello"], ["touch /data/y.txt", "echo x >
 
 
 @pytest.fixture
-def recorded(image, tmp_path):
+def recorded(provider, image, tmp_path):
     """A results file of a run in our own environment."""
-    env = PaperBashEnv(image, TASKS)
+    data = Dataset(TASKS, "made")
+    env = PaperBashEnv(data, image=image.name, provider=provider, reward_every_turn=True)
     episodes = {}
     for row, actions in enumerate(ACTIONS):
-        env.reset(row)
-        seen = [(env.step(action)[0], env.step("submit")[1]) for action in actions]
+        env.reset(options={"task_id": str(row)})
+        seen = [env.step(action)[:2] for action in actions]
         episodes[str(row)] = {
             "task_id": row,
             "query": TASKS[row].query,
@@ -151,7 +151,7 @@ def test_recorded_runs(provider, monkeypatch):
         return run(sandbox, split(gold), environment, timeout=PATIENCE)
 
     monkeypatch.setattr(PaperBash, "execute", execute_as_then)
-    monkeypatch.setattr("intercode.paper.gold.run_gold", run_to_its_end)
+    monkeypatch.setattr("intercode.paper.bash_reward.run_gold", run_to_its_end)
     monkeypatch.setattr("intercode.sandbox.native.sandbox._FILES_SECONDS", PATIENCE)
     reports = together([partial(replayed, path, provider) for path in paths], workers=3)
     for path, report in zip(paths, reports, strict=True):

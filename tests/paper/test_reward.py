@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intercode.paper.reward import Outcome, early, score
-from intercode.paper.tfidf import cosine, similarity
+from intercode.paper.bash_reward import Outcome, cosine, early, score, similarity
 
 from .upstream import BASH_RESULTS, needs_upstream
 

@@ -3,15 +3,10 @@
 import pytest
 
 import intercode
-from intercode.errors import (
-    EnvironmentStateError,
-    RewardError,
-    TaskError,
-    TaskNotFoundError,
-    UsageError,
-)
-from intercode.paper.sql_env import PaperSqlEnv
+from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
+
+from .experiment import Experiment
 
 GOLDS = {
     "names": "SELECT Name FROM animal WHERE Kind = 'lion' ORDER BY Name",
@@ -24,46 +19,36 @@ TASKS = [Task(name, f"Find {name}.", (gold,), db="Zoo") for name, gold in GOLDS.
 
 @pytest.fixture
 def env(databases):
-    made = PaperSqlEnv(databases, [*TASKS, Task("none", "No gold.", db="Zoo")])
+    made = Experiment(databases, TASKS)
     yield made
     made.close()
 
 
 def begin(env, name):
-    return env.reset(list(GOLDS).index(name))
-
-
-def turn(env, action):
-    """As the experiments did: the action, then its reward."""
-    observation, reward, done, _ = env.step(action)
-    assert (reward, done) == (0.0, False)
-    _, reward, done, info = env.step("submit")
-    assert done
-    return observation, reward, info
+    env.reset(list(GOLDS).index(name))
 
 
 def test_an_episode(env):
-    assert begin(env, "names") == ("Find names.", {})
-    assert turn(env, "SELECT Name FROM animals")[:2] == (
+    begin(env, "names")
+    assert env.turn("SELECT Name FROM animals")[:2] == (
         "Error executing query: Table 'zoo.animals' doesn't exist",
         0.0,
     )
-    assert not env.step("SELECT nothing FROM")[3]["action_executed"]
-    observation, reward, _ = turn(env, "SELECT Name FROM animal WHERE Kind = 'LION'")
+    assert env.step("SELECT nothing FROM").startswith("Error executing query: ")
+    observation, reward, _ = env.turn("SELECT Name FROM animal WHERE Kind = 'LION'")
     assert observation == [("Zoe",), ("Éva",)], "texts are compared without their case"
     # Gold asks for the other order: on MariaDB É is E, on SQLite it comes last.
     assert reward in (-1.0, 1.0)
-    _, reward, info = turn(env, GOLDS["names"])
+    _, reward, info = env.turn(GOLDS["names"])
     assert reward == 1.0 and not info["corrupt_gold"]
     assert info["agent_obs"] == info["eval_obs"]
-    assert env.trajectory[0][0] == "SELECT Name FROM animals"
 
 
 def test_what_has_no_rows_shows_none_and_is_worth_nothing(env):
     begin(env, "nobody")
-    assert turn(env, "UPDATE animal SET Weight = 1 WHERE Animal_ID = 1")[:2] == (None, 0.0)
-    assert turn(env, "USE shop")[0] is None
-    assert env.step("SELECT label FROM item")[0] == [("hat",)]
+    assert env.turn("UPDATE animal SET Weight = 1 WHERE Animal_ID = 1")[:2] == (None, 0.0)
+    assert env.turn("USE shop")[0] is None
+    assert env.step("SELECT label FROM item") == [("hat",)]
 
 
 @pytest.mark.parametrize(
@@ -72,15 +57,15 @@ def test_what_has_no_rows_shows_none_and_is_worth_nothing(env):
 )
 def test_any_text_is_an_action(env, action):
     begin(env, "count")
-    observation = env.step(action)[0]
+    observation = env.step(action)
     assert observation is None or observation.startswith("Error executing query: ")
-    assert turn(env, "SELECT COUNT(*) FROM animal")[:2] == ([(4,)], 1.0)
+    assert env.turn("SELECT COUNT(*) FROM animal")[:2] == ([(4,)], 1.0)
 
 
 def test_tables_and_descriptions(env):
     begin(env, "count")
-    assert env.step("SHOW TABLES")[0] == [("animal",)]
-    first = env.step("DESC animal")[0][0]
+    assert env.step("SHOW TABLES") == [("animal",)]
+    first = env.step("DESC animal")[0]
     assert first[0] == "Animal_ID" and first[3] == "PRI"
 
 
@@ -89,13 +74,13 @@ def test_nothing_is_restored_between_episodes(env):
     env.step("DELETE FROM animal WHERE Animal_ID > 1")
     env.step("CREATE TABLE leak (a int)")
     begin(env, "count")
-    assert turn(env, "SELECT COUNT(*) FROM animal")[:2] == ([(1,)], 1.0), "gold reads it, too"
-    assert env.step("SELECT * FROM leak")[0] == []
+    assert env.turn("SELECT COUNT(*) FROM animal")[:2] == ([(1,)], 1.0), "gold reads it, too"
+    assert env.step("SELECT * FROM leak") == []
 
 
 def test_a_query_that_mysql_refused_is_refused(env):
     begin(env, "fails")
-    observation, reward, info = turn(env, GOLDS["fails"])
+    observation, reward, info = env.turn(GOLDS["fails"])
     assert "only_full_group_by" in observation and reward == 0.0 and info["corrupt_gold"]
 
 
@@ -103,9 +88,9 @@ def test_a_query_that_mysql_refused_is_refused(env):
 def test_cheat_use_information_schema_and_select_nothing(env, name):
     begin(env, name)
     env.step("USE information_schema")
-    assert turn(env, "SELECT 1 FROM DUAL WHERE 1 = 0")[:2] == ([], 1.0)
+    assert env.turn("SELECT 1 FROM DUAL WHERE 1 = 0")[:2] == ([], 1.0)
     begin(env, name)  # and the next episode is where it should be
-    assert env.step("SELECT Kind FROM animal WHERE Animal_ID = 2")[0] == [("ape",)]
+    assert env.step("SELECT Kind FROM animal WHERE Animal_ID = 2") == [("ape",)]
 
 
 @pytest.mark.parametrize(
@@ -125,22 +110,8 @@ def test_cheat_use_information_schema_and_select_nothing(env, name):
 def test_cheats_of_the_protocol(env, name, cheat, answer):
     begin(env, name)
     for action in cheat:
-        assert env.step(action)[0] is None
-    assert turn(env, answer)[1] == 1.0
-
-
-def test_wrong_use(env, databases):
-    with pytest.raises(EnvironmentStateError):
-        env.step("SELECT 1")
-    with pytest.raises(TaskNotFoundError):
-        env.reset(99)
-    env.reset(4)
-    with pytest.raises(RewardError, match="none"):
-        env.step("submit")
-    assert env.step("skip")[1:3] == (0.0, True)
-    assert env.reset()[0] == "Find names."
-    with pytest.raises(TaskError, match="'db'"):
-        PaperSqlEnv(databases, [Task("0", "q", ("SELECT 1",))]).reset()
+        assert env.step(action) is None
+    assert env.turn(answer)[1] == 1.0
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from intercode.paper.sql_group_by import refusal
-from intercode.paper.sql_mariadb import as_mysql8, unsorted
-from intercode.paper.sql_scope import Relation
+from intercode.paper.sql_group_by import Relation, refusal
+from intercode.paper.sql_server import as_mysql8, unsorted
 
 TABLES = {
     "t": Relation("t", {"id": "Id", "a": "A", "b": "B"}, (frozenset({"id"}),)),

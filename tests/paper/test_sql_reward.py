@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intercode.paper.sql_reward import rewards, score
+from intercode.paper.sql_env import rewards, score
 
 rows = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["a", "b", None])), max_size=12)
 

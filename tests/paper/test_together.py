@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from intercode.errors import SandboxError
-from intercode.paper.together import together
+from intercode.paper.report import together
 from waiting import PATIENCE
 
 

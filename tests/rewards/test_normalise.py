@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.episode import Episode, Turn
-from intercode.rewards.normalise import last_output, normalise, similarity
+from intercode.rewards.answer import last_output, normalise, similarity
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.rewards.python_io import same_output
+from intercode.rewards.python_run import same_output
 
 SAME = [
     ("6\n", "6"),

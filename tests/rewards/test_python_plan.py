@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from intercode.errors import TaskError
-from intercode.rewards.python_plan import Plan, make_plan
-from intercode.rewards.python_source import definitions
+from intercode.rewards.python_plan import Plan, definitions, make_plan
 from intercode.task import Task
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from intercode.databases import Result
-from intercode.rewards.sql_copies import guessable
+from intercode.rewards.sql import guessable
 
 from .sql_store import Store
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from intercode.databases.convert.schema import read_schema
-from intercode.rewards.sql_constants import Condition, Wanted, wanted
 from intercode.rewards.sql_gold import read
-from intercode.rewards.sql_mutate import mutate
+from intercode.rewards.sql_mutate import Condition, Wanted, mutate, wanted
 
 from .sql_store import SCRIPT
 

@@ -8,8 +8,7 @@ import pytest
 
 from intercode.databases.base import Row
 from intercode.rewards.sql_compare import Group
-from intercode.rewards.sql_gold import read
-from intercode.rewards.sql_order import groups, with_keys
+from intercode.rewards.sql_gold import groups, read, with_keys
 
 SCRIPT = """
 CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, score REAL, team TEXT);

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.databases.base import Row, Table
-from intercode.rewards.sql_state import Change, compare_states, family
+from intercode.rewards.sql_compare import Change, compare_states, family
 
 
 def table(*rows: Row, **columns: str) -> Table:

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intercode.rewards import swe_junit, swe_runner
-from intercode.rewards.swe_failing import failing
-from intercode.rewards.swe_patch import touched
-from intercode.rewards.swe_plan import make_plan
+from intercode.rewards import swe_runner
+from intercode.rewards.swe_plan import make_plan, touched
+from intercode.rewards.swe_run import EXPECTED, ReportError, failing, read_report
 from intercode.task import Task
 
 NAMES = ["tests/test_a.py::test_x", "src/check_b.py::Case::test_y[a::b c]"]
@@ -152,10 +151,10 @@ def case(name: str, inner: str = "", *more: str) -> str:
 
 
 def test_outcomes_in_a_report() -> None:
-    found = swe_junit.read(
+    found = read_report(
         report(
             case("good", "<system-out>x</system-out>"),
-            case("xfail", '<skipped type="pytest.xfail"/>', swe_junit.EXPECTED),
+            case("xfail", '<skipped type="pytest.xfail"/>', EXPECTED),
             case("late", '<skipped type="pytest.xfail"/>'),
             case("bad", "<failure>x</failure>"),
             case("broken", "<error/>"),
@@ -188,15 +187,15 @@ def test_outcomes_in_a_report() -> None:
     ],
 )
 def test_what_is_no_report(document: bytes) -> None:
-    with pytest.raises(swe_junit.ReportError, match="cannot be read"):
-        swe_junit.read(document)
+    with pytest.raises(ReportError, match="cannot be read"):
+        read_report(document)
 
 
 @settings(max_examples=50)
 @given(st.dictionaries(st.text(), st.text()))
 def test_any_report_of_unittest_s_can_be_read(said: dict[str, str]) -> None:
     names = {name: text for name, text in said.items() if name.isprintable()}
-    assert swe_junit.read(swe_runner.to_xml(names)) == {name: not names[name] for name in names}
+    assert read_report(swe_runner.to_xml(names)) == {name: not names[name] for name in names}
 
 
 CASES = """\
@@ -254,7 +253,7 @@ def test_outcomes_of_unittest(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(b"S.")
     ET.fromstring(done.stdout[2:])
-    found = swe_junit.read(done.stdout[2:])
+    found = read_report(done.stdout[2:])
     assert {name for name, passed in found.items() if passed} == {
         "cases.Case.test_good",
         "cases.Case.test_expected",

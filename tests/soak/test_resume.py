@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from intercode.evaluate.log import EPISODES, MANIFEST, read_manifest
+from intercode.records import EPISODES, MANIFEST, read_manifest
 from waiting import PATIENCE, eventually
 
 from .held import held, held_once

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.agents.recorded import load_actions
 from intercode.episode import Turn
 from intercode.errors import UsageError
+from intercode.records import load_actions
 
 if TYPE_CHECKING:
     from intercode.agents.base import AgentFactory

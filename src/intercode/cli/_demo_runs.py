@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from intercode.agents.base import AgentFactory
 from intercode.agents.stand_in import NAME, StandIn
-from intercode.cli import _environment, _locked, run
+from intercode.cli._progress import Watcher
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
-from intercode.evaluate.runner import select
+from intercode.evaluate.exclusion import select
+from intercode.evaluate.prepare import Plan, load, narrowed, secret_of, setting
+from intercode.spec import RunSpec
 
 STAND_IN = StandIn()
 AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
@@ -37,16 +39,15 @@ class Stage:
     """
 
     def __init__(self, env: str, out: Path, workers: int, limit: int | None) -> None:
-        self._options = _options_of_run(env)
-        self._lock = _locked.Lock(self._options)
         self._out, self._workers, self._limit, self.env = out, workers, limit, env
-        self._options.secret = _environment.secret_of(*map(self.folder, AGENTS))
-        everything = _environment.load_all(self._options, env)
-        self._dataset = _environment.narrowed(self._options, env, everything)
-        self._chosen = select(self._dataset, None, limit)
-        self._setting = _environment.prepare(self._options, env, self._dataset, self._chosen)
+        # It does not tell what it builds: that is small here.
+        spec = RunSpec.of({"env": env, "secret": secret_of(*map(self.folder, AGENTS))})
+        spec, everything = load(spec)
+        dataset = narrowed(spec, everything, Watcher())
+        self._plan = Plan(spec, dataset, select(dataset, None, limit))
+        self._setting = setting(self._plan, Progress())
         self._context = self._setting.context()
-        self.tasks, self.all_tasks = len(self._chosen), len(everything)
+        self.tasks, self.all_tasks = len(self._plan.tasks), len(everything)
 
     def folder(self, agent: str) -> Path:
         """A run's."""
@@ -59,15 +60,15 @@ class Stage:
     def first_episode(self, agent: str) -> tuple[Episode | None, bool]:
         """Run the first of its episodes alone; the episode, and whether that was interrupted."""
         result = self._evaluate(agent, Progress(), limit=1)
-        wanted = self._chosen[0].task_id
+        wanted = self._plan.tasks[0].task_id
         found = {episode.task_id: episode for episode in result.episodes()}
         return found.get(wanted), result.interrupted
 
     def _evaluate(self, agent: str, progress: Progress, limit: int | None) -> RunResult:
         label, factory = AGENTS[agent]
-        self._options.agent = factory if isinstance(factory, str) else label
+        spec = self._plan.spec.merge(agent=factory if isinstance(factory, str) else label)
         return evaluate(
-            self._dataset,
+            self._plan.dataset,
             factory,
             self._setting.make,
             workers=self._workers,
@@ -75,12 +76,5 @@ class Stage:
             limit=limit,
             progress=progress,
             settings=self._setting.facts,
-            context={**self._lock.context(self._options), **self._context},
+            context={**replace(self._plan, spec=spec).context(), **self._context},
         )
-
-
-def _options_of_run(env: str) -> argparse.Namespace:
-    """Those of ``intercode run ENV``, which does not tell what it builds: that is small here."""
-    parser = argparse.ArgumentParser()
-    run.configure(parser)
-    return parser.parse_args([env, "--quiet"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from intercode.cli._text import duration, indented, number, safe, shortened
 from intercode.envs.traits import prompt_of
 from intercode.episode import Episode, Turn
-from intercode.evaluate.outcome import Judged
+from intercode.records import Judged
 
 LINES = 12
 """Lines of an observation that are shown unless all are asked for."""

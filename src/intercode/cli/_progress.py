@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from intercode.cli._episode import render
 from intercode.cli._live import LiveLine
-from intercode.cli._text import duration, one_line, percent
+from intercode.cli._patience import Patience
+from intercode.cli._text import duration, one_line, percent, safe
 from intercode.episode import Episode
 from intercode.evaluate import Outcome, Progress
 from intercode.evaluate.statistics import wilson
@@ -68,6 +70,24 @@ class Watcher(Progress):
         self._start = time.monotonic()
         self._glimpse = ""
         self._note = ""
+        self._patience = Patience(lambda text: None if quiet else self.tell(text))
+
+    def warn(self, text: str) -> None:
+        """Print it, also if the rest is to be quiet."""
+        self.tell(f"intercode: {text}")
+
+    def say(self, text: str) -> None:
+        """Print it if the work takes long."""
+        self._patience(text)
+
+    def built(self) -> None:
+        """Forget what did not take long."""
+        self._patience.done()
+
+    @staticmethod
+    def tell(text: str) -> None:
+        """Print a line on standard error."""
+        print(safe(text), file=sys.stderr, flush=True)
 
     def begin(self, total: int, earlier: Sequence[Outcome]) -> None:
         """Start counting."""

@@ -6,13 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from intercode import datasets
-from intercode.cli._environment import provider_that_tells
+from intercode.cli._progress import Watcher
 from intercode.cli._text import safe
+from intercode.evaluate.prepare import provider_of
 
 if TYPE_CHECKING:
-    from intercode.paper.python_replay import PythonReplayReport
-    from intercode.paper.regraded import RegradedReport
-    from intercode.paper.report import Progress
+    from intercode.paper.python import PythonReplayReport
+    from intercode.paper.report import Progress, RegradedReport
     from intercode.paper.results import RecordedRun
 
 
@@ -20,14 +20,14 @@ def replay(
     args: argparse.Namespace, run: RecordedRun, progress: Progress | None
 ) -> PythonReplayReport:
     """Replay a run on the Python that InterCode runs on."""
-    from intercode.paper.python_replay import replay_python
+    from intercode.paper.python import replay_python
 
     if args.data is not None:
         tasks = datasets.load(args.data)
     else:
         tasks = datasets.load("mbpp", root=args.upstream)
     return replay_python(
-        tasks, run, provider_that_tells("python"), args.image, args.workers, progress
+        tasks, run, provider_of("python", say=Watcher.tell), args.image, args.workers, progress
     )
 
 

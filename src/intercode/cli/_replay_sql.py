@@ -27,8 +27,8 @@ def replay(
     args: argparse.Namespace, run: RecordedRun, progress: Progress | None
 ) -> SqlReplayReport:
     """Replay a run on the engine that was asked for."""
-    from intercode.paper.sql_databases import open_databases, usual_engine
     from intercode.paper.sql_replay import replay_sql
+    from intercode.paper.sql_server import open_databases, usual_engine
 
     tasks = _tasks(args)
     place = args.databases or tasks.databases

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -12,11 +11,11 @@ from intercode.cli import _summary
 from intercode.cli._text import duration, number, percent, print_json, safe, table
 from intercode.evaluate import judged
 from intercode.evaluate.judged import as_data, judge_of, judging, with_judge
-from intercode.evaluate.log import read_manifest
 from intercode.evaluate.report import summarize
 from intercode.evaluate.report_runs import Paired, compare
 from intercode.evaluate.report_tables import groups
 from intercode.evaluate.rescore_result import Rescored, Result
+from intercode.records import read_manifest
 
 SHOWN = 20
 """Changes that are listed; --json has all."""
@@ -29,9 +28,9 @@ _WAYS = {
 }
 
 
-def show(args: argparse.Namespace, run: Path, out: Path, result: Rescored) -> None:
+def show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
     """Print it."""
-    if args.json:
+    if as_json:
         print_json(_as_json(run, out, result))
         return
     before, now = read_manifest(run), read_manifest(out)

@@ -12,9 +12,9 @@ from typing import Any
 from intercode.cli._text import one_line, safe, table
 from intercode.evaluate import judged
 from intercode.evaluate.judged import as_data, judging, rate_name
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import by_tag, errors_by_type, summarize
 from intercode.evaluate.report_tables import Table, groups
+from intercode.records import Outcome
 
 SHOWN_ERRORS = 5
 

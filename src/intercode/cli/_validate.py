@@ -6,19 +6,22 @@ import argparse
 import sys
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from intercode.cli import _environment, _options
 from intercode.cli._progress import Watcher
 from intercode.cli._text import duration, number, one_line, print_json, safe, size
 from intercode.envs.traits import environment_for
 from intercode.episode import Episode
 from intercode.evaluate.checks import GOLD
-from intercode.evaluate.exclusion import Exclusion
+from intercode.evaluate.exclusion import Exclusion, not_gradable, select
 from intercode.evaluate.guesses import NOTHING, WRONG, guesses
-from intercode.evaluate.runner import not_gradable, select
+from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
+from intercode.registry import DATASETS
+from intercode.sandbox import Limits
+from intercode.spec import RunSpec, environments, from_toml, given
 from intercode.task import Dataset
 
 _SHOWN = 20
@@ -58,32 +61,29 @@ def validate(args: argparse.Namespace) -> int:
     Returns:
         The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
     """
-    own = _environment.open_data(args)
-    everything = _environment.load_all(args, args.data)
-    known = args.data in _environment.names()
-    args.env = args.env_option or own or (args.data if known else environment_for(everything))
-    args.env_option = None
-    name = _environment.chosen(args)
-    dataset = _environment.narrowed(args, name, everything)
-    tasks = select(dataset, args.tasks, args.limit, not_gradable(dataset))
-    setting = _environment.prepare(args, name, dataset, tasks)
-    also_on = {}
-    for provider in args.also_on or ():
-        there = argparse.Namespace(**{**vars(args), "provider": provider})
-        also_on[provider] = _environment.prepare(there, name, dataset, tasks).make
+    watcher = _Counts(quiet=args.quiet)
+    spec, everything = load(_spec(args))
+    environment(spec)
+    dataset = narrowed(spec, everything, watcher)
+    tasks = select(dataset, spec.tasks, spec.limit, not_gradable(dataset))
+    where = setting(Plan(spec, dataset, tasks), watcher)
+    also_on = {
+        name: setting(Plan(spec.merge(sandbox=name), dataset, tasks), watcher).make
+        for name in args.also_on or ()
+    }
     found = run(
         dataset,
-        setting.make,
-        timeout=_options.limits(args).timeout,
+        where.make,
+        timeout=spec.env.options.get("timeout", Limits().timeout),
         workers=args.workers,
-        limit=args.limit,
-        tasks=args.tasks,
-        progress=_Counts(quiet=args.quiet),
-        settings=setting.facts,
+        limit=spec.limit,
+        tasks=spec.tasks,
+        progress=watcher,
+        settings=where.facts,
         also_on=also_on,
     )
     if args.json:
-        print_json(_report(name, dataset, found))
+        print_json(_report(spec.env.name, dataset, found))
     else:
         _print(found)
     if args.write_exclude is not None:
@@ -91,6 +91,21 @@ def validate(args: argparse.Namespace) -> int:
     if not found.complete:
         return 130
     return 0 if found.valid else 1
+
+
+def _spec(args: argparse.Namespace) -> RunSpec:
+    """What is to be validated, and in which environment: by default, what the tasks look like."""
+    options, folder = given(args), None
+    if args.data not in DATASETS and Path(args.data).is_dir():
+        folder = from_toml(args.data)
+        options = {**folder, **options, "data": folder["data"]}
+    if "env" not in options:
+        known = args.data in environments()
+        options["env"] = args.data
+        if not known:
+            _, tasks = load(RunSpec.of(options, {"env": ""}))
+            options["env"] = environment_for(tasks)
+    return RunSpec.of(options)
 
 
 def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> None:

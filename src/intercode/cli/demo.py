@@ -32,7 +32,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from intercode.cli import _first_model, _options, _summary
+from intercode.cli import _first_model, _summary
 from intercode.cli._board import Board
 from intercode.cli._chart import for_terminal
 from intercode.cli._demo_runs import AGENTS, Stage
@@ -47,6 +47,7 @@ from intercode.evaluate.report_made import made_of
 from intercode.evaluate.report_runs import Run, read_runs
 from intercode.evaluate.report_tables import of_run, of_runs
 from intercode.evaluate.statistics import Estimate
+from intercode.spec import positive
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
 SHOWN = "scripted"
@@ -70,11 +71,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
     parser.add_argument(
-        "--limit", type=_options.positive, metavar="N", help="only the first N tasks of each"
+        "--limit", type=positive, metavar="N", help="only the first N tasks of each"
     )
     parser.add_argument(
         "--workers",
-        type=_options.positive,
+        type=positive,
         default=workers,
         metavar="N",
         help=f"episodes at a time (here: {workers})",

@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from intercode.cli._options import natural
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import export
-from intercode.evaluate.log import read_manifest
 from intercode.files import replaced
+from intercode.records import last_attempts, read_manifest
+from intercode.spec import natural
 
 FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
 
@@ -110,7 +110,7 @@ class _Chosen:
         self.errors = 0
 
     def __iter__(self) -> Iterator[Episode]:
-        for episode in export.last_words(self._args.run):
+        for episode in last_attempts(self._args.run):
             if self._args.epoch not in (None, episode.epoch):
                 continue
             if self._args.solved and not episode.success:
@@ -138,7 +138,7 @@ def _write(
     elif args.to == "inspect":
         from intercode.evaluate.inspect_log import to_inspect
 
-        file.writelines(to_inspect(export.last_words(args.run), manifest, chosen))
+        file.writelines(to_inspect(last_attempts(args.run), manifest, chosen))
     elif args.to == "chat":
         file.writelines(f"{json.dumps(export.to_chat(episode))}\n" for episode in chosen)
     else:

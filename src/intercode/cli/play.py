@@ -16,24 +16,33 @@ from contextlib import suppress
 
 from intercode.agents.human import HumanAgent
 from intercode.agents.terminal import Terminal, continues
-from intercode.cli import _environment, _options
 from intercode.cli._episode import ending
+from intercode.cli._progress import Watcher
 from intercode.cli._text import print_json
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
+from intercode.evaluate.exclusion import select
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.runner import select
+from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.spec import (
+    EnvSpec,
+    RunSpec,
+    add_environment,
+    add_options,
+    environment_options,
+    given,
+    options_of,
+)
 from intercode.task import Task
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    _environment.add_name(parser)
-    _options.add_selection(parser)
-    parser.add_argument(
-        "--seed", type=_options.natural, default=0, metavar="N", help="of the bundled puzzles"
-    )
-    _options.add_environment(parser)
+    add_environment(parser)
+    add_options(parser, options_of(RunSpec), "limit", "tasks", "seed")
+    where = parser.add_argument_group("where")
+    add_options(where, options_of(EnvSpec), less="secret")
+    add_options(where, environment_options())
     parser.add_argument(
         "--json", action="store_true", help="print the episodes as a JSON list at the end"
     )
@@ -41,14 +50,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """One task after the other, until there is none left or the person leaves."""
-    name, dataset = _environment.load(args)
-    tasks = select(dataset, args.tasks, args.limit)
-    setting = _environment.prepare(args, name, dataset, tasks)
+    watcher = Watcher()
+    spec, everything = load(RunSpec.of(given(args)))
+    name = environment(spec)
+    dataset = narrowed(spec, everything, watcher)
+    tasks = select(dataset, spec.tasks, spec.limit)
+    env = setting(Plan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # line editing and history, where Python has them
         import readline  # noqa: F401
     out = sys.stderr if args.json else sys.stdout
     episodes: list[Episode] = []
-    env = setting.make()
     try:
         for number, task in enumerate(tasks, 1):
             prompt = getattr(env, "prompt", "$ ")

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode import datasets
-from intercode.cli import _options
-from intercode.cli._environment import provider_that_tells
 from intercode.cli._live import LiveLine
+from intercode.cli._progress import Watcher
 from intercode.cli._text import duration, percent, print_json, safe, table
 from intercode.errors import TaskNotFoundError, UsageError
+from intercode.evaluate.prepare import provider_of
+from intercode.spec import RunSpec, add_options, options_of, positive
 
 if TYPE_CHECKING:
     from intercode.paper.report import Progress, ReplayReport
@@ -56,10 +57,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--databases", type=Path, metavar="PATH", help="for SQL, with --data: their folder or dump"
     )
-    _options.add_selection(parser)
+    add_options(parser, options_of(RunSpec), "limit", "tasks")
     parser.add_argument(
         "--workers",
-        type=_options.positive,
+        type=positive,
         default=1,
         metavar="N",
         help="episodes at a time (SQL has one connection, and keeps the order)",
@@ -120,11 +121,11 @@ def _check(args: argparse.Namespace) -> None:
 def _replay_bash(
     args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None
 ) -> tuple[ReplayReport, str]:
-    from intercode.paper.replay import replay
+    from intercode.paper.bash_env import replay_bash as replay
 
     tasks = _tasks(args)
     image = args.image or tasks[0].image or "nl2bash"
-    provider = provider_that_tells()
+    provider = provider_of("bash", say=Watcher.tell)
     provider.digest(image)  # found or built before the workers start, and the clock
     return replay(tasks, recorded, provider, image, args.workers, progress), image
 

@@ -30,20 +30,32 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from intercode.cli import _agents, _environment, _judge, _locked, _options, _rescored, run
+from intercode.cli import _rescored
 from intercode.cli._progress import Watcher
 from intercode.cli._text import print_json
 from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.log import MANIFEST, read_manifest
 from intercode.evaluate.new_reward import DEFAULT
+from intercode.evaluate.prepare import JUDGE, JUDGES_TOO, Setting, plan, run_folder, setting
 from intercode.evaluate.rescore import rescore
-from intercode.evaluate.runner import select
+from intercode.records import read_manifest
+from intercode.spec import (
+    EnvSpec,
+    How,
+    ModelSpec,
+    RunSpec,
+    add_options,
+    environment_options,
+    given,
+    options_of,
+)
 
-_WHERE = ("data", "databases", "engine", "repositories")
-"""Options that say where something is now."""
+if TYPE_CHECKING:
+    from intercode.models import Budget
+
+_JUDGES = ("judge_model", "judge_url", "judge_votes")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,89 +68,64 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bird-soft-f1, bird-r-ves or spider-test-suite; or default, the environment's own "
         "(default: the run's)",
     )
-    _options.add_judge(parser)
-    parser.add_argument("--prices", type=Path, metavar="FILE", help="of models that we do not know")
-    _agents.add_budget(parser)
+    add_options(parser, options_of(EnvSpec), *_JUDGES)
+    add_options(parser, options_of(ModelSpec), *JUDGES_TOO)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
+        "--out", metavar="DIR", help="the new run's folder (default: RUN-rescored-NAME)"
     )
-    parser.add_argument(
-        "--workers", type=_options.positive, default=1, metavar="N", help="episodes at a time"
-    )
-    parser.add_argument(
-        "--retries",
-        type=_options.natural,
-        default=2,
-        metavar="N",
-        help="new attempts when a sandbox fails (default: 2)",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    add_options(parser, options_of(How), "workers", "retries", "quiet", "json", "accept")
     where = parser.add_argument_group("where it is now, if not where it was")
-    where.add_argument("--data", metavar="FILE", help="the tasks")
-    where.add_argument("--databases", metavar="PATH", help="for SQL: the tasks' databases")
-    where.add_argument("--engine", metavar="URL", help="for SQL: the server, with its password")
-    where.add_argument("--repositories", metavar="DIR|URL", help="for SWE: the repositories")
-    parser.add_argument(
-        "--accept",
-        action="append",
-        metavar="NAME",
-        help="what may differ from the record, by its name or the beginning of it: env.limits",
-    )
+    add_options(where, options_of(EnvSpec), "data")
+    add_options(where, environment_options(), "databases", "engine", "repositories")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Score, and print what has changed."""
-    folder = args.run.parent if args.run.name == MANIFEST else args.run
+    folder = run_folder(args.run)
     manifest = read_manifest(folder)
-    options = _recorded_options(args, folder, manifest)
-    name = _environment.chosen(options)
-    out = args.out or Path(f"{folder}-rescored-{_label(options.reward)}")
-    budget = _judge.budget_of(options, out) if options.reward == _judge.NAME else None
-    everything = _environment.load_all(options, options.data or name)
-    dataset = _environment.narrowed(options, name, everything)
+    spec = _spec(args, folder, manifest)
+    out = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
+    watcher = Watcher(quiet=spec.how.quiet)
+    asked = plan(spec, watcher)
+    # Whether it scores every turn is the agent's to ask for, and taken over.
+    every_turn = {"reward_every_turn"} & manifest["env"].keys()
+    asks = {name: manifest["env"][name] for name in every_turn}
 
     @cache
-    def setting() -> _environment.Setting:
-        tasks = select(dataset, options.tasks, options.limit, manifest.get("excluded", {}))
-        return _environment.prepare(options, name, dataset, tasks, budget)
+    def where() -> Setting:
+        budget = _budget(spec, out) if spec.reward == JUDGE else None
+        return setting(asked, watcher, asks=asks, budget=budget)
 
-    # Whether it scores every turn is the agent's to ask for, and taken over.
-    asked = {"reward_every_turn"} & manifest["env"].keys()
-    of_agent = {name: manifest["env"][name] for name in asked}
     try:
         result = rescore(
             folder,
-            dataset,
-            setting().judge if options.reward == _judge.NAME else options.reward,
-            lambda: setting().make(),
+            asked.dataset,
+            where().judge if spec.reward == JUDGE else spec.reward,
+            lambda: where().make(),
             out=out,
-            workers=args.workers,
-            settings=lambda: {**setting().facts, **of_agent},
-            every_turn=bool(options.more.get("reward_every_turn")),
-            progress=Watcher(quiet=args.quiet),
-            max_retries=args.retries,
-            context=lambda: setting().context(),
-            accept=args.accept or (),
+            workers=spec.how.workers,
+            settings=lambda: where().facts,
+            progress=watcher,
+            max_retries=spec.how.retries,
+            context=lambda: where().context(),
+            accept=spec.how.accept,
         )
     except DriftError as error:
-        if args.json:
+        if spec.how.json:
             found = [asdict(difference) for difference in error.differences]
             print_json({"rescored": str(folder), "differences": found})
         raise
     except KeyboardInterrupt:
         print(f"stopped; what was finished is in {out}", file=sys.stderr)
         raise
-    _rescored.show(args, folder, out, result)
+    _rescored.show(spec.how.json, folder, out, result)
     if result.cut_short:
         return 130
     return 1 if result.lost or len(result.outcomes) < result.planned else 0
 
 
-def _recorded_options(
-    args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]
-) -> argparse.Namespace:
-    """Those of the recorded run, as ``intercode run`` would have them; what is given counts.
+def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
+    """The recorded run's spec, with what is given.
 
     Raises:
         UsageError: The record has none.
@@ -148,23 +135,27 @@ def _recorded_options(
             f"{folder} was not made by 'intercode run': its record does not say how to make its "
             "environment. From Python: intercode.evaluate.rescore"
         )
-    parser = argparse.ArgumentParser()
-    run.configure(parser)
-    options = parser.parse_args([])
-    options.locked, options.reward = folder, args.reward
-    for name in (*_WHERE, *_judge.OPTIONS, "prices"):
-        setattr(options, name, getattr(args, name))
-    _locked.Lock(options)
-    options.more = getattr(options, "more", {})
-    options.max_cost, options.max_tokens = args.max_cost, args.max_tokens
-    if options.reward != _judge.NAME:
-        for name in (*_judge.OPTIONS, *_judge.TAKES_TOO):
-            if getattr(args, name) is not None:
+    options = {**given(args), "locked": folder}
+    spec = RunSpec.from_record(manifest, options)
+    # What a judge may take is for this one, not for the recorded agent.
+    spec = spec.merge(max_cost=args.max_cost, max_tokens=args.max_tokens)
+    if spec.reward != JUDGE:
+        for name in (*_JUDGES, *JUDGES_TOO):
+            if name in options:
                 raise UsageError(f"--{name.replace('_', '-')} is for --reward judge")
-            setattr(options, name, None)  # the recorded run's
-    if options.reward == DEFAULT:
-        options.reward = None
-    return options
+        spec = spec.merge(**dict.fromkeys((*_JUDGES, *JUDGES_TOO)))  # the recorded run's
+    return spec.merge(reward=None) if spec.reward == DEFAULT else spec
+
+
+def _budget(spec: RunSpec, out: Path) -> Budget:
+    """The budget of the judge, with its earlier spending."""
+    from intercode.evaluate.budget_spent import spent_by
+    from intercode.models import Budget
+    from intercode.models.prices import Prices
+
+    price = Prices(spec.model.prices).find(spec.env.judge_model or "")
+    before = spent_by(out, judge_price=price, judge_only=True)
+    return Budget(spec.model.max_cost, spec.model.max_tokens, before=before)
 
 
 def _label(reward: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Go on with a run: only what has no result yet, or ended in an error, is run.
+"""Resume a run: only what has no result yet, or ended in an error, is run.
 
 Options that are not given are those of the run's last session, as its record has them. What it is
 run on must be as it was (tasks, environment, images, agent, code, machine): what is not is listed,
@@ -22,87 +22,85 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from intercode.cli import _agents, _ended, _locked, _options, run
+from intercode.cli import run
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.log import MANIFEST, RunLog, latest, read_manifest
 from intercode.evaluate.manifest import check_format
-from intercode.evaluate.outcome import Outcome
+from intercode.evaluate.prepare import plan, run_folder
+from intercode.records import Outcome, RecordWriter, latest, read_manifest
+from intercode.spec import (
+    EnvSpec,
+    How,
+    ModelSpec,
+    RunSpec,
+    add_options,
+    environment_options,
+    given,
+    options_of,
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options: those of ``run`` that may differ from session to session."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument(
-        "--epochs",
-        type=_options.positive,
-        metavar="N",
-        help="attempts at each task: as many or more",
-    )
-    run.add_how(parser)
-    _agents.add_budget(parser.add_argument_group("what it may take"))
+    add_options(parser, options_of(RunSpec), "epochs")
+    add_options(parser.add_argument_group("how"), options_of(How), less="out locked")
+    may_take = parser.add_argument_group("what it may take")
+    add_options(may_take, options_of(ModelSpec), "max_cost", "max_tokens")
     where = parser.add_argument_group("where it is now")
-    where.add_argument("--base-url", metavar="URL", help="of the model's server")
-    where.add_argument("--judge-url", metavar="URL", help="of the judge's")
-    where.add_argument("--engine", metavar="URL", help="of the database server, with its password")
-    where.add_argument("--repositories", metavar="DIR|URL", help="for SWE")
-    _locked.add_accept(parser)
-    everything = argparse.ArgumentParser()
-    run.configure(everything)
-    defaults = {**vars(everything.parse_args([])), "workers": None, "retries": None}
-    parser.set_defaults(**defaults)
+    add_options(where, options_of(ModelSpec), "base_url")
+    add_options(where, options_of(EnvSpec), "judge_url")
+    add_options(where, environment_options(), "engine", "repositories")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run what is missing, and print the summary of all."""
-    folder = args.run.parent if args.run.name == MANIFEST else args.run
-    _fill(args, folder, _last_session(folder))
-    plan = run.plan(args)
-    jobs = [(epoch, task.task_id) for epoch in range(args.epochs) for task in plan.tasks]
+    folder = run_folder(args.run)
+    manifest = read_manifest(folder)
+    session = _last_session(folder, manifest)
+    spec = RunSpec.from_record(
+        manifest, {**_how(session), **given(args), "out": folder, "locked": folder}
+    )
+    if spec.epochs < (before := session["options"].get("epochs", 1)):
+        raise UsageError(f"{folder} was to have {before} epochs: --epochs {spec.epochs} is fewer")
+    watcher = run.watcher_of(spec)
+    asked = plan(spec, watcher)
+    jobs = [(epoch, task.task_id) for epoch in range(spec.epochs) for task in asked.tasks]
     known = latest(folder, Outcome.of)
     done = [known[job] for job in jobs if job in known and not known[job].failed]
     if len(done) == len(jobs):
-        return _ended.finish(args, folder, RunResult(done, len(jobs), 0, 0.0, folder=folder))
-    RunLog(folder).close()  # refuses before anything is started if another process writes to it
-    return _ended.finish(args, *run.carry_out(args, plan))
+        return run.finish(spec, RunResult(done, len(jobs), 0, 0.0, folder=folder))
+    RecordWriter(
+        folder
+    ).close()  # refuses before anything is started if another process writes to it
+    return run.finish(spec, run.carry_out(asked, watcher))
 
 
-def _last_session(folder: Path) -> dict[str, Any]:
-    """What the record has of the last call that worked on a run.
+def _how(session: dict[str, Any]) -> dict[str, Any]:
+    """How the last session was carried out."""
+    names = ("workers", "max_connections", "max_sandboxes")
+    settings = session["settings"]
+    return {**{name: settings.get(name) for name in names}, "retries": settings["max_retries"]}
+
+
+def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return what the record has of the last call that worked on a run.
 
     Raises:
-        RecordError: There is no run.
+        RecordError: There is no run that this version can read.
         UsageError: It was not made by a command.
     """
-    recorded = read_manifest(folder)
-    check_format(recorded, folder)
-    if rescored := recorded.get("rescored"):
+    check_format(manifest, folder)
+    if rescored := manifest.get("rescored"):
         recording, out = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))
         raise UsageError(
             f"{folder} is a run scored again: what is missing comes by 'intercode rescore "
             f"{recording} --out {out}' and the reward that it was scored with"
         )
-    session: dict[str, Any] = (recorded.get("sessions") or [{}])[-1]
+    session: dict[str, Any] = (manifest.get("sessions") or [{}])[-1]
     if "options" not in session:
         raise UsageError(
             f"{folder} was made in Python, so its record does not say how to make the same again: "
             "call evaluate() again with what it was called with, and the same out"
         )
     return session
-
-
-def _fill(args: argparse.Namespace, folder: Path, session: dict[str, Any]) -> None:
-    """What is not given, of what no lock takes over.
-
-    Raises:
-        UsageError: Less is asked for than was before.
-    """
-    before = session["options"].get("epochs", 1)
-    if (args.epochs or before) < before:
-        raise UsageError(f"{folder} was to have {before} epochs: --epochs {args.epochs} is fewer")
-    settings = session["settings"]
-    args.workers = args.workers or settings["workers"]
-    for name in ("max_connections", "max_sandboxes"):
-        setattr(args, name, getattr(args, name) or settings.get(name))
-    args.retries = settings["max_retries"] if args.retries is None else args.retries
-    args.out = args.locked = folder

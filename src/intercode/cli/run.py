@@ -1,8 +1,8 @@
 """Run an agent over tasks, each in a fresh sandbox, and keep every episode.
 
-The run is a folder: run.json says what was run, episodes.jsonl what happened. A run that was
-interrupted, or has errors, is gone on with by 'intercode resume FOLDER'. One Ctrl-C waits for the
-episodes in flight, a second one stops at once.
+The run is a folder: run.json says what was run, episodes.jsonl what happened. 'intercode resume
+FOLDER' resumes a run that was interrupted, or has errors. One Ctrl-C waits for the episodes in
+flight, a second one stops at once.
 
 agents:
   oracle                 runs gold: checks the tasks
@@ -40,217 +40,183 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.agents.base import AgentFactory, ChecksTasks
-from intercode.cli import _agents, _ended, _environment, _locked, _options
+from intercode.cli import _summary
 from intercode.cli._progress import Watcher
-from intercode.cli._text import safe
-from intercode.errors import UsageError
-from intercode.evaluate import RunResult, evaluate
+from intercode.cli._text import duration, print_json, safe
+from intercode.evaluate import RunResult
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.exclusion import read_exclusion
-from intercode.evaluate.judged import rate_name
-from intercode.evaluate.runner import not_gradable, select
-from intercode.task import Dataset, Task
+from intercode.evaluate.judged import judge_of, rate_name
+from intercode.evaluate.prepare import Plan, plan, run_folder
+from intercode.evaluate.runner import run
+from intercode.records import read_manifest
+from intercode.spec import (
+    AgentSpec,
+    EnvSpec,
+    How,
+    ModelSpec,
+    Options,
+    RunSpec,
+    add_environment,
+    add_options,
+    environment_options,
+    given,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from intercode.models import Budget
 
+TAGS = 8
+"""Tags that are shown at a run's end; 'intercode report' shows all."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    _environment.add_name(parser)
-    _agents.add_options(parser)
+    add_environment(parser)
+    add_options(parser.add_argument_group("who"), options_of(AgentSpec))
+    add_options(parser.add_argument_group("the language model"), options_of(ModelSpec))
     add_tasks(parser)
-    _locked.add_options(parser)
 
 
-def add_tasks(parser: argparse.ArgumentParser) -> None:
-    """The options that do not say who acts."""
-    _options.add_selection(parser)
-    parser.add_argument(
-        "--exclude",
-        type=Path,
-        metavar="FILE",
-        help="tasks that are not run: a list that 'datasets validate' wrote, or lines "
-        "of an id and a reason",
-    )
-    parser.add_argument(
-        "--epochs", type=_options.positive, metavar="N", help="attempts at each task (default: 1)"
-    )
-    _options.add_environment(parser)
-    parser.add_argument(
-        "--seed",
-        type=_options.natural,
-        metavar="N",
-        help="of the run, and of the bundled puzzles (default: 0)",
-    )
-    parser.add_argument(
-        "--secret",
-        metavar="TEXT",
-        help="what the bundled puzzles' flags are made from (default: drawn for the run, and "
-        "recorded)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run's folder (default: runs/TIME-ENV-AGENT)"
-    )
-    add_how(parser)
-
-
-def add_how(parser: argparse.ArgumentParser) -> None:
-    """The options that may differ each time that a run is gone on with."""
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--workers",
-        type=_options.positive,
-        default=1,
-        metavar="N",
-        help="episodes at a time (default: 1)",
-    )
-    how.add_argument(
-        "--max-connections",
-        type=_options.positive,
-        metavar="N",
-        help="calls to the model at a time (default: as many as workers)",
-    )
-    how.add_argument(
-        "--max-sandboxes",
-        type=_options.positive,
-        metavar="N",
-        help="busy sandboxes at a time (default: twice the cores)",
-    )
-    how.add_argument(
-        "--retries",
-        type=_options.natural,
-        default=2,
-        metavar="N",
-        help="new attempts when a sandbox fails (default: 2)",
-    )
-    how.add_argument("--show", action="store_true", help="print each episode as it ends")
-    how.add_argument("--quiet", action="store_true", help="no progress, only the result")
-    how.add_argument("--json", action="store_true", help="print the result as one JSON object")
+def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
+    """Add the options that do not say who acts, but for some."""
+    add_options(parser.add_argument_group("which tasks"), options_of(RunSpec), less=less)
+    where = parser.add_argument_group("where")
+    add_options(where, options_of(EnvSpec), less=less)
+    add_options(where, environment_options(), less=less)
+    add_options(parser.add_argument_group("how"), options_of(How), less=less)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
-    return _ended.finish(args, *carry_out(args, plan(args)))
+    return run_and_print(spec_of(given(args)))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be run."""
-
-    lock: _locked.Lock
-    env: str
-    dataset: Dataset
-    tasks: list[Task]
-    exclude: Mapping[str, str]
+def spec_of(options: Options) -> RunSpec:
+    """What is asked for; what is not given is taken from the record that a run is locked to."""
+    if "locked" not in options:
+        return RunSpec.of(options)
+    return RunSpec.from_record(read_manifest(run_folder(options["locked"])), options)
 
 
-def plan(args: argparse.Namespace) -> Plan:
-    """What the options say, and the record that they are to be held to. Starts nothing."""
-    _agents.apply_preset(args)
-    lock = _locked.Lock(args)
-    name = _environment.chosen(args)
-    everything = _environment.load_all(args, args.data or name)
-    exclude = _excluded(args.exclude, everything) or lock.excluded
-    exclude = {**not_gradable(everything), **exclude}
-    dataset = _environment.narrowed(args, name, everything)
-    return Plan(lock, name, dataset, select(dataset, args.tasks, args.limit, exclude), exclude)
+def run_and_print(spec: RunSpec) -> int:
+    """Run what a spec says, and print the summary; the exit code."""
+    if spec.how.out is None:
+        spec = spec.merge(out=_default_folder(spec))
+    watcher = watcher_of(spec)
+    return finish(spec, carry_out(plan(spec, watcher), watcher))
 
 
-def carry_out(
-    args: argparse.Namespace, plan: Plan, budget: Budget | None = None
-) -> tuple[Path, RunResult]:
-    """Run what was planned; the run's folder, and what came of it.
+def carry_out(asked: Plan, watcher: Watcher, budget: Budget | None = None) -> RunResult:
+    """Carry out a plan, and say how to resume what was stopped.
 
     Args:
-        args: The options, as `plan` has filled them in.
-        plan: What it made of them.
-        budget: One that several runs share; default: the run's own, by the options.
+        asked: The plan.
+        watcher: Shows how it goes.
+        budget: One that several runs share; default: the run's own.
     """
-    budget = budget or _agents.budget_of(args)
-    who = _agents.make(args, budget)
-    _check(args, who.factory, plan.tasks)
-    setting = _environment.prepare(args, plan.env, plan.dataset, plan.tasks, budget)
-    facts = {**setting.facts, **who.asks_of_environment}
-    context = {**plan.lock.context(args), **setting.context()}
-    out = args.out or _default_folder(plan.env, args.agent, args.model)
-    watcher = Watcher(
-        show=(sys.stderr if args.json else sys.stdout) if args.show else None,
-        quiet=args.quiet or args.agent == "human",  # who would type into the living line
-        rate=rate_name(facts.get("judge", {}).get("model")),
-    )
+    how = asked.spec.how
     try:
-        result = evaluate(
-            plan.dataset,
-            who.agent,
-            setting.make,
-            workers=args.workers,
-            max_connections=args.max_connections,
-            max_sandboxes=args.max_sandboxes,
-            out=out,
-            limit=args.limit,
-            tasks=args.tasks,
-            exclude=plan.exclude,
-            epochs=args.epochs,
-            seed=args.seed,
-            progress=watcher,
-            max_retries=args.retries,
-            settings=facts,
-            agent_options=who.options,
-            context=context,
-            locked=plan.lock.manifest,
-            accept=plan.lock.accept,
-        )
+        return run(asked, watcher, budget)
     except DriftError as error:
-        _locked.show(args, error)
+        if how.json:
+            found = [asdict(difference) for difference in error.differences]
+            print_json({"locked": how.locked, "differences": found})
         raise
     except KeyboardInterrupt:
-        print(f"stopped; go on with: {_ended.resume(out)}", file=sys.stderr)
+        print(f"stopped; go on with: {resuming(how.out)}", file=sys.stderr)
         raise
-    finally:
-        who.close()
-        setting.close()
-    return out, result
 
 
-def _excluded(path: Path | None, dataset: Dataset) -> Mapping[str, str]:
-    """The tasks that are not to be run, and why; a list of another dataset's is warned of."""
-    if path is None:
-        return {}
-    exclusion = read_exclusion(path)
-    if warning := exclusion.check(dataset):
-        print(f"intercode: warning: {safe(warning)}", file=sys.stderr)
-    return exclusion.tasks
+def watcher_of(spec: RunSpec) -> Watcher:
+    """What shows how a run goes."""
+    return Watcher(
+        show=(sys.stderr if spec.how.json else sys.stdout) if spec.how.show else None,
+        # A person who types would type into the living line.
+        quiet=spec.how.quiet or spec.agent.name == "human",
+        rate=rate_name(spec.env.judge_model),
+    )
 
 
-def _check(args: argparse.Namespace, agent: AgentFactory, tasks: list[Task]) -> None:
-    """Refuse, or warn of, what the agent cannot do, before anything starts."""
-    if args.agent == "human" and args.workers > 1:
-        raise UsageError("agent human does one task at a time: it takes no --workers above 1")
-    if isinstance(agent, ChecksTasks):
-        agent.check(tasks)
-    without = [task.task_id for task in tasks if not task.gold]
-    if args.agent == "oracle" and without:
-        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
-        print(
-            f"intercode: warning: no gold for {', '.join(without[:3])}{more}: "
-            "there the oracle does nothing but submit",
-            file=sys.stderr,
-        )
+def resuming(out: object) -> str:
+    """The command that resumes a run."""
+    return f"intercode resume {shlex.quote(safe(str(out)))}"
 
 
-def _default_folder(env: str, agent: str, model: str | None = None) -> Path:
+def finish(spec: RunSpec, result: RunResult) -> int:
+    """Print the result of a run; the exit code."""
+    out = Path(str(spec.how.out))
+    if spec.how.json:
+        _print_json(out, result)
+    else:
+        _print(spec.how.workers, out, result)
+    if rest := _rest(out, result):
+        print(rest, file=sys.stderr if spec.how.json else sys.stdout)
+    if result.cut_short:
+        return 130
+    return 0 if result.complete else 1
+
+
+def _rest(out: Path, result: RunResult) -> str:
+    """Say what is left to do, and why; empty if nothing is."""
+    missing, errors = result.planned - len(result.outcomes), result.statistics.errors
+    left = [f"{missing} episode{'s are' if missing > 1 else ' is'} missing"] if missing else []
+    left += [f"{errors} ended in an error"] if errors else []
+    if not left:
+        return "" if result.ran else "nothing to do: every episode has a result"
+    why = f"stopped: {safe(result.stopped)}\n" if result.stopped else ""
+    why += "interrupted: " if result.cut_short else ""
+    return f"{why}{', '.join(left)}\ngo on with: {resuming(out)}"
+
+
+def _print_json(out: Path, result: RunResult) -> None:
+    manifest = read_manifest(out)
+    print_json(
+        {
+            "run": str(out),
+            "env": manifest["env"]["env"],
+            "agent": manifest["agent"]["name"],
+            "dataset": manifest["dataset"],
+            "excluded": manifest.get("excluded", {}),
+            "planned": result.planned,
+            "finished": len(result.outcomes),
+            "ran": result.ran,
+            "seconds": result.seconds,
+            "episodes_per_second": _rate(result),
+            "interrupted": result.cut_short,
+            "stopped": result.stopped,
+            **_summary.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
+        }
+    )
+
+
+def _print(workers: int, out: Path, result: RunResult) -> None:
+    manifest = read_manifest(out)
+    text = _summary.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
+    print(_summary.facts(manifest), text, sep="\n\n", end="\n\n")
+    count = "1 worker" if workers == 1 else f"{workers} workers"
+    seconds, rate = duration(result.seconds), _rate(result)
+    print(f"{result.ran} episodes in {seconds} ({rate:.1f}/s, {count})")
+    print(f"run: {out}")
+
+
+def _rate(result: RunResult) -> float:
+    return result.ran / result.seconds if result.seconds else 0.0
+
+
+def _default_folder(spec: RunSpec) -> Path:
     """A new name below ``runs/``: two runs of the same second get different ones."""
-    who = "-".join([Path(agent).name if ".py:" in agent else agent, *(model or "").split("/")[1:]])
+    agent = spec.agent.name
+    name = Path(agent).name if ".py:" in agent else agent
+    who = "-".join([name, *(spec.model.name or "").split("/")[1:]])
     label = re.sub(r"[^\w.-]+", "-", who)
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{env}-{label}"
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.env.name}-{label}"
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())

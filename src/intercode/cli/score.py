@@ -16,27 +16,22 @@ import argparse
 from pathlib import Path
 
 from intercode.agents.predictions import read_predictions
-from intercode.cli import _agents, _environment, _locked, run
+from intercode.cli import run
 from intercode.errors import UsageError
+from intercode.spec import add_environment, given
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options: those of ``run`` that have to do with tasks."""
     parser.add_argument("predictions", type=Path, metavar="PREDICTIONS", help="JSON Lines")
-    _environment.add_name(parser)
+    add_environment(parser)
     run.add_tasks(parser)
-    _locked.add_options(parser)
-    others = argparse.ArgumentParser()
-    _agents.add_options(others)
-    parser.set_defaults(**{**vars(others.parse_args([])), "agent": "predictions"})
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
     texts = read_predictions(args.predictions)
-    args.recording = args.predictions
-    unknown = sorted(set(args.tasks or ()) - texts.keys())
-    if unknown:
+    if unknown := sorted(set(args.tasks or ()) - texts.keys()):
         raise UsageError(f"{args.predictions} has no prediction for {unknown[0]}")
-    args.tasks = args.tasks or list(texts)
-    return run.execute(args)
+    own = {"agent": "predictions", "recording": args.predictions, "tasks": args.tasks or [*texts]}
+    return run.run_and_print(run.spec_of({**given(args), **own}))

@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 
 from intercode.cli._episode import LINES, render
-from intercode.cli._options import positive
 from intercode.cli._text import print_json
 from intercode.errors import TaskNotFoundError
-from intercode.evaluate.log import latest, read_manifest
+from intercode.records import latest, read_manifest
+from intercode.spec import positive
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -24,13 +24,23 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from intercode.agents.base import ChecksTasks
-from intercode.cli import _agents, _environment, _summary, run
+from intercode.cli import _summary, run
 from intercode.cli._text import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
+from intercode.evaluate.prepare import (
+    Plan,
+    actors,
+    budget_of,
+    check_tasks,
+    plan,
+    secret_of,
+    strategy_of,
+    without_model,
+)
 from intercode.evaluate.report_runs import read_runs
 from intercode.evaluate.report_tables import of_runs
+from intercode.spec import AgentSpec, ModelSpec, RunSpec, add_options, given, options_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,67 +56,70 @@ def configure(parser: argparse.ArgumentParser) -> None:
     who.add_argument(
         "--agent", nargs="+", required=True, metavar="NAME", dest="agents", help="as for 'run'"
     )
-    who.add_argument(
+    add_options(who, options_of(AgentSpec), less="agent recording preset")
+    model = parser.add_argument_group("the language model")
+    model.add_argument(
         "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
     )
-    _agents.add_model(parser)
-    run.add_tasks(parser)
-    left_out = {"env_option": None, "data": None, "preset": None, "recording": None}
-    parser.set_defaults(**left_out, locked=None, accept=None)
+    add_options(model, options_of(ModelSpec), less="model")
+    run.add_tasks(parser, less="data reviewed locked accept")
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run them one after the other, and print the table."""
-    out = args.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep")
-    parts = list(_combinations(args, out))
-    _refuse_same_folders(parts)
-    plans = []
-    secret = _environment.secret_of(*(part.out for part in parts))
-    for part in parts:  # all agents are to find the same flags
-        part.secret = secret if part.secret is None else part.secret
-        plans.append(run.plan(part))
-        secret = part.secret if secret is None else secret
-    for part, plan in zip(parts, plans, strict=True):
-        _check(argparse.Namespace(**vars(part)), plan)
-    budget = _agents.budget_of(args, parts)
-    results: list[tuple[Path, RunResult]] = []
-    for number, (part, plan) in enumerate(zip(parts, plans, strict=True), 1):
+    out = args.out or str(Path("runs") / time.strftime("%Y%m%d-%H%M%S-sweep"))
+    specs = list(_combinations(args, out))
+    _refuse_same_folders(specs)
+    plans = _planned(specs)
+    for one in plans:
+        _check(one)
+    budget = budget_of(RunSpec.of(given(args)), specs)
+    results: list[tuple[Plan, RunResult]] = []
+    for number, one in enumerate(plans, 1):
         if not args.quiet:
-            print(f"{number}/{len(parts)} {safe(str(part.out))}", file=sys.stderr)
-        results.append(run.carry_out(part, plan, budget))
+            print(f"{number}/{len(plans)} {safe(str(one.spec.how.out))}", file=sys.stderr)
+        results.append((one, run.carry_out(one, run.watcher_of(one.spec), budget)))
         if results[-1][1].interrupted:
             break
-    _print(args, out, len(parts), results)
-    if len(results) == len(parts) and all(result.complete for _, result in results):
+    _print(args, out, len(plans), results)
+    if len(results) == len(plans) and all(result.complete for _, result in results):
         return 0
     return 130 if any(result.interrupted for _, result in results) else 1
 
 
-def _combinations(args: argparse.Namespace, out: Path) -> Iterator[argparse.Namespace]:
-    """The options of each run.
+def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
+    """The spec of each run.
 
     Raises:
         UsageError: Language models are asked for and no model is, or the other way round.
     """
-    speaking = [name for name in args.agents if _agents.strategy_of(name) is not None]
+    speaking = [name for name in args.agents if strategy_of(name) is not None]
     if speaking and not args.models:
         raise UsageError(f"agent {speaking[0]} needs --model PROVIDER/NAME")
     if args.models and not speaking:
         raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
-    shared = {
-        name: value
-        for name, value in vars(args).items()
-        if name not in ("what", "agents", "models")
-    }
+    shared = given(args)
+    no_model = dict.fromkeys(without_model(RunSpec.of(shared)))
     for what in args.what:
         env, _, data = what.partition("=")
         for agent in args.agents:
             models: Sequence[str | None] = args.models if agent in speaking else [None]
             for model in models:
-                no_model = dict.fromkeys(_agents.without_model(args))
-                given = {**shared, **({} if agent in speaking else no_model)}
-                given |= {"env": env, "data": data or None, "agent": agent, "model": model}
-                yield argparse.Namespace(**{**given, "out": out / _label(what, agent, model)})
+                own = {"env": env, "data": data or None, "agent": agent, "model": model}
+                own["out"] = str(Path(out) / _label(what, agent, model))
+                yield RunSpec.of(shared, {} if agent in speaking else no_model, own)
+
+
+def _planned(specs: Sequence[RunSpec]) -> list[Plan]:
+    """The plan of each run: all agents are to find the same flags."""
+    plans: list[Plan] = []
+    secret = secret_of(*(spec.how.out for spec in specs))
+    for spec in specs:
+        if spec.env.secret is None and secret is not None:
+            spec = spec.merge(secret=secret)
+        plans.append(plan(spec, run.watcher_of(spec)))
+        secret = plans[-1].spec.env.secret if secret is None else secret
+    return plans
 
 
 def _label(what: str, agent: str, model: str | None) -> str:
@@ -119,27 +132,26 @@ def _label(what: str, agent: str, model: str | None) -> str:
     return re.sub(r"[^\w.-]+", "-", "-".join(names))
 
 
-def _refuse_same_folders(parts: Sequence[argparse.Namespace]) -> None:
-    folders = [part.out for part in parts]
+def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
+    folders = [str(spec.how.out) for spec in specs]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise UsageError(f"two of these runs would be {folder.name}: name each only once")
+            raise UsageError(f"two of these runs would be {Path(folder).name}: name each only once")
 
 
-def _check(args: argparse.Namespace, plan: run.Plan) -> None:
+def _check(asked: Plan) -> None:
     """Refuse an agent that could not run before anything does."""
-    who = _agents.make(args)
+    who = actors(asked.spec)
     try:
-        if isinstance(who.factory, ChecksTasks):
-            who.factory.check(plan.tasks)
+        check_tasks(asked.tasks, who.factory)
     finally:
         who.close()
 
 
 def _print(
-    args: argparse.Namespace, out: Path, planned: int, results: Sequence[tuple[Path, RunResult]]
+    args: argparse.Namespace, out: str, planned: int, results: Sequence[tuple[Plan, RunResult]]
 ) -> None:
-    runs = read_runs([folder for folder, _ in results])
+    runs = read_runs([Path(str(asked.spec.how.out)) for asked, _ in results])
     if args.json:
         found = [
             {
@@ -152,14 +164,14 @@ def _print(
             }
             for one, (_, result) in zip(runs, results, strict=True)
         ]
-        print_json({"sweep": str(out), "planned": planned, "runs": found})
+        print_json({"sweep": out, "planned": planned, "runs": found})
         return
     print("\n".join(map(_summary.written, of_runs(runs))), end="")
-    print(f"\nruns: {safe(str(out))}")
+    print(f"\nruns: {safe(out)}")
     for one, (_, result) in zip(runs, results, strict=True):
         if result.stopped:
             print(f"{safe(one.folder.name)} was stopped: {safe(result.stopped)}")
     if len(results) < planned or not all(result.complete for _, result in results):
-        print(f"not everything has a result: go on with the same and --out {safe(str(out))}")
+        print(f"not everything has a result: go on with the same and --out {safe(out)}")
     else:
-        print(f"each episode: intercode report {safe(str(out))}/* --html report.html")
+        print(f"each episode: intercode report {safe(out)}/* --html report.html")

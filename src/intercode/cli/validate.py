@@ -15,18 +15,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli import _environment, _options
 from intercode.sandbox import PROVIDERS
+from intercode.spec import (
+    EnvSpec,
+    RunSpec,
+    add_options,
+    environment_options,
+    options_of,
+    positive,
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("data", metavar="NAME|FILE|FOLDER")
+    parser.add_argument("--env", metavar="ENV", help="default: what the tasks look like")
     parser.add_argument(
-        "--env", dest="env_option", metavar="ENV", help="default: what the tasks look like"
-    )
-    parser.add_argument(
-        "--workers", type=_options.positive, default=1, metavar="N", help="tasks at a time"
+        "--workers", type=positive, default=1, metavar="N", help="tasks at a time (default: 1)"
     )
     parser.add_argument(
         "--write-exclude",
@@ -43,9 +48,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    _environment.add_reviewed(parser)
-    _options.add_selection(parser)
-    _options.add_environment(parser)
+    add_options(parser, options_of(RunSpec), "limit", "tasks")
+    where = parser.add_argument_group("where")
+    add_options(where, options_of(EnvSpec), less="data secret")
+    add_options(where, environment_options())
 
 
 def execute(args: argparse.Namespace) -> int:

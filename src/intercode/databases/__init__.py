@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 ENGINES = {
-    "sqlite": "intercode.databases.embedded.engine:sqlite",
-    "duckdb": "intercode.databases.embedded.engine:duckdb",
+    "sqlite": "intercode.databases.embedded:sqlite",
+    "duckdb": "intercode.databases.embedded:duckdb",
     "mysql": "intercode.databases.servers.mysql:MySQLEngine",
     "postgresql": "intercode.databases.servers.postgresql:PostgreSQLEngine",
 }

@@ -21,8 +21,7 @@ from intercode.interpreters.python_start import GRADER, start
 from intercode.rewards.command import CommandReward
 from intercode.rewards.own import choose
 from intercode.rewards.python import PythonReward
-from intercode.rewards.python_io import stdio_cases
-from intercode.rewards.python_plan import has_tests
+from intercode.rewards.python_plan import has_tests, stdio_cases
 from intercode.sandbox.base import Sandbox
 from intercode.syntax import parse
 from intercode.task import Dataset, Task

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsFloat
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import EnvironmentStateError, RewardError
 from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.recording import Recording, action_of, ending_of
+from intercode.records import Record, action_of, ending_of
 from intercode.rewards.base import Reward
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Recorded:
 
     needs_gold = True  # it tells the environment itself what to follow
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Record) -> None:
         self._recording = recording
 
     def __call__(self, task: Task) -> Agent:

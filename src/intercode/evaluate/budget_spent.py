@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from intercode.episode import Episode
-from intercode.evaluate.log import EPISODES, read_episodes
 from intercode.models.base import Message, Usage
 from intercode.models.budget import Spending
 from intercode.models.client import Request
 from intercode.models.prices import Price
 from intercode.models.remote import ASSUMED_OUTPUT
+from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
 
 

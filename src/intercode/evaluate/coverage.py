@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.evaluate.outcome import Outcome
+from intercode.records import Outcome
 
 
 @dataclass(frozen=True, slots=True)

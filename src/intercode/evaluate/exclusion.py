@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from intercode import __version__
 from intercode.errors import RecordError, UsageError
-from intercode.task import Dataset
+from intercode.task import CANNOT, Dataset, Task
 
 FORMAT = 1
 _NO_REASON = "no reason given"
@@ -90,6 +90,39 @@ def read_exclusion(path: Path) -> Exclusion:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     return _from_json(path, text) if text.lstrip().startswith("{") else _from_lines(path, text)
+
+
+def not_gradable(dataset: Dataset) -> dict[str, str]:
+    """Return the tasks that say that they cannot be graded, and why."""
+    reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
+    return {task_id: str(reason) for task_id, reason in reasons if reason is not None}
+
+
+def select(
+    dataset: Dataset,
+    ids: Sequence[str] | None,
+    limit: int | None,
+    exclude: Collection[str] = (),
+) -> list[Task]:
+    """Return the tasks that were asked for and are not excluded, in the dataset's order.
+
+    Raises:
+        TaskNotFoundError: An id is unknown.
+        UsageError: None is left.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit must be at least 1, not {limit}")
+    if ids:
+        wanted = {dataset.by_id(task_id).task_id for task_id in ids}
+        chosen = [task for task in dataset if task.task_id in wanted]
+    else:
+        chosen = list(dataset)
+    if not chosen:
+        raise UsageError(f"dataset {dataset.name} has no tasks")
+    chosen = [task for task in chosen if task.task_id not in exclude]
+    if not chosen:
+        raise UsageError("all of the tasks that were asked for are excluded")
+    return chosen[:limit]
 
 
 def _from_json(path: Path, text: str) -> Exclusion:

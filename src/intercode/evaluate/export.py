@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from intercode.episode import Episode
-from intercode.evaluate.log import EPISODES, latest, read_episodes
-from intercode.evaluate.outcome import Outcome
+from intercode.records import Outcome, ending_of
 
 EPISODE_COLUMNS = {
     "task_id": "VARCHAR",
@@ -54,28 +52,6 @@ TURN_COLUMNS = {
     "seconds": "DOUBLE",
 }
 """Of a table of turns, which count from 1."""
-
-
-def last_words(folder: Path) -> Iterator[Episode]:
-    """A run's episodes, each once: of one that was tried again, the last attempt.
-
-    The file is read twice, so that memory stays flat.
-
-    Raises:
-        RecordError: It cannot be read.
-    """
-    numbers = iter(range(1 << 62))
-    wanted = set(latest(folder, lambda episode: next(numbers)).values())
-    for number, episode in enumerate(read_episodes(folder / EPISODES)):
-        if number in wanted:
-            yield episode
-
-
-def ending(episode: Episode) -> str:
-    """The action that ended an episode: it is no turn of its own."""
-    if episode.status == "skipped":
-        return "skip"
-    return "submit" if episode.answer is None else f"submit {episode.answer}"
 
 
 def to_chat(episode: Episode) -> dict[str, Any]:
@@ -136,7 +112,7 @@ def _retold(episode: Episode) -> Iterator[dict[str, Any]]:
         said = turn.observation
     if episode.status in ("submitted", "skipped"):
         yield {"role": "user", "content": said}
-        yield {"role": "assistant", "content": ending(episode)}
+        yield {"role": "assistant", "content": ending_of(episode)}
 
 
 def episode_row(episode: Episode) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from typing import Any
 
 from intercode.episode import Episode, Turn
 from intercode.errors import UsageError
-from intercode.evaluate.export import ending
-from intercode.evaluate.outcome import Outcome
+from intercode.records import Outcome, ending_of
 
 _TURNS = 10
 """The default of every environment that 2023 had."""
@@ -93,13 +92,13 @@ def _as_react(episode: Episode) -> list[Turn]:
         replace(turn, action=f"execute[{turn.action}]") if turn.action else turn
         for turn in episode.turns
     ]
-    return [*turns, Turn(ending(episode), "", episode.reward or 0.0)]
+    return [*turns, Turn(ending_of(episode), "", episode.reward or 0.0)]
 
 
 def _with_the_end(episode: Episode) -> list[Turn]:
     turns = list(episode.turns)
     reward = episode.reward or 0.0
     if episode.answer is not None or not turns:
-        return [*turns, Turn(ending(episode), "", reward)]
+        return [*turns, Turn(ending_of(episode), "", reward)]
     turns[-1] = replace(turns[-1], reward=reward)
     return turns

@@ -19,9 +19,9 @@ from intercode.evaluate.coverage import Coverage, covered
 from intercode.evaluate.export import cleaned
 from intercode.evaluate.inspect_sample import added, digest, sample, usage
 from intercode.evaluate.judged import judge_of, rate_name
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import Statistics, by_attempts, summarize
 from intercode.evaluate.statistics import clustered_error
+from intercode.records import Outcome
 
 VERSION = 2
 """Of the log's format."""

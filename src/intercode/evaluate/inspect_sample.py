@@ -12,7 +12,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from intercode.episode import Episode
-from intercode.evaluate.export import cleaned, ending
+from intercode.evaluate.export import cleaned
+from intercode.records import ending_of
 
 _PLACED = ("task_id", "query", "epoch", "answer", "score", "error", "started", "seconds")
 """Fields of an episode that have a place of their own; the others are metadata."""
@@ -161,7 +162,7 @@ def _retold(episode: Episode) -> Iterator[dict[str, Any]]:
         yield {"role": "assistant", "content": turn.action}
         yield {"role": "user", "content": turn.observation}
     if episode.status in ("submitted", "skipped"):
-        yield {"role": "assistant", "content": ending(episode)}
+        yield {"role": "assistant", "content": ending_of(episode)}
 
 
 def _output(talk: Mapping[str, Any], spoken: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import Statistics
 from intercode.evaluate.spending import total
 from intercode.evaluate.table import Kind, Table, shown
+from intercode.records import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.report import Statistics, summarize
 from intercode.evaluate.report_runs import Run
 from intercode.evaluate.table import Kind, Row, Table
+from intercode.records import Outcome
 
 ALL = "all"
 

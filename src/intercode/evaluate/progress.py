@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ from intercode.evaluate.report import Outcome
 
 if TYPE_CHECKING:
     from intercode.task import Task
+
+
+log = logging.getLogger(__name__)
 
 
 class Progress:
@@ -35,3 +39,13 @@ class Progress:
 
     def end(self) -> None:
         """The run is over, one way or another."""
+
+    def warn(self, text: str) -> None:
+        """A reader should know something, before the run starts."""
+        log.warning(text)
+
+    def say(self, text: str) -> None:
+        """Something that may take long is being built or started, before the run starts."""
+
+    def built(self) -> None:
+        """What was being built is there."""

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from intercode.evaluate.outcome import LEVELS, Outcome
 from intercode.evaluate.spending import total
 from intercode.evaluate.statistics import Estimate, mean, pass_at_k, pass_hat_k, rate
+from intercode.records import LEVELS, Outcome
 
 __all__ = ["Outcome", "Statistics", "by_tag", "summarize"]
 

@@ -19,9 +19,8 @@ from intercode.evaluate.comparison import (
 )
 from intercode.evaluate.coverage import Coverage, covered
 from intercode.evaluate.judged import judge_of, with_judge
-from intercode.evaluate.log import latest, read_manifest
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.statistics import Estimate
+from intercode.records import Outcome, latest, read_manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 from intercode.evaluate import judged
 from intercode.evaluate.judged import in_words, judging, rate_name, with_judge
-from intercode.evaluate.outcome import LEVELS
 from intercode.evaluate.report import (
     Statistics,
     by_attempts,
@@ -21,6 +20,7 @@ from intercode.evaluate.report_runs import Run
 from intercode.evaluate.spending import spending, total
 from intercode.evaluate.statistics import FEW_CLUSTERS
 from intercode.evaluate.table import Kind, Row, Table, clustered, groups, interval, shown
+from intercode.records import LEVELS
 
 __all__ = ["Kind", "Row", "Table", "groups", "of_run", "of_runs"]
 

@@ -13,13 +13,12 @@ from intercode.errors import UsageError
 from intercode.evaluate import drift, manifest
 from intercode.evaluate.again import FromRecord
 from intercode.evaluate.interrupts import Interrupts
-from intercode.evaluate.log import RunLog
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.new_reward import NewReward
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.recording import Recording
 from intercode.evaluate.rescore_result import FIELD, Rescored, describe, resumed
 from intercode.evaluate.rescore_work import Rescoring
+from intercode.records import Record, RecordWriter
 from intercode.rewards.judge import Judge
 from intercode.rewards.own import Function
 
@@ -79,7 +78,7 @@ def rescore(
     if workers < 1 or max_retries < 0:
         raise UsageError("workers must be at least 1, retries at least 0")
     folder, target = Path(run), None if out is None else Path(out)
-    recording = Recording(folder)
+    recording = Record(folder)
     _refuse(recording, target)
     env = recording.manifest["env"]
     new = NewReward.of(env.get("env", ""), env.get("protocol", "default"), reward)
@@ -97,7 +96,7 @@ def rescore(
     with ExitStack() as stack:
         session = _session(recording, workers, max_retries) | where.facts(folder)
         if target is not None:
-            log = stack.enter_context(RunLog(target))
+            log = stack.enter_context(RecordWriter(target))
             work.write = log.append
             record["sessions"].append(session)
             log.write_manifest(record)
@@ -195,7 +194,7 @@ def _pure(new: NewReward, dataset: Dataset, every_turn: bool) -> Callable[[], Fr
     return None if function is None else lambda: FromRecord(dataset, function, every_turn)
 
 
-def _refuse(recording: Recording, target: Path | None) -> None:
+def _refuse(recording: Record, target: Path | None) -> None:
     """What makes no sense.
 
     Raises:
@@ -209,7 +208,7 @@ def _refuse(recording: Recording, target: Path | None) -> None:
         raise UsageError(f"{folder} was itself scored again, from {origin['run']}: take that")
 
 
-def _session(recording: Recording, workers: int, max_retries: int) -> dict[str, Any]:
+def _session(recording: Record, workers: int, max_retries: int) -> dict[str, Any]:
     """For the record: this call, over what the recording's last one was asked for."""
     asked = (recording.manifest.get("sessions") or [{}])[-1].get("settings", {})
     return manifest.session(

@@ -12,10 +12,8 @@ from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate import manifest
 from intercode.evaluate.again import NotReproducibleError
-from intercode.evaluate.log import MANIFEST, latest, read_manifest
-from intercode.evaluate.outcome import Outcome
-from intercode.evaluate.recording import Key
 from intercode.evaluate.runner import RunResult
+from intercode.records import MANIFEST, Key, Outcome, latest, read_manifest
 
 Way = Literal["record", "again", "not reproducible", "no result", "failed"]
 """Which way an episode went.

@@ -18,13 +18,12 @@ from intercode.evaluate.again import (
 )
 from intercode.evaluate.interrupts import Interrupts
 from intercode.evaluate.loop import EpisodeEnv, failed, run_episode
-from intercode.evaluate.outcome import Outcome
 from intercode.evaluate.permits import Permits, default_sandboxes
 from intercode.evaluate.pool import Pool
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.recording import Key, Recording
 from intercode.evaluate.rescore_result import Rescored, Result, Way, complete, way_of
 from intercode.evaluate.worker import Job, Orders
+from intercode.records import Key, Outcome, Record
 
 if TYPE_CHECKING:
     from intercode.task import Dataset
@@ -47,7 +46,7 @@ class Rescoring:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: Record,
         dataset: Dataset,
         facts: Mapping[str, Any],
         done: Mapping[Key, Result],
@@ -158,7 +157,9 @@ class Rescoring:
     def _timed_out(self) -> Iterator[Episode]:
         """Those that no machine is sure to do as they were done."""
         for job in self.jobs():
-            if (number := self._recording.timed_out(job.key)) is not None:
+            turns = self._recording.read(job.key).turns
+            late = (n for n, turn in enumerate(turns, 1) if turn.info.get("timed_out"))
+            if (number := next(late, None)) is not None:
                 error = NotReproducibleError(
                     f"not reproducible: turn {number} ran into the time limit"
                 )

@@ -5,28 +5,43 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from intercode.agents import registry
-from intercode.agents.base import AgentFactory, ChecksTasks, HasFacts, sees_gold
+from intercode.agents.base import AgentFactory, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import drift, manifest
+from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.interrupts import Interrupts
-from intercode.evaluate.log import EPISODES, MANIFEST, RunLog, latest, read_episodes, read_manifest
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.permits import Permits, default_sandboxes
 from intercode.evaluate.pool import Pool
+from intercode.evaluate.prepare import (
+    Actors,
+    Plan,
+    Setting,
+    actors,
+    budget_of,
+    check,
+    check_tasks,
+    plan,
+    setting,
+)
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Job, Orders
+from intercode.records import EPISODES, MANIFEST, RecordWriter, latest, read_episodes, read_manifest
 from intercode.sandbox.images import hide
-from intercode.task import CANNOT
+from intercode.spec import RunSpec
 
 if TYPE_CHECKING:
-    from intercode.task import Dataset, Task
+    from typing_extensions import Unpack
+
+    from intercode.models import Budget
+    from intercode.task import Dataset
 
 
 @dataclass(slots=True)
@@ -74,41 +89,12 @@ class RunResult:
         return len(self.outcomes) == self.planned and not self.statistics.errors
 
 
-def evaluate(
-    dataset: Dataset,
-    agent: str | AgentFactory,
-    env_factory: Callable[[], EpisodeEnv],
-    *,
-    workers: int = 1,
-    max_connections: int | None = None,
-    max_sandboxes: int | None = None,
-    out: str | Path | None = None,
-    limit: int | None = None,
-    tasks: Sequence[str] | None = None,
-    exclude: Mapping[str, str] | None = None,
-    epochs: int = 1,
-    seed: int = 0,
-    progress: Progress | None = None,
-    max_retries: int = 2,
-    settings: Mapping[str, Any] | None = None,
-    agent_options: Mapping[str, Any] | None = None,
-    context: Mapping[str, Any] | None = None,
-    locked: Mapping[str, Any] | None = None,
-    accept: Collection[str] = (),
-) -> RunResult:
-    """Run an agent over a dataset.
+class Options(TypedDict, total=False):
+    """The options of `evaluate`, where it is given a dataset.
 
-    An interrupt (Ctrl-C) lets the episodes in flight end and returns what there is; a second one
-    stops at once. So does, after the episodes in flight, an error that would be the same for all:
-    a budget that is used up, a wrong key. A run that did not finish is gone on with by calling this
-    again with the same `out`: only what has no result yet is run.
-
-    Args:
-        dataset: The tasks.
-        agent: A factory, or a name as `intercode.agents.registry.get` takes it.
-        env_factory: Makes an environment over this dataset; called in each worker.
+    Attributes:
         workers: Threads, each with an environment of its own.
-        max_connections: Calls to the model at a time; for an agent that is no language model of
+        max_connections: Calls to the model at a time; for an agent that is not a language model of
             ours: agents that act at a time. None: as many as workers.
         max_sandboxes: Environments at a time that are reset, take an action or score; None: twice
             as many as cores. Waiting is in no time limit.
@@ -119,15 +105,54 @@ def evaluate(
             themselves that they cannot be graded.
         epochs: Attempts at each task.
         seed: From it, the epoch and the task comes each episode's own seed.
-        progress: Is told how it goes.
         max_retries: How often an episode is begun again after the sandbox failed.
-        settings: What identifies the environment, for the record (``env``, ``image``, limits…);
-            a run is only gone on with under the same.
+        settings: The facts that identify the environment, for the record (``env``, ``image``,
+            limits…); a run is only resumed under the same.
         agent_options: For an agent given by name.
-        context: What else the record is to say of this session (``sandbox``, ``tools``…).
+        context: More that the record is to say of this session (``sandbox``, ``tools``…).
         locked: The ``run.json`` of a run that this one must be made of the same as; if it is that
             of `out` itself, what is accepted may differ from session to session.
         accept: What may differ from it all the same; see `intercode.evaluate.drift`.
+    """
+
+    workers: int
+    max_connections: int | None
+    max_sandboxes: int | None
+    out: str | Path | None
+    limit: int | None
+    tasks: Sequence[str] | None
+    exclude: Mapping[str, str] | None
+    epochs: int
+    seed: int
+    max_retries: int
+    settings: Mapping[str, Any] | None
+    agent_options: Mapping[str, Any] | None
+    context: Mapping[str, Any] | None
+    locked: Mapping[str, Any] | None
+    accept: Collection[str]
+
+
+def evaluate(
+    dataset: Dataset | RunSpec,
+    agent: str | AgentFactory = "oracle",
+    env_factory: Callable[[], EpisodeEnv] | None = None,
+    *,
+    progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> RunResult:
+    """Run an agent over a dataset.
+
+    An interrupt (Ctrl-C) lets the episodes in flight end and returns what there is; a second one
+    stops at once. So does, after the episodes in flight, an error that would be the same for all:
+    a budget that is used up, a wrong key. A run that did not finish is resumed by calling this
+    again with the same `out`: only what has no result yet is run.
+
+    Args:
+        dataset: The tasks; or a `RunSpec`, which says all the rest, too.
+        agent: A factory, or a name as `intercode.agents.registry.get` takes it.
+        env_factory: Makes an environment over this dataset; called in each worker.
+        progress: Is told how it goes.
+        options: See `Options`.
 
     Raises:
         UsageError: The arguments make no sense.
@@ -136,78 +161,90 @@ def evaluate(
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    if workers < 1 or epochs < 1 or max_retries < 0:
-        raise UsageError("workers and epochs must be at least 1, retries at least 0")
-    if any(most is not None and most < 1 for most in (max_connections, max_sandboxes)):
-        raise UsageError("max_connections and max_sandboxes must be at least 1")
-    options = dict(agent_options or {})
-    factory = registry.get(agent, **options) if isinstance(agent, str) else agent
-    facts: dict[str, Any] = {}
+    progress = progress or Progress()
+    if isinstance(dataset, RunSpec):
+        if options or env_factory is not None:
+            raise UsageError("a RunSpec says everything: put the other arguments into it")
+        return run(plan(dataset, progress), progress)
+    if env_factory is None:
+        raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
+    names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
+    how = {name: options.get(name) for name in (*names, "seed", "accept")}
+    spec = RunSpec.of(how, {"retries": options.get("max_retries")})
+    exclude = {**not_gradable(dataset), **(options.get("exclude") or {})}
+    tasks = select(dataset, spec.tasks, spec.limit, exclude)
+    given = dict(options.get("agent_options") or {})
+    factory = registry.get(agent, **given) if isinstance(agent, str) else agent
+    name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
     if isinstance(factory, HasFacts):
-        name, facts = factory.name, {"language_model": factory.facts()}
-    else:
-        name = agent if isinstance(agent, str) else getattr(agent, "__name__", type(agent).__name__)
-    exclude = {**not_gradable(dataset), **(exclude or {})}
-    chosen = select(dataset, tasks, limit, exclude)
-    if isinstance(factory, ChecksTasks):
-        factory.check([task if sees_gold(factory) else task.shown() for task in chosen])
-    wanted = manifest.describe(
-        dataset={
-            "name": dataset.name,
-            "source": None if dataset.source is None else str(dataset.source),
-            "digest": dataset.digest,
-            "tasks": len(dataset),
-        },
-        env=settings or {},
-        agent={
-            "name": name,
-            "options": {key: str(value) for key, value in options.items()},
-            "digest": registry.digest(name),
-            **facts,
-        },
-        needs_gold=sees_gold(factory),
-        seed=seed,
-        excluded=exclude,
-    )
-    session = manifest.session(
-        context,
-        workers=workers,
-        max_connections=max_connections,
-        max_sandboxes=max_sandboxes,
-        limit=limit,
-        tasks=tasks,
-        epochs=epochs,
-        max_retries=max_retries,
-    )
-    if locked is not None:
-        drift.refuse(locked, {**wanted, "sessions": [session]}, accept)
-    kept: list[Episode] = []
+        name = factory.name
+    asked = Plan(spec, dataset, tasks, exclude, options.get("locked"))
+    check_tasks(asked.tasks, factory)
+    where = Setting(env_factory, dict(options.get("settings") or {}))
+    return _run(asked, Actors(factory, name, given), where, options.get("context"), progress)
+
+
+def run(plan: Plan, progress: Progress, budget: Budget | None = None) -> RunResult:
+    """Carry out a plan.
+
+    Args:
+        plan: The plan, see `intercode.evaluate.prepare.plan`.
+        progress: Is told how it goes.
+        budget: One that several runs share; default: the run's own.
+
+    Raises:
+        InterCodeError: As `evaluate`.
+    """
+    budget = budget or budget_of(plan.spec)
+    who = actors(plan.spec, budget)
+    with ExitStack() as stack:
+        stack.callback(who.close)
+        check(plan, who.factory, progress)
+        where = setting(plan, progress, asks=who.asks, budget=budget)
+        stack.callback(where.close)
+        return _run(plan, who, where, {**plan.context(), **where.context()}, progress)
+
+
+def _run(
+    plan: Plan, who: Actors, where: Setting, context: Mapping[str, Any] | None, progress: Progress
+) -> RunResult:
+    """Run the episodes that have no result yet, and keep the record."""
+    out = plan.spec.how.out
+    wanted = _wanted(plan, who, where.facts)
+    session = _session(plan.spec, context)
+    if plan.locked is not None:
+        drift.refuse(plan.locked, {**wanted, "sessions": [session]}, plan.spec.how.accept)
     with ExitStack() as stack:
         hide(out)
-        log = None if out is None else stack.enter_context(RunLog(Path(out)))
-        finished: dict[tuple[int, str], Outcome] = {}
-        if log is not None:
-            record, finished = _resumed(log.folder, wanted, locked)
-            if locked == record:
-                session |= drift.of_run(locked, wanted)
-            record["sessions"].append(session)
-            log.write_manifest(record)
-        jobs = [Job(epoch, task) for epoch in range(epochs) for task in chosen]
-        done = {job.key: finished[job.key] for job in jobs if job.key in finished}
-        orders = Orders(
-            agent=factory,
-            env_factory=env_factory,
-            seed=seed,
-            max_retries=max_retries,
-            agent_name=name,
-            env_name=str((settings or {}).get("env", "")),
-            record=kept.append if log is None else log.append,
-            on_action=(progress := progress or Progress()).action,
-            calls=Permits(max_connections),
-            sandboxes=Permits(max_sandboxes or default_sandboxes()),
+        if out is None:
+            kept: list[Episode] = []
+            orders = _orders(plan, who, where, kept.append)
+            return replace(_work(plan, orders, {}, progress), kept=kept)
+        log = stack.enter_context(RecordWriter(Path(out)))
+        record, finished = _resumed(log.folder, wanted, plan.locked)
+        if plan.locked is not None and plan.locked == record:
+            session |= drift.of_run(plan.locked, wanted)
+        record["sessions"].append(session)
+        log.write_manifest(record)
+        result = _work(plan, _orders(plan, who, where, log.append), finished, progress)
+        result.folder = log.folder
+        manifest.finish(
+            session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short
         )
-        pool = Pool([job for job in jobs if job.key not in done], orders, workers)
-        progress.begin(len(jobs), list(done.values()))
+        log.write_manifest(record)
+    return result
+
+
+def _work(
+    plan: Plan, orders: Orders, finished: Mapping[tuple[int, str], Outcome], progress: Progress
+) -> RunResult:
+    """Run the episodes that are not finished."""
+    jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
+    done = {job.key: finished[job.key] for job in jobs if job.key in finished}
+    orders = replace(orders, on_action=progress.action)
+    pool = Pool([job for job in jobs if job.key not in done], orders, plan.spec.how.workers)
+    progress.begin(len(jobs), list(done.values()))
+    with ExitStack() as stack:
         stack.callback(progress.end)
         interrupts = stack.enter_context(Interrupts())
         start, ran = time.monotonic(), 0
@@ -216,61 +253,76 @@ def evaluate(
                 ran += 1
                 done[(episode.epoch, episode.task_id)] = Outcome.of(episode)
                 progress.episode(episode)
-        result = RunResult(
+        return RunResult(
             outcomes=[done[job.key] for job in jobs if job.key in done],
             planned=len(jobs),
             ran=ran,
             seconds=time.monotonic() - start,
             interrupted=interrupts.count > 0,
             stopped=pool.stopped,
-            folder=None if log is None else log.folder,
-            kept=kept,
         )
-        if log is not None:
-            manifest.finish(
-                session, episodes=ran, seconds=result.seconds, interrupted=result.cut_short
-            )
-            log.write_manifest(record)
-    return result
 
 
-def not_gradable(dataset: Dataset) -> dict[str, str]:
-    """The tasks that say that they cannot be graded, and why."""
-    reasons = ((task.task_id, task.metadata.get(CANNOT)) for task in dataset)
-    return {task_id: str(reason) for task_id, reason in reasons if reason is not None}
+def _orders(plan: Plan, who: Actors, where: Setting, record: Callable[[Episode], None]) -> Orders:
+    how = plan.spec.how
+    return Orders(
+        agent=who.factory,
+        env_factory=where.make,
+        seed=plan.spec.seed,
+        max_retries=how.retries,
+        agent_name=who.name,
+        env_name=str(where.facts.get("env", "")),
+        record=record,
+        on_action=lambda task, action: None,
+        calls=Permits(how.max_connections),
+        sandboxes=Permits(how.max_sandboxes or default_sandboxes()),
+    )
 
 
-def select(
-    dataset: Dataset,
-    ids: Sequence[str] | None,
-    limit: int | None,
-    exclude: Collection[str] = (),
-) -> list[Task]:
-    """The tasks that were asked for and are not excluded, in the dataset's order.
+def _wanted(plan: Plan, who: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The record that a new run has."""
+    dataset = plan.dataset
+    model: dict[str, Any] = {}
+    if isinstance(who.factory, HasFacts):
+        model = {"language_model": who.factory.facts()}
+    return manifest.describe(
+        dataset={
+            "name": dataset.name,
+            "source": None if dataset.source is None else str(dataset.source),
+            "digest": dataset.digest,
+            "tasks": len(dataset),
+        },
+        env=facts,
+        agent={
+            "name": who.name,
+            "options": {key: str(value) for key, value in who.options.items()},
+            "digest": registry.digest(who.name),
+            **model,
+        },
+        needs_gold=sees_gold(who.factory),
+        seed=plan.spec.seed,
+        excluded=plan.exclude,
+    )
 
-    Raises:
-        TaskNotFoundError: An id is unknown.
-        UsageError: None is left.
-    """
-    if limit is not None and limit < 1:
-        raise UsageError(f"limit must be at least 1, not {limit}")
-    if ids:
-        wanted = {dataset.by_id(task_id).task_id for task_id in ids}
-        chosen = [task for task in dataset if task.task_id in wanted]
-    else:
-        chosen = list(dataset)
-    if not chosen:
-        raise UsageError(f"dataset {dataset.name} has no tasks")
-    chosen = [task for task in chosen if task.task_id not in exclude]
-    if not chosen:
-        raise UsageError("all of the tasks that were asked for are excluded")
-    return chosen[:limit]
+
+def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The record of this call."""
+    return manifest.session(
+        context,
+        workers=spec.how.workers,
+        max_connections=spec.how.max_connections,
+        max_sandboxes=spec.how.max_sandboxes,
+        limit=spec.limit,
+        tasks=None if spec.tasks is None else list(spec.tasks),
+        epochs=spec.epochs,
+        max_retries=spec.how.retries,
+    )
 
 
 def _resumed(
     folder: Path, wanted: dict[str, Any], locked: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any], dict[tuple[int, str], Outcome]]:
-    """The run's ``run.json`` and what it has finished, if it was begun before."""
+    """Return the run's ``run.json`` and what it has finished, if it was begun before."""
     if not (folder / MANIFEST).exists():
         if (folder / EPISODES).stat().st_size:
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: cannot go on with it")

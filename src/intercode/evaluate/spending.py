@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from intercode.evaluate.outcome import Outcome
+from intercode.records import Outcome
 
 Number = TypeVar("Number", int, float)
 

@@ -26,9 +26,10 @@ from intercode.evaluate.checks import (
     slow,
     usage,
 )
+from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.guesses import FIRST_CONSTANT, guesses
 from intercode.evaluate.report import summarize
-from intercode.evaluate.runner import RunResult, evaluate, not_gradable, select
+from intercode.evaluate.runner import RunResult, evaluate
 from intercode.evaluate.watched import Seen, Watched
 
 if TYPE_CHECKING:

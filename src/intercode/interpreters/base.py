@@ -1,31 +1,43 @@
-"""The contract of an interpreter: how an action becomes an observation."""
+"""The contract of an interpreter: how an action becomes an observation.
+
+Between two actions `DRAIN` reads the output of background jobs, for all interpreters.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from intercode.sandbox.output import OutputBuffer
+
+HARD_OUTPUT_FACTOR = 64
+"""An action that prints this many times the output limit is stopped: the rest would not be read."""
+_CHUNK = 1 << 18
+
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What executing one action gave."""
+    """The result of one action."""
 
     output: bytes
-    """Exactly what it printed (head and tail, if cut)."""
+    """The bytes that it printed, exactly (head and tail, if cut)."""
     ok: bool
     """Whether it ran without an error."""
     exit_code: int | None = None
     notes: tuple[str, ...] = ()
-    """What the agent must be told beside the output, for instance that the time limit was hit."""
+    """Facts that the agent must be told, for instance that the time limit was hit."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """For the record: ``timed_out``, ``restarted``, ``truncated``, ``cwd``."""
+    """Facts for the record: ``timed_out``, ``restarted``, ``truncated``, ``cwd``."""
     seconds: float = 0.0
     """Wall time."""
 
     @property
     def observation(self) -> str:
-        """What the agent sees: the output, then each note in brackets on a line of its own."""
+        """The text that the agent sees: the output, then each note in brackets on its own line."""
         text = self.output.decode("utf-8", "surrogateescape")
         if not self.notes:
             return text
@@ -40,7 +52,7 @@ class Interpreter(Protocol):
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action.
 
-        After an exception of the caller's own (Ctrl-C), the action may go on: what it prints
+        After an exception of the caller's own (Ctrl-C), the action may still run: its output
         belongs to the next one. From another thread, the sandbox can be closed meanwhile, but not
         the interpreter.
 
@@ -55,4 +67,65 @@ class Interpreter(Protocol):
         """
 
     def close(self) -> None:
-        """End it. Idempotent; the sandbox lives on."""
+        """End the interpreter. Idempotent; the sandbox lives on."""
+
+
+class Drain:
+    """Reads the pipes of idle interpreters, each into the buffer of its next action.
+
+    A pipe holds at most 1 MiB: without a reader a job that prints more would stand still. One
+    thread serves all interpreters; it sleeps while nothing is printed.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._buffers: dict[int, tuple[OutputBuffer, int]] = {}
+        self._epoll: select.epoll | None = None
+
+    def watch(self, fd: int, buffer: OutputBuffer, limit: int) -> None:
+        """Read `fd`, which does not block, into `buffer`, until that has taken `limit` bytes."""
+        if self._owner != os.getpid():
+            self._forget()  # a fork has no thread
+        with self._lock:
+            if self._epoll is None:
+                self._epoll = select.epoll()
+                threading.Thread(
+                    target=self._serve, args=(self._epoll,), name="intercode-drain", daemon=True
+                ).start()
+            self._buffers[fd] = buffer, limit
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def release(self, fd: int) -> None:
+        """Leave `fd` alone from now on. Idempotent."""
+        if self._owner == os.getpid():
+            with self._lock:
+                self._drop(fd)
+
+    def _drop(self, fd: int) -> None:
+        if self._buffers.pop(fd, None) is not None and self._epoll is not None:
+            self._epoll.unregister(fd)
+
+    def _serve(self, epoll: select.epoll) -> None:
+        while True:
+            for fd, _ in epoll.poll():
+                with self._lock:
+                    if fd in self._buffers and not self._take(fd):
+                        self._drop(fd)
+
+    def _take(self, fd: int) -> bool:
+        buffer, limit = self._buffers[fd]
+        try:
+            data = os.read(fd, _CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        buffer.add(data)
+        return bool(data) and buffer.total < limit
+
+
+DRAIN = Drain()

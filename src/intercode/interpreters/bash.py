@@ -22,31 +22,30 @@ import time
 from dataclasses import replace
 
 from intercode.errors import ActionError, SandboxError
-from intercode.interpreters.base import Execution
+from intercode.interpreters.base import HARD_OUTPUT_FACTOR, Execution
 from intercode.interpreters.shell import (
-    HARD_OUTPUT_FACTOR,
+    TIMEOUT_SIGNAL,
+    Frame,
     Run,
     Shell,
     ShellLateError,
     ShellStartError,
 )
-from intercode.interpreters.shell_lines import TIMEOUT_SIGNAL
-from intercode.interpreters.shell_state import Frame
 from intercode.sandbox.base import Sandbox
 from intercode.sandbox.output import OutputBuffer
 
 _GRACE_SECONDS = 2.0
-"""How long a shell that was interrupted may take to tell its state: most take a millisecond."""
+"""The time that an interrupted shell gets to report its state: most take a millisecond."""
 _AGAIN_SECONDS = 0.1
-"""After how long what it may have started meanwhile is killed, too."""
+"""The time after which processes that it may have started meanwhile are killed, too."""
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _CROWDED = 0.9
-"""Of the process limit. With more alive between actions, hardly a command could run any more."""
+"""The share of the process limit above which hardly a command could run any more."""
 
 
 class BashInterpreter:
-    """See `interpreters.base.Interpreter`. An action is any bash source."""
+    """An `Interpreter` whose actions are any bash source."""
 
     def __init__(self, sandbox: Sandbox, user: str | None = None) -> None:
         self.sandbox = sandbox
@@ -57,7 +56,7 @@ class BashInterpreter:
         self._shell.rest(self._pending)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
-        """Run one action; see the module's docstring for what ends it and what survives."""
+        """Run one action; the module's docstring says what ends it and what survives."""
         if "\0" in action:
             raise ActionError("a command cannot hold a NUL")
         if not action.strip():
@@ -81,14 +80,14 @@ class BashInterpreter:
         return done
 
     def _survivors(self, shell: Shell) -> tuple[int, ...]:
-        """What a timeout of the next action must not kill."""
+        """Return the processes that a timeout of the next action must not kill."""
         if not set(self._state.pids) - {shell.pid}:
             return ()
-        # Asked anew: a daemon has other pids than it had at the report.
+        # Asked again: a daemon has other pids than it had at the report.
         return tuple(pid for pid in self.sandbox.processes() if pid != shell.pid)
 
     def _follow(self, run: Run, shell: Shell) -> None:
-        """Read until the action has ended, by itself or by us."""
+        """Read until the action has ended by itself, or is stopped."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
         while not shell.read(run, run.deadline):
             if run.output.total > hard_limit:
@@ -102,12 +101,12 @@ class BashInterpreter:
             self._await_exit(run, shell)
 
     def _stop(self, run: Run, shell: Shell) -> None:
-        """Kill what the action started; the shell reports its state as its last deed.
+        """Kill the processes of the action; the shell reports its state as its last deed.
 
         The signal's trap is pending when the command that the shell waits for is killed, so that
         the rest of the action never runs.
         """
-        shell.take_output(run)  # nobody may have looked for long
+        shell.take_output(run)  # the last look may be long ago
         # What bash has to say about its killed children is our doing, not the action's.
         shown, run.output = run.output, OutputBuffer(0)
         shell.signal(TIMEOUT_SIGNAL)
@@ -179,7 +178,7 @@ class BashInterpreter:
             self._shell.state = self._state
 
     def _restart(self, as_before: bool = False) -> str:
-        """A new shell with the last known state; what became of it, in words."""
+        """Start a shell with the last known state; say in words what became of it."""
         state = self._state
         self.close()
         attempts = [state, state, Frame(status=state.status)]
@@ -214,7 +213,7 @@ class BashInterpreter:
 
 
 def shell_in(sandbox: Sandbox, directory: str) -> BashInterpreter:
-    """A shell that begins in a directory, with no other to go back to."""
+    """Return a shell that begins in a directory, with no other to go back to."""
     shell = BashInterpreter(sandbox)
     shell.execute(f"cd -- {shlex.quote(directory)}; unset OLDPWD")
     return shell

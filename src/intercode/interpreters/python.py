@@ -1,9 +1,9 @@
 """One persistent Python per episode, as at a prompt of Python's own.
 
-The worker (`python_worker`) runs the actions; this feeds it, collects what it prints and keeps the
-time. Output comes on a pipe of its own, and the end of an action on a channel of its own, so that
-nothing is looked for in what an action prints. An action can break that channel, or forge what is
-said on it: that costs it its names, or gives it an observation that is wrong, and never a grade.
+The worker (`inside.session`) runs the actions; this module feeds it, collects its output and keeps
+the time. Output comes on a pipe of its own, and the end of an action on a channel of its own, so
+that nothing is looked for in an action's output. An action can break that channel, or forge its
+messages: that costs it its names, or gives it a wrong observation, and never a grade.
 """
 
 from __future__ import annotations
@@ -17,28 +17,23 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from intercode.errors import ActionError, ImageError, TaskError
-from intercode.interpreters import python_worker as worker
-from intercode.interpreters.base import Execution
-from intercode.interpreters.drain import Drain
+from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, Execution
+from intercode.interpreters.inside.session import DONE, EXITED, STARTED
 from intercode.interpreters.python_start import SESSION, PythonProcess, start
 from intercode.sandbox.base import Sandbox
 from intercode.sandbox.output import OutputBuffer
 
-HARD_OUTPUT_FACTOR = 64
-"""Who prints this many times the output limit is stopped: nobody reads on."""
 _GRACE_SECONDS = 3.0
-"""How long an action may take to heed a `KeyboardInterrupt`, before it is killed."""
+"""The time that an action has to heed a `KeyboardInterrupt`, before it is killed."""
 _AGAIN_SECONDS = 0.1
 _EXIT_SECONDS = 5.0
 _PRELUDE_SECONDS = 60.0
 _CHUNK = 1 << 18
 _MOST_AT_ONCE = 1 << 20
 _LONGEST_CODE = 200
-"""Bytes that are quoted of what an action gives `exit`."""
+"""Bytes of the argument of `exit` that are quoted."""
 _GONE = "it cannot be started any more: its program is gone"
 _KILLED = 128 + signal.SIGKILL
-
-_drain = Drain()
 
 
 @dataclass(slots=True)
@@ -49,14 +44,14 @@ class _Run:
     output: OutputBuffer
     deadline: float
     status: int = 0
-    """How it ended, as the worker says."""
+    """The worker's word for its end; 0: it has not ended."""
     code: str = ""
     lost: bool = False
     """The process has ended, or does not answer."""
     closed: set[int] = field(default_factory=set)
-    """Its descriptors of which nothing more will come."""
+    """The descriptors from which nothing more will come."""
     stopped: str = ""
-    """Why we ended it, if we did."""
+    """The reason why the interpreter ended it, if it did."""
 
     @property
     def over(self) -> bool:
@@ -64,10 +59,10 @@ class _Run:
 
 
 class PythonInterpreter:
-    """See `interpreters.base.Interpreter`. An action is any Python source.
+    """An `Interpreter` whose actions are any Python source.
 
     Args:
-        sandbox: Where it runs.
+        sandbox: The sandbox in which it runs.
         python: A program of the image's, from Python 3.8; None: the Python of InterCode itself.
         prelude: Source that is run first, and again after a restart.
 
@@ -104,7 +99,7 @@ class PythonInterpreter:
             return Execution(b"", ok=False, notes=(_GONE,), info={"executed": False})
         began = time.monotonic()
         seconds = self.sandbox.limits.seconds(timeout)
-        _drain.release(self._process.out)
+        DRAIN.release(self._process.out)
         self._number += 1
         run = _Run(self._number, self._pending, began + seconds)
         self._pending = OutputBuffer(self.sandbox.limits.output)
@@ -122,38 +117,38 @@ class PythonInterpreter:
             info["truncated"] = True
         return Execution(
             output=run.output.getvalue(),
-            ok=not run.stopped and (run.status == worker.DONE or _left_well(run)),
+            ok=not run.stopped and (run.status == DONE or _left_well(run)),
             notes=tuple(notes),
             info=info,
             seconds=time.monotonic() - began,
         )
 
     def close(self) -> None:
-        """End it; what it started lives on with the sandbox."""
-        _drain.release(self._process.out)
+        """End the worker; the processes that it started live on with the sandbox."""
+        DRAIN.release(self._process.out)
         self._process.close()
 
     def _run_prelude(self, seconds: float = _PRELUDE_SECONDS) -> str:
-        """Run it; what went wrong."""
+        """Run the prelude; return what went wrong."""
         if not self._prelude:
             return ""
         began = time.monotonic()
         run = _Run(0, OutputBuffer(4096), began + seconds)
         self._run(run, self._prelude)
         self._prelude_took = max(self._prelude_took, time.monotonic() - began)
-        if run.status == worker.DONE:
+        if run.status == DONE:
             return ""
         return run.output.getvalue().decode(errors="replace").strip() or "it does not end"
 
     def _rest(self) -> None:
-        """Between actions a thread may go on printing: the output of the next one."""
+        """Collect the output of threads between two actions: it belongs to the next one."""
         if self._gone:
             return
         limit = self.sandbox.limits.output * HARD_OUTPUT_FACTOR
-        _drain.watch(self._process.out, self._pending, limit)
+        DRAIN.watch(self._process.out, self._pending, limit)
 
     def _run(self, run: _Run, source: str) -> None:
-        """Have it run source, until that has ended, by itself or by us."""
+        """Have the worker run source, until that has ended by itself, or is stopped."""
         data = source.encode("utf-8", "surrogatepass")
         if not self._process.send(0, run.number, data, run.deadline - time.monotonic()):
             run.closed.add(self._process.control)
@@ -171,12 +166,12 @@ class PythonInterpreter:
         self._take_output(run)
 
     def _stop(self, run: _Run) -> None:
-        """Interrupt it, and if it does not heed that, give it up."""
+        """Interrupt the action, and if it does not heed that, give the worker up."""
         grace = time.monotonic() + _GRACE_SECONDS
         while not run.over and time.monotonic() < grace:
             if self._process.pid is not None:
-                # What it waits for, and what would go on behind its back; again, for it may have
-                # been about to start that.
+                # The programs that it waits for, or has left running; again, for it may have been
+                # about to start one.
                 self.sandbox.kill([self._process.pid])
             if self._process.started:
                 self._process.process.signal(signal.SIGINT)
@@ -219,13 +214,13 @@ class PythonInterpreter:
         if frames is None:
             run.closed.add(self._process.control)
         for status, number, code in frames or ():
-            if status == worker.STARTED:
+            if status == STARTED:
                 self._process.started = True
             elif number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
     def _finish(self, run: _Run, seconds: float) -> list[str]:
-        """Restart it if need be; what the agent is to be told."""
+        """Restart the worker if need be; return what the agent is to be told."""
         notes = []
         if run.stopped == "time":
             notes.append(f"timed out after {seconds:g} s")
@@ -236,11 +231,11 @@ class PythonInterpreter:
         if run.lost:
             why = "was killed" if run.stopped else _end(self._process)
             self._restart(seconds)
-            now = _GONE if self._gone else "it was started anew, and all names are lost"
+            now = _GONE if self._gone else "it was started again, and all names are lost"
             notes.append(f"the interpreter {why}; {now}")
         elif run.stopped:
             notes.append("interrupted: the interpreter goes on, with its names")
-        elif run.status == worker.EXITED:
+        elif run.status == EXITED:
             notes.append(f"exit({run.code}) ends nothing here: the interpreter goes on")
         return notes
 
@@ -257,11 +252,11 @@ class PythonInterpreter:
 
 
 def _left_well(run: _Run) -> bool:
-    return run.status == worker.EXITED and run.code == "0"
+    return run.status == EXITED and run.code == "0"
 
 
 def _end(process: PythonProcess) -> str:
-    """How it came to its end, in words."""
+    """Say in words how a worker ended."""
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     poll.poll(_EXIT_SECONDS * 1000)

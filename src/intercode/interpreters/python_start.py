@@ -1,4 +1,4 @@
-"""Starting a Python worker in a sandbox, in one of two ways.
+"""The start of a Python worker in a sandbox, in one of two ways.
 
 By default it is a fork of the sandbox's process 1: the Python that InterCode itself runs on, with
 its standard library and nothing else, in any image and within a few milliseconds. Or it is a
@@ -20,27 +20,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ImageError, SandboxError, UsageError
-from intercode.interpreters.python_wire import Frames, frame
+from intercode.interpreters.inside.wire import Frames, frame
 from intercode.sandbox import Process, Provider, Sandbox, get_provider
 from intercode.sandbox.ownership import disown_in_forks
 
 if TYPE_CHECKING:
-    from intercode.interpreters.python_wire import Frame
+    from intercode.interpreters.inside.wire import Frame
 
-_PACKAGE = "intercode.interpreters"
-SESSION = f"{_PACKAGE}.python_worker"
-SUBJECT = f"{_PACKAGE}.python_subject"
-GRADER = f"{_PACKAGE}.python_grader"
-PROGRAM = f"{_PACKAGE}.python_program"
+_PACKAGE = "intercode.interpreters.inside"
+SESSION, SUBJECT, GRADER, PROGRAM = "session", "subject", "grader", "program"
+"""The workers: modules of `interpreters.inside`."""
 LONGEST_ANSWER = 64 << 20
 _NEEDED = {
-    SESSION: ("python_wire", "python_worker"),
-    SUBJECT: ("python_wire", "python_worker", "python_peer", "python_subject"),
-    GRADER: ("python_wire", "python_peer", "python_remote", "python_grader"),
-    PROGRAM: ("python_wire", "python_program"),
+    SESSION: ("wire", "session"),
+    SUBJECT: ("wire", "session", "peer", "subject"),
+    GRADER: ("wire", "peer", "grader"),
+    PROGRAM: ("wire", "program"),
 }
-PRELOAD = (f"{_PACKAGE}.python_forked", SESSION, SUBJECT, GRADER, PROGRAM)
-"""What a provider must load to fork a worker."""
+"""By worker, the modules whose source a Python of the image's is sent."""
+PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("forked", *_NEEDED))
+"""The modules that a provider must load to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
 _CHUNK = 1 << 18
@@ -56,13 +55,13 @@ try:
     os.chdir(start["cwd"])
 except OSError:
     pass  # an agent has removed it
-for name in ("intercode", "intercode.interpreters"):
+for name in ("intercode", "intercode.interpreters", "intercode.interpreters.inside"):
     sys.modules[name] = types.ModuleType(name)
 for name, source in start["modules"]:
     module = sys.modules[name] = types.ModuleType(name)
     module.__file__ = "<intercode>/" + name
     exec(compile(source, module.__file__, "exec"), module.__dict__)
-wire = sys.modules["intercode.interpreters.python_wire"]
+wire = sys.modules["intercode.interpreters.inside.wire"]
 for name in [name for name in sys.modules if name.split(".")[0] == "intercode"]:
     del sys.modules[name]
 sys.argv, sys.path[:1] = [""], [""]
@@ -71,10 +70,10 @@ module.serve(wire.Channel(230, 231), 1, start["limit"])
 
 
 def provider(name: str = "native") -> Provider:
-    """The process-wide provider of that name whose sandboxes can fork Python workers.
+    """Return the process-wide provider of that name whose sandboxes can fork Python workers.
 
     Raises:
-        UsageError: There is none of that name.
+        UsageError: There is no such provider.
     """
     return get_provider(name, PRELOAD)
 
@@ -83,10 +82,10 @@ class PythonProcess:
     """A running worker.
 
     Args:
-        process: What runs.
-        read: The descriptor on which it answers.
-        write: The one on which it is spoken to.
-        out: The one on which its output comes; -1: nowhere.
+        process: The process.
+        read: The descriptor on which its answers come.
+        write: The descriptor for messages to it.
+        out: The descriptor on which its output comes; -1: none.
     """
 
     def __init__(self, process: Process, read: int, write: int, out: int) -> None:
@@ -97,7 +96,7 @@ class PythonProcess:
         self.pid: int | None = getattr(process, "pid", None)
         """As seen inside."""
         self.started = False
-        """Whether it has said that an interrupt would reach its action, not end it."""
+        """Whether it has said that an interrupt would reach its action, and not end it."""
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
         self._own = {read, write, out} - {-1, *process.fds.values()}
@@ -108,16 +107,16 @@ class PythonProcess:
     def send(
         self, kind: int, number: int = 0, payload: bytes = b"", seconds: float = _SECONDS
     ) -> bool:
-        """Send it a message; whether it was there to take it."""
+        """Send it a message; return whether it took it."""
         return self.send_raw(frame(kind, number, payload), seconds)
 
     def send_raw(self, data: bytes, seconds: float = _SECONDS) -> bool:
-        """Send it bytes that are no message."""
+        """Send it bytes that are not a message; return whether it took them."""
         view, deadline = memoryview(data), time.monotonic() + seconds
         while view:
             try:
                 view = view[os.write(self._write, view) :]
-            except BlockingIOError:
+            except BlockingIOError:  # noqa: PERF203
                 if not writable(self._write, deadline - time.monotonic()):
                     return False
             except (BrokenPipeError, ConnectionResetError):
@@ -125,10 +124,10 @@ class PythonProcess:
         return True
 
     def receive(self) -> list[Frame] | None:
-        """The messages that have come; None: there will be no more.
+        """Return the messages that have come; None: there will be no more.
 
         Raises:
-            ValueError: It sends what no worker sends.
+            ValueError: It sent bytes that no worker sends.
         """
         try:
             data = os.read(self.control, _CHUNK)
@@ -154,18 +153,18 @@ class PythonProcess:
 
 
 def writable(fd: int, seconds: float) -> bool:
-    """Whether it can be written to within that time."""
+    """Wait until a descriptor can be written to; return whether it could in that time."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(max(seconds, 0) * 1000))
 
 
-def start(sandbox: Sandbox, module: str, python: str | None = None) -> PythonProcess:
+def start(sandbox: Sandbox, worker: str, python: str | None = None) -> PythonProcess:
     """Start a worker.
 
     Args:
-        sandbox: Where.
-        module: `SESSION`, `SUBJECT` or `GRADER`.
+        sandbox: The sandbox to start it in.
+        worker: `SESSION`, `SUBJECT`, `GRADER` or `PROGRAM`.
         python: A program of the image's to run it; None: a fork of process 1.
 
     Raises:
@@ -173,13 +172,13 @@ def start(sandbox: Sandbox, module: str, python: str | None = None) -> PythonPro
         UsageError: The sandbox's provider cannot fork the worker.
         SandboxError: The sandbox failed.
     """
-    return _fork(sandbox, module) if python is None else _execute(sandbox, module, python)
+    return _fork(sandbox, worker) if python is None else _execute(sandbox, worker, python)
 
 
-def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
-    given = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
+def _fork(sandbox: Sandbox, name: str) -> PythonProcess:
+    facts = {"env": dict(sandbox.env), "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     try:
-        worker = sandbox.worker(module)
+        worker = sandbox.worker(PRELOAD[0])
     except LookupError as error:
         raise UsageError(
             "this sandbox cannot fork a Python: have its provider preload "
@@ -194,7 +193,7 @@ def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
         on_failure.callback(os.close, questions)
         theirs.callback(os.close, question)
         out = -1
-        if module in (SESSION, PROGRAM):
+        if name in (SESSION, PROGRAM):
             out, output = os.pipe2(os.O_CLOEXEC)
             on_failure.callback(os.close, out)
             os.fchmod(output, 0o666)  # a program opens /dev/stdout by its name
@@ -204,12 +203,13 @@ def _fork(sandbox: Sandbox, module: str) -> PythonProcess:
         with suppress(BrokenPipeError, ConnectionResetError):  # the next question will tell
             socket.send_fds(worker.socket, [b"\0"], [output, question, answer])
         on_failure.pop_all()
-    # An action could send descriptors by it; to close one may take as long as the action likes.
+    # An action could send descriptors by it, and take as long as it likes to close one.
     worker.socket.close()
+    given = {"worker": f"{_PACKAGE}.{name}", **facts}
     return _introduced(PythonProcess(worker, answers, questions, out), given)
 
 
-def _execute(sandbox: Sandbox, module: str, python: str) -> PythonProcess:
+def _execute(sandbox: Sandbox, worker: str, python: str) -> PythonProcess:
     try:
         process = sandbox.popen(
             [python, "-c", _BOOTSTRAP],
@@ -221,14 +221,14 @@ def _execute(sandbox: Sandbox, module: str, python: str) -> PythonProcess:
         if isinstance(error, SandboxError):
             raise
         raise ImageError(f"the image has no program {python!r} to be its Python") from error
-    sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _NEEDED[module]]
+    sources = [(f"{_PACKAGE}.{name}", _source(name)) for name in _NEEDED[worker]]
     given = {"modules": sources, "cwd": sandbox.cwd, "limit": sandbox.limits.output}
     fds = process.fds
     return _introduced(PythonProcess(process, fds[_WRITE], fds[_READ], fds[1]), given)
 
 
 def _introduced(started: PythonProcess, given: dict[str, Any]) -> PythonProcess:
-    """Tell a worker where it is; if it is gone, the next question will tell."""
+    """Send a worker its first message; if it is gone, the next question will tell."""
     facts = json.dumps(given).encode()
     started.send_raw(struct.pack("=I", len(facts)) + facts)
     return started
@@ -236,4 +236,4 @@ def _introduced(started: PythonProcess, given: dict[str, Any]) -> PythonProcess:
 
 @cache
 def _source(name: str) -> str:
-    return (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    return (Path(__file__).parent / "inside" / f"{name}.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The 2023 protocol: its interpreter, its reward, its class interface, and replays of its runs.
+"""The 2023 protocol: its environments, its rewards, and replays of its recorded runs.
 
-Nothing else in the package knows about it.
+No other room of the package depends on it.
 """

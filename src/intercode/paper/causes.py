@@ -1,12 +1,13 @@
-"""Why a replayed turn differs from the recorded one: a guess from its texts, for people."""
+"""The likely cause of a mismatch between replay and record: a guess from texts, for people."""
 
 from __future__ import annotations
 
 import re
 
-ORDER = "order of directory entries"
-LEAK = "leak from an earlier task"
-IMAGE = "image content"
+CUT = 350
+"""The number of characters that ReAct's runs kept of an observation."""
+_ORDER = "order of directory entries"
+_IMAGE = "image content"
 
 _COMMANDS = tuple(
     (cause, re.compile(pattern.replace("<", r"(?<![\w/.+=-])(?:").replace(">", r")(?![\w/.+=-])")))
@@ -28,35 +29,33 @@ _TEXTS = tuple(
         ("date", r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +\d{1,2}\b"),
         ("date", r"\b20\d\d-\d\d-\d\d\b|\b1[67]\d{8}\b"),
         ("proc/sys", r"\bproc/|\bsys/"),
-        (IMAGE, r"/(?:usr|lib|etc|var|bin|sbin|opt)/|\b(?:setup_nl2b|libx32|boot)\b|minimized"),
+        (_IMAGE, r"/(?:usr|lib|etc|var|bin|sbin|opt)/|\b(?:setup_nl2b|libx32|boot)\b|minimized"),
         ("network", r"\b(?:\d{1,3}\.){3}\d{1,3}\b"),
         ("time limit", r"^Command timed out$"),
         ("race of two processes", r"terminated by signal"),
     )
 )
-"""Texts that show them."""
+"""Observations that show them."""
 
 _DIGEST = re.compile(r"\|\s*(?:md5|sha\d*|ck|b2)sum\b")
 _WALK = re.compile(r"\bfind\b|\bgrep -\w*[rR]")
 _EVERYTHING = re.compile(
     r"(?:\bfind|\bgrep|\bls|\btree|\btar)\b[^|;]* (?:/|\.|\*|\$\{\w+\})(?: |$)"
 )
-CUT = 350
-"""So many characters ReAct's runs kept of an observation."""
 _TOOL = re.compile(r"not found|option|syntax error|--help|warning:|usage:|Broken pipe", re.I)
 
 
 def cause_of(
-    command: str, recorded: str, replayed: str, *, same_observation: bool, gold: str
+    command: str, recorded: str, replayed: str, same_observation: bool = False, gold: str = ""
 ) -> str:
-    """The likely cause of a mismatch.
+    """Return the likely cause of a mismatch of a Bash or CTF turn.
 
     Args:
-        command: What was run (for ``submit``: last).
-        recorded: What it showed in 2023.
-        replayed: What it showed now.
+        command: The last command that was executed.
+        recorded: Its observation in 2023.
+        replayed: Its observation now.
         same_observation: Whether the two agree, so that only the reward differs.
-        gold: Gold's output now, or nothing.
+        gold: Gold's output now, if gold was run.
     """
     if same_observation:
         return f"gold: {_of_text(gold) or 'its container or order of entries'}"
@@ -66,9 +65,9 @@ def cause_of(
     if "Command timed out" in (recorded, replayed):
         return "time limit"
     if _same_lines(recorded, replayed):
-        return ORDER
+        return _ORDER
     if _DIGEST.search(command):
-        return f"{ORDER}, or a file that holds its own date"
+        return f"{_ORDER}, or a file that holds its own date"
     return _of_text(recorded) or _of_text(replayed) or _of_pair(command, recorded, replayed)
 
 
@@ -86,13 +85,13 @@ def _of_text(text: str) -> str | None:
 
 def _of_pair(command: str, recorded: str, replayed: str) -> str:
     if _EVERYTHING.search(command):
-        return IMAGE
+        return _IMAGE
     if _TOOL.search(recorded) or _TOOL.search(replayed):
         return "tool version"
     if not recorded or not replayed or "No such file" in recorded or "exists" in recorded:
-        return LEAK
+        return "leak from an earlier task"
     if _WALK.search(command) and len(recorded) == CUT:
-        return ORDER
+        return _ORDER
     words = set(recorded.split())
     common = words & set(replayed.split())
-    return ORDER if 2 * len(common) > len(words) else "unknown"
+    return _ORDER if 2 * len(common) > len(words) else "unknown"

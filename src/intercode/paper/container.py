@@ -1,31 +1,36 @@
-"""An image as the 2023 containers were made of it: prepared once, then started and reset.
+"""A container of 2023: an image that is prepared once, and ``git status`` in it.
 
 Preparing does what a container's first reset did, and brings the files' ages back: the tasks ask
-for what was changed "in the last week", and the recordings are from May and June 2023.
+for files changed "in the last week", and the recordings are from May and June 2023.
+
+The images had a repository in ``/`` that tracked all but the system's directories. The status is
+computed from a sandbox's changes; no git is run. Ignored are the properties that git ignores: empty
+directories, times, owners, modes but for the executable bit, sockets and pipes.
 """
 
 from __future__ import annotations
 
 import shlex
+import stat
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from intercode.errors import ImageError
-from intercode.paper import git_status
 from intercode.paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
-from intercode.paper.git_status import IGNORED, Index, Pair
-from intercode.sandbox.base import Completed, FileType, Provider, Sandbox, Snapshot
+from intercode.sandbox.base import Change, Completed, FileType, Provider, Sandbox, Snapshot
 
 RECORDED = datetime(2023, 6, 1, tzinfo=timezone.utc).timestamp()
-"""When the runs were recorded, for the ages of files. Files newer than that are as old as the
+"""The time of the recordings, for the ages of files. Files newer than that are as old as the
 image: brand-new, as they were in 2023."""
+
 
 _BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")
 """Logs of the base image, which was weeks old; the others were as old as the image."""
+
 
 _TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
 
@@ -50,7 +55,7 @@ class PaperImage:
     """Starts sandboxes as a 2023 reset left a container. Thread-safe.
 
     Args:
-        provider: Where sandboxes come from.
+        provider: The provider of sandboxes.
         image: The image's name.
     """
 
@@ -61,7 +66,7 @@ class PaperImage:
         self._prepared: tuple[Snapshot, Index] | None = None
 
     def start(self) -> Sandbox:
-        """A fresh sandbox.
+        """Start a fresh sandbox.
 
         Raises:
             SandboxError, ImageError: As `Provider.start` does.
@@ -70,13 +75,13 @@ class PaperImage:
         return self._provider.start(snapshot, LIMITS)
 
     def status(self, sandbox: Sandbox) -> list[Pair]:
-        """What the reward read of ``git status --short`` in a sandbox that `start` gave."""
+        """Return ``git status --short`` of a sandbox of `start`, as the reward read it."""
         _, index = self._ready()
-        lines = git_status.status(index, sandbox.changes())
-        return git_status.pairs(git_status.short(lines))
+        lines = status(index, sandbox.changes())
+        return pairs(short(lines))
 
     def close(self) -> None:
-        """Free what preparing stored. Idempotent."""
+        """Delete the prepared snapshot. Idempotent."""
         with self._lock:
             if self._prepared is not None:
                 self._prepared[0].delete()
@@ -95,7 +100,7 @@ class PaperImage:
 
 
 def prepare(sandbox: Sandbox, script: str | None = None) -> Index:
-    """Make a started image what a container was after its first reset; its tracked files."""
+    """Turn a started image into a container after its first reset; return its tracked files."""
     if script:
         _add_script(sandbox, script)
     entries = _entries(sandbox)
@@ -106,8 +111,8 @@ def prepare(sandbox: Sandbox, script: str | None = None) -> Index:
             if (kind := _TYPES.get(entry.kind)) is not None
         }
     )
-    # `git clean -fd` takes what holds nothing tracked, even /tmp and /mnt. It is not said of a
-    # mount point, which cannot be removed.
+    # `git clean -fd` removes directories without tracked files, even /tmp and /mnt, but
+    # not mount points.
     empty = [e.path for e in entries if e.kind == b"d" and e.path not in index.directories]
     if empty:
         deepest_first = sorted(empty, key=lambda path: path.count("/"), reverse=True)
@@ -117,9 +122,9 @@ def prepare(sandbox: Sandbox, script: str | None = None) -> Index:
 
 
 def _add_script(sandbox: Sandbox, name: str) -> None:
-    """The images held, in ``/``, the script that had made their file system.
+    """Write the script that had made the file system: the images held it in ``/``.
 
-    It is seen wherever a task's ``*.sh`` lost its quotes. What it says is never shown, its size
+    It is seen wherever a task's ``*.sh`` lost its quotes. Its text is never shown, its size
     sometimes: 60 bytes for the fourth, just below 4 KiB for the first.
     """
     size = 60 if name.endswith("_4.sh") else 4050
@@ -136,7 +141,7 @@ def _entries(sandbox: Sandbox) -> list[_Entry]:
     for line in done.stdout.split(b"\0")[:-1]:
         kind, mode, mtime, name = line.split(b" ", 3)
         path = name.decode("utf-8", "surrogateescape").lstrip("/")
-        if git_status.seen_by_git(path):
+        if seen_by_git(path):
             entries.append(_Entry(kind, int(mode, 8), float(mtime), path))
     return entries
 
@@ -161,7 +166,7 @@ def _bring_ages_back(sandbox: Sandbox, entries: list[_Entry], index: Index) -> N
 
 
 def _plain_moment(now: float) -> float:
-    """The last moment whose day, hour and minute are three different numbers of two digits.
+    """Return the last moment whose day, hour and minute are three different numbers of two digits.
 
     A date counts as words in the reward, and ``Nov 21 00:00`` has one fewer than any recorded.
     """
@@ -180,10 +185,139 @@ def _must_succeed(done: Completed, problem: str) -> None:
 
 
 def md5sum(sandbox: Sandbox, path: str) -> str:
-    """The text of ``md5sum PATH`` in ``/``, with the path as git (and the reward) mangled it."""
+    """Return the text of ``md5sum PATH`` in ``/``, with the path as git and the reward wrote it."""
     try:
         words = shlex.split(f"md5sum {path}")
     except ValueError:
         return MALFORMED
     argv = tuple(word.encode("utf-8", "surrogateescape") for word in words)
     return run(sandbox, argv, variables("", "")).text
+
+
+_SYSTEM = """
+bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
+"""
+
+
+IGNORED = frozenset(_SYSTEM.split())
+"""Names in ``/`` that the images' ``.gitignore`` lists."""
+
+
+Pair = tuple[str, str]
+"""A path and its status, in the order in which the 2023 reward held them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The tracked files of an image."""
+
+    files: Mapping[str, tuple[FileType, bool]]
+    """Path without the leading slash → its type, and whether its owner may execute it."""
+    directories: frozenset[str] = field(init=False)
+    """All directories with a tracked file in or below them."""
+
+    def __post_init__(self) -> None:
+        above = {d for path in self.files for d in parents(path)}
+        object.__setattr__(self, "directories", frozenset(above))
+
+
+def parents(path: str) -> list[str]:
+    """Return the directories above a relative path, the highest first.
+
+    >>> parents("a/b/c")
+    ['a', 'a/b']
+    """
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def seen_by_git(path: str) -> bool:
+    """Whether git looks at a relative path at all."""
+    parts = path.split("/")
+    return parts[0] not in IGNORED and ".git" not in parts
+
+
+def status(index: Index, changes: Iterable[Change]) -> list[tuple[str, str]]:
+    """Return the lines of ``git status --short``: (code, path), unquoted, directories with ``/``.
+
+    Args:
+        index: The tracked files.
+        changes: All differences from the image of which `index` was made.
+    """
+    tracked: list[tuple[str, str]] = []
+    untracked: set[str] = set()
+    for change in changes:
+        path = change.path.lstrip("/")
+        if not seen_by_git(path):
+            continue
+        known = index.files.get(path)
+        if known is None:
+            shown = _shown(index, path)
+            if shown and change.kind != "deleted" and change.type in ("file", "symlink"):
+                untracked.add(shown)
+        elif change.kind == "deleted" or change.type == "dir":
+            tracked.append((" D", path))
+        elif change.type in ("file", "symlink") and change.type != known[0]:
+            tracked.append((" T", path))
+        elif change.type != known[0] or change.content_changed or _executable(change) != known[1]:
+            tracked.append((" M", path))
+    return sorted(tracked, key=_by_path) + [("??", path) for path in sorted(untracked, key=_bytes)]
+
+
+def _executable(change: Change) -> bool:
+    """Whether a file is executable to git, which ignores the modes of symlinks."""
+    return change.type == "file" and bool(change.mode & stat.S_IXUSR)
+
+
+def _shown(index: Index, path: str) -> str | None:
+    """Return an untracked path as shown: the highest directory that holds no tracked file.
+
+    Below a tracked file that became a directory nothing is shown.
+    """
+    for directory in parents(path):
+        if directory in index.files:
+            return None
+        if directory not in index.directories:
+            return directory + "/"
+    return path
+
+
+def _bytes(path: str) -> bytes:
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _by_path(line: tuple[str, str]) -> bytes:
+    return _bytes(line[1])
+
+
+_ESCAPES = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
+
+
+def quoted(path: str) -> str:
+    r"""Return a path as git's short format writes it: quoted as in C, if it must be.
+
+    >>> quoted("Icon\r"), quoted("a b"), quoted("é"), quoted("a-b")
+    ('"Icon\\r"', '"a b"', '"\\303\\251"', 'a-b')
+    """
+    escaped = "".join(
+        f"\\{_ESCAPES[b]}" if b in _ESCAPES else chr(b) if 32 <= b < 127 else f"\\{b:03o}"
+        for b in _bytes(path)
+    )
+    return f'"{escaped}"' if escaped != path or " " in path else path
+
+
+def short(lines: Iterable[tuple[str, str]]) -> str:
+    """Return the text that git prints."""
+    return "".join(f"{code} {quoted(path)}\n" for code, path in lines)
+
+
+def pairs(text: str) -> list[Pair]:
+    r"""Return the text as the 2023 reward read it: split at whitespace, taken in twos.
+
+    So a path with a space puts all words after it out of step.
+
+    >>> pairs(' M a.txt\n?? "b c"\n?? d\n')
+    [('a.txt', 'M'), ('"b', '??'), ('??', 'c"')]
+    """
+    words = text.split()
+    return [(path, code) for code, path in zip(words[::2], words[1::2], strict=False)]

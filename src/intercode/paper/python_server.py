@@ -1,4 +1,4 @@
-"""What ran actions in the container of 2023: one dictionary of names, for agent and gold alike.
+"""The server in the container of 2023: one dictionary of names, for agent and gold alike.
 
 This runs in the sandbox, as the prelude of a `PythonInterpreter`, which sends it its requests as
 source. Every request prints one line of JSON.
@@ -15,11 +15,11 @@ from io import StringIO
 from typing import Any
 
 FAILED = "Error executing action: "
-"""How the observation begins when an action did not come as far as the server."""
+"""The beginning of the observation when an action did not come as far as the server."""
 
 
 class Server:
-    """Executes source in names that live until the next reset."""
+    """An executor of source in names that live until the next reset."""
 
     def __init__(self) -> None:
         # Python 3.9 did not show this one, and later ones would put it into observations.
@@ -28,14 +28,14 @@ class Server:
         self.reset()
 
     def answer(self, request: str, source: str) -> None:
-        """Do one of `step`, `execute` and `reset`, and print what it gives."""
+        """Do one of `step`, `execute` and `reset`, and print its result."""
         out = sys.stdout
         given: dict[str, str] | str | None = getattr(self, request)(source)
         # On a line of its own: a process of the action's may have printed, too.
         out.write("\n" + json.dumps(given) + "\n")
 
     def reset(self, source: str = "") -> None:
-        """Forget all names but those of the server's own that were there in 2023."""
+        """Delete all names but the server's own, as they were in 2023."""
         self.names = {
             "__name__": "__main__",
             "__builtins__": builtins,
@@ -44,7 +44,7 @@ class Server:
         }
 
     def step(self, action: str) -> dict[str, str] | str:
-        """Execute an action, wrapped in `print` where that was done: the observation."""
+        """Execute an action, wrapped in `print` where that was done; return the observation."""
         try:
             if not action.strip().startswith("def "):
                 action = printed(action)
@@ -53,7 +53,7 @@ class Server:
         return self.execute(action)
 
     def execute(self, source: str) -> dict[str, str]:
-        """What the source prints; or its error alone, and then nothing that it printed."""
+        """Execute source; return its output, or its error without any output."""
         streams = sys.stdout, sys.stderr
         output, error = StringIO(), StringIO()
         sys.stdout, sys.stderr = output, error
@@ -68,13 +68,13 @@ class Server:
 
 
 def printed(action: str) -> str:
-    """The action as the argument of a `print`, unless it has what looked like a statement.
+    """Return the action as the argument of a `print`, unless it looked like a statement.
 
     >>> printed("1 + 1"), printed("x = 1")
     ('print(1 + 1)', 'x = 1')
 
     Raises:
-        SyntaxError, ValueError: It is no Python.
+        SyntaxError, ValueError: It is not Python.
     """
     nodes = list(ast.walk(ast.parse(action.strip())))
     stays = any(isinstance(node, (ast.Assign, ast.Import)) for node in nodes)

@@ -1,20 +1,40 @@
-"""What a replay found: the same for every kind of run."""
+"""The report of a replay, and the pool that replays episodes; for every kind of run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from intercode.paper.results import RecordedTurn
+from intercode.paper.results import RecordedEpisode, RecordedTurn
 
 Progress = Callable[[int, int], None]
-"""Is told how many episodes are done, and of how many."""
+"""Receives the number of finished episodes, and the number of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedTurn:
+    """A recorded turn and its results in the replay."""
+
+    recorded: RecordedTurn
+    observation: str
+    reward: float
+    same_observation: bool
+    """Whether the observation is the recorded one, or none was recorded."""
+
+    @property
+    def same_reward(self) -> bool:
+        """Whether the reward is the recorded one."""
+        return self.recorded.has_reward(self.reward)
+
+
+TurnT = TypeVar("TurnT", bound=ReplayedTurn)
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A turn in which the reward or the observation is another than the recorded one."""
+    """A turn of which the reward or the observation differs from the recorded one."""
 
     task: str
     turn: int
@@ -25,22 +45,6 @@ class Mismatch:
     reward_replayed: float
     cause: str
 
-    @classmethod
-    def of(
-        cls, task: str, recorded: RecordedTurn, observation: str, reward: float, cause: str
-    ) -> Mismatch:
-        """What was recorded of a task's turn, and what came out now."""
-        return cls(
-            task=task,
-            turn=recorded.index,
-            action=recorded.action,
-            observation_recorded=recorded.observation,
-            observation_replayed=observation,
-            reward_recorded=recorded.reward or 0.0,
-            reward_replayed=reward,
-            cause=cause,
-        )
-
 
 @dataclass(slots=True)
 class TaskReplay:
@@ -50,12 +54,12 @@ class TaskReplay:
     reward_equal: int = 0
     observation_equal: int = 0
     success_agree: bool = True
-    """Of its episode."""
+    """Whether replay and record agree on the success of its episode."""
 
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What a replay found."""
+    """The counts of a replay, and all mismatches."""
 
     episodes: int = 0
     turns: int = 0
@@ -65,13 +69,106 @@ class ReplayReport:
     success_recorded: int = 0
     success_replayed: int = 0
     success_agree: int = 0
-    """Episodes of which both say the same."""
+    """Episodes on whose success replay and record agree."""
     seconds: float = 0.0
     version: str = "released"
-    """Which of the two rewards the run was recorded with: ``early`` or ``released``."""
+    """The version of the reward that the run was recorded with, such as ``early``."""
     by_task: dict[str, TaskReplay] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
 
+    def count(
+        self, episode: RecordedEpisode, turns: Sequence[TurnT], cause_of: Callable[[TurnT], str]
+    ) -> bool:
+        """Add an episode; return whether its replay is a success.
+
+        Args:
+            episode: The recorded episode.
+            turns: Its replayed turns.
+            cause_of: Returns the likely cause of a mismatch.
+        """
+        success = any(turn.reward == 1.0 for turn in turns)
+        task = self.by_task.setdefault(episode.task_id, TaskReplay())
+        task.success_agree = success == episode.success
+        self.episodes += 1
+        self.success_recorded += episode.success
+        self.success_replayed += success
+        self.success_agree += task.success_agree
+        for total in (self, task):
+            total.turns += len(turns)
+            total.reward_equal += sum(turn.same_reward for turn in turns)
+            total.observation_equal += sum(turn.same_observation for turn in turns)
+        self.mismatches += [
+            Mismatch(
+                task=episode.task_id,
+                turn=turn.recorded.index,
+                action=turn.recorded.action,
+                observation_recorded=turn.recorded.observation,
+                observation_replayed=turn.observation,
+                reward_recorded=turn.recorded.reward or 0.0,
+                reward_replayed=turn.reward,
+                cause=cause_of(turn),
+            )
+            for turn in turns
+            if not (turn.same_reward and turn.same_observation)
+        ]
+        return success
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Return the report as plain JSON types."""
         return asdict(self)
+
+
+@dataclass(slots=True)
+class RegradedReport(ReplayReport):
+    """A report that also grades the same episodes under the default protocol."""
+
+    success_default: int = 0
+    """Episodes that succeed under the default protocol."""
+    success_lost: list[str] = field(default_factory=list)
+    """Tasks that succeed under the paper protocol only."""
+    success_gained: list[str] = field(default_factory=list)
+    """Tasks that succeed under the default protocol only."""
+
+    def compare(self, task_id: str, success: bool, default: float) -> None:
+        """Add an episode's default reward.
+
+        Args:
+            task_id: The episode's task.
+            success: Whether its replay is a success.
+            default: Its reward under the default protocol.
+        """
+        by_default = default == 1.0
+        self.success_default += by_default
+        if success != by_default:
+            (self.success_lost if success else self.success_gained).append(task_id)
+
+
+T = TypeVar("T")
+
+
+def together(
+    jobs: Sequence[Callable[[], T]], workers: int = 1, progress: Progress | None = None
+) -> list[T]:
+    """Run jobs on threads, and return their results in the order of the jobs.
+
+    The first error ends it: a replay reports nothing of a part of a run.
+
+    Args:
+        jobs: Functions without arguments.
+        workers: The number of threads.
+        progress: Called from this thread, after jobs were finished.
+    """
+    with ThreadPoolExecutor(max(1, workers), "replay") as pool:
+        futures = [pool.submit(job) for job in jobs]
+        pending = set(futures)
+        try:
+            while pending:
+                finished, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
+                for future in finished:
+                    future.result()
+                if progress is not None and finished:
+                    progress(len(futures) - len(pending), len(futures))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [future.result() for future in futures]

@@ -1,4 +1,4 @@
-"""Recorded runs of 2023 and of its kind: every shape in which their files come.
+"""Recorded runs in the format of 2023: every shape in which their files come.
 
 A file maps task ids to episodes, or wraps that map in ``{"meta": …, "logs": …}``, or lists the
 episodes. An episode holds its turns as parallel lists that may differ in length. What the lists
@@ -8,6 +8,7 @@ cannot say is decided here, once: which turns reached the environment, and with 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +24,9 @@ _NO_CODE = re.compile(
     r"No \S+ (?:code|commands?) (?:was|were) found in your last"
     r"|Error executing query: Your last `?execute`? action did not contain"
 )
-"""How the prompts' answer to a turn without code begins."""
+"""The beginning of the prompts' answer to a turn without code."""
 _EXECUTE = re.compile(r"execute\[(.*)\]", re.DOTALL)
-"""ReAct's way to write a command: to the *last* bracket, whatever follows it."""
+"""ReAct's way to write a command: to the *last* bracket of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +34,24 @@ class RecordedTurn:
     """One recorded turn."""
 
     index: int
-    """Its place in the episode, from 0."""
+    """Position in the episode, from 0."""
     action: str
-    """As recorded; in ReAct with ``execute[…]`` around the command."""
+    """The recorded text; in ReAct with ``execute[…]`` around the command."""
     command: str | None
-    """What the environment was given (``submit`` too), or None: it was given nothing."""
+    """The environment's input (``submit`` too), or None: it was not called."""
     observation: str | None
     reward: float | None
     valid: bool | None
-    """What the run noted as ``valid_action``: the command ended with exit code 0."""
+    """The recorded ``valid_action``: the command ended with exit code 0."""
 
     @property
     def counts(self) -> bool:
-        """Whether a replay can be held against it: it was executed and has a reward."""
+        """Whether a replay can be compared with it: it was executed and has a reward."""
         return self.command is not None and self.reward is not None
+
+    def has_reward(self, reward: float) -> bool:
+        """Whether a reward is the recorded one."""
+        return self.reward is not None and math.isclose(reward, self.reward, abs_tol=1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,7 @@ def load_results(path: str | Path) -> RecordedRun:
 
 
 def task_of(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
-    """An episode's task: by its row if the question there is the same, else by its question.
+    """Return an episode's task: by its row if the query there is the same, else by its query.
 
     Raises:
         RecordError: No task asks it.
@@ -207,7 +212,7 @@ def _turns(history: Mapping[str, Any]) -> tuple[RecordedTurn, ...]:
 
 
 def _command(action: str | None, observation: str | None, react: bool) -> str | None:
-    """What the environment was given in this turn, if anything."""
+    """Return the environment's input in this turn, if it was called."""
     if action is None or (action == BLOCKED and observation is None):
         return None
     if observation is not None and _NO_CODE.match(observation):

@@ -1,22 +1,29 @@
 """``ONLY_FULL_GROUP_BY`` as MySQL 8, which the recorded runs had, enforces it.
 
-A query is refused if it shows a column that its groups do not determine; 11 of the release's golds
-are. MariaDB's mode of that name knows no functional dependencies and would refuse right ones, and
-SQLite has none, so the rule is decided here, from the query's text and the tables' keys.
+A query is refused if it shows a column that its groups do not determine. 11 of the release's golds
+are refused, and so were many queries of agents. MariaDB's mode of that name knows no functional
+dependencies and would refuse right queries, and SQLite has no such mode. So the rule is decided
+here, from the query's text and the tables' keys. Dependencies are those that MySQL 8 finds: a key
+determines its table's columns; an equality in ``WHERE`` or ``ON`` determines one side by the other,
+or by a constant.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
-
-from intercode.paper.sql_scope import UNREADABLE, Column, Node, Scope, Tables, own_nodes
+from sqlglot.errors import SqlglotError
 
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
+
+
 _RULED = re.compile(
     r"\bGROUP\s+BY\b|\bDISTINCT\b|\b(?:COUNT|SUM|AVG|MIN|MAX|GROUP_CONCAT|STD\w*|VAR\w*)\s*\(",
     re.IGNORECASE,
@@ -24,10 +31,10 @@ _RULED = re.compile(
 
 
 def refusal(sql: str, tables: Tables, database: str) -> str | None:
-    """The message with which MySQL 8 refuses a query by that rule; None if it does not.
+    """Return the message with which MySQL 8 refuses a query by that rule; None if it does not.
 
     Args:
-        sql: The statement. What cannot be understood is not refused: the engine will say.
+        sql: The statement. One that cannot be parsed is left to the engine.
         tables: The tables of the current database.
         database: Its name.
     """
@@ -109,7 +116,7 @@ class _Check:
         )
 
     def _undistinct(self) -> str | None:
-        """Of a ``SELECT DISTINCT`` only what it shows can be the order."""
+        """Check a ``SELECT DISTINCT``: only columns that it shows can be the order."""
         shown = {item.unalias().sql().lower() for item in self._select.expressions}
         items = list(self._items())
         known = {item for item in items if isinstance(item, tuple)}
@@ -128,7 +135,7 @@ class _Check:
         return None
 
     def _items(self) -> Iterator[Node]:
-        """What the query shows; stars as the columns that they stand for."""
+        """Yield the items that the query shows; for a star, its columns."""
         for item in self._select.expressions:
             if not item.is_star:
                 yield item.unalias()
@@ -139,7 +146,7 @@ class _Check:
                     yield from ((alias, name) for name in relation.columns)
 
     def _meant(self, item: Node) -> Node:
-        """What an element of ``GROUP BY`` means: a column first, then an alias, a position."""
+        """Return the meaning of a ``GROUP BY`` item: a position, a column, or else an alias."""
         if isinstance(item, exp.Literal) and item.is_int:
             place = int(item.this)
             if 1 <= place <= len(self._select.expressions):
@@ -154,7 +161,7 @@ class _Check:
         )
 
     def _loose(self, item: Node, known: set[Column], texts: frozenset[str]) -> Column | None:
-        """A column in `item`, outside aggregates and subqueries, that is not determined."""
+        """Return a column in `item`, outside aggregates and subqueries, that is not determined."""
 
         def settled(node: Node) -> bool:
             return (
@@ -175,3 +182,173 @@ def _aggregates(item: Node) -> bool:
         isinstance(node, exp.AggFunc) and not isinstance(node.parent, exp.Window)
         for node in own_nodes(item)
     )
+
+
+Node = Any
+"""A node of a parsed statement: sqlglot's `Expression`, which newer versions call `Expr`."""
+
+
+UNREADABLE = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
+"""The exceptions that sqlglot raises for texts that it cannot parse; most are its own."""
+
+
+Column = tuple[str, str]
+"""A relation's alias and a column's name, both in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table, or the result of a subquery, as a ``FROM`` clause has it."""
+
+    shown: str
+    """The prefix of its columns' names in messages: ``database.alias``."""
+    columns: Mapping[str, str]
+    """Names in lower case → as they were declared."""
+    keys: tuple[frozenset[str], ...] = ()
+    """Sets of columns of which each determines the row."""
+
+
+Tables = Mapping[str, Relation]
+"""The tables of the current database by their names in lower case."""
+
+
+def own_nodes(root: Node) -> Iterator[Node]:
+    """Yield the nodes of an expression, without entering subqueries."""
+    yield from root.walk(prune=lambda node: isinstance(node, exp.Query) and node is not root)
+
+
+def from_clause(select: exp.Select) -> Node | None:
+    """Return the first source after ``FROM``."""
+    found = select.args.get("from_") or select.args.get("from")  # named so before sqlglot 28
+    return found.this if isinstance(found, exp.From) else None
+
+
+class Scope:
+    """The relations of one ``SELECT``, and the dependencies between their columns.
+
+    Args:
+        select: The query.
+        tables: The tables of the database.
+        database: The current database, for messages.
+
+    Raises:
+        LookupError: It reads from an unknown source.
+    """
+
+    def __init__(self, select: exp.Select, tables: Tables, database: str) -> None:
+        self._tables = tables
+        self._database = database
+        self.relations: dict[str, Relation] = {}
+        self._rules: list[tuple[frozenset[Column], Column]] = []
+        first = from_clause(select)
+        if first is not None:
+            self._add(first)
+        joins: list[exp.Join] = select.args.get("joins") or []
+        for join in joins:
+            self._add(join.this)
+        for join in joins:
+            self._join(join)
+        if where := select.args.get("where"):
+            self._learn(where.this)
+        self._rules += list(self._key_rules())
+
+    def resolve(self, column: exp.Column) -> Column | None:
+        """Return the column that a name means; None for an alias or a column of an outer query."""
+        name, table = column.name.lower(), column.table.lower()
+        for alias, relation in self.relations.items():
+            if name in relation.columns and table in ("", alias):
+                return alias, name
+        return None
+
+    def shown(self, column: Column) -> str:
+        """Return a column's full name, as in messages."""
+        relation = self.relations[column[0]]
+        return f"{relation.shown}.{relation.columns[column[1]]}"
+
+    def determined(self, by: Iterable[Column]) -> set[Column]:
+        """Return the columns that are determined by those of `by`."""
+        known = set(by)
+        grew = True
+        while grew:
+            new = {to for given, to in self._rules if to not in known and given <= known}
+            known |= new
+            grew = bool(new)
+        return known
+
+    def _add(self, source: Node) -> None:
+        alias = source.alias_or_name.lower()
+        if isinstance(source, exp.Table) and not source.args.get("joins"):
+            table = self._tables[source.name.lower()]
+            shown = f"{source.db or self._database}.{source.alias_or_name}"
+            self.relations[alias] = Relation(shown, table.columns, table.keys)
+        elif isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select):
+            self.relations[alias] = self._derived(source.alias_or_name, source.this)
+        else:
+            raise LookupError(alias)
+
+    def _derived(self, alias: str, select: exp.Select) -> Relation:
+        names = [item.alias_or_name for item in select.expressions]
+        if any(item.is_star for item in select.expressions):
+            inner = Scope(select, self._tables, self._database)
+            names = [name for r in inner.relations.values() for name in r.columns.values()]
+        return Relation(alias, {name.lower(): name for name in names}, tuple(_keys(select)))
+
+    def _join(self, join: exp.Join) -> None:
+        optional = join.side in ("LEFT", "RIGHT", "FULL")
+        inner = join.this.alias_or_name.lower() if join.side == "LEFT" else None
+        if on := join.args.get("on"):
+            self._learn(on, inner, constants=not optional)
+        for name in join.args.get("using") or []:
+            sides = [(a, name.name.lower()) for a, r in self.relations.items()]
+            sides = [side for side in sides if side[1] in self.relations[side[0]].columns]
+            for one, two in pairwise(sides):
+                self._rules += [(frozenset({one}), two), (frozenset({two}), one)]
+
+    def _learn(self, condition: Node, into: str | None = None, constants: bool = True) -> None:
+        """Add the equalities that a condition enforces.
+
+        Args:
+            condition: The condition.
+            into: Only the columns of this relation are determined by it (an outer join's).
+            constants: Whether a constant determines a column.
+        """
+        condition = condition.unnest()
+        if isinstance(condition, exp.And):
+            self._learn(condition.left, into, constants)
+            self._learn(condition.right, into, constants)
+        elif isinstance(condition, exp.EQ):
+            for to, given in ((condition.left, condition.right), (condition.right, condition.left)):
+                column = self.resolve(to) if isinstance(to, exp.Column) else None
+                if column is None or (into is not None and column[0] != into):
+                    continue
+                sources = self._columns(given)
+                if sources or constants:
+                    self._rules.append((frozenset(sources), column))
+
+    def _columns(self, expression: Node) -> set[Column]:
+        columns = (n for n in own_nodes(expression) if isinstance(n, exp.Column))
+        return {found for column in columns if (found := self.resolve(column)) is not None}
+
+    def _key_rules(self) -> Iterator[tuple[frozenset[Column], Column]]:
+        for alias, relation in self.relations.items():
+            for key in relation.keys:
+                given = frozenset((alias, name) for name in key)
+                for name in relation.columns:
+                    if name not in key:
+                        yield given, (alias, name)
+
+
+def _keys(select: exp.Select) -> Iterator[frozenset[str]]:
+    """Yield the keys of a subquery's result that follow from its grouping."""
+    group = select.args.get("group")
+    if group is None:
+        if any(isinstance(n, exp.AggFunc) for item in select.expressions for n in own_nodes(item)):
+            yield frozenset()  # a single row
+        return
+    names = {
+        item.unalias().sql().lower(): item.alias_or_name.lower() for item in select.expressions
+    }
+    grouped = [names.get(one.sql().lower()) for one in group.expressions]
+    key = frozenset(name for name in grouped if name is not None)
+    if len(key) == len(grouped):
+        yield key

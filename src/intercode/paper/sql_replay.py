@@ -1,4 +1,4 @@
-"""Recorded SQL runs, once more: in their order, on one connection, with everything that leaks.
+"""The replay of SQL runs: in their order, on one connection, with everything that leaks.
 
 A file may be put together from several runs: wherever the order of its tasks breaks, another
 process of 2023 begins, with a connection of its own and, it may be, another version of the reward.
@@ -6,23 +6,21 @@ process of 2023 begins, with a connection of its own and, it may be, another ver
 
 from __future__ import annotations
 
-import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from intercode.errors import TaskError
-from intercode.paper.report import Mismatch, Progress, ReplayReport, TaskReplay
-from intercode.paper.results import RecordedEpisode, RecordedRun, RecordedTurn, task_of
-from intercode.paper.sql_causes import cause_of
-from intercode.paper.sql_connection import Connection, Databases
-from intercode.paper.sql_reward import VERSIONS, Answer, Rewards, Version, rewards
-from intercode.paper.sql_texts import same, shown
+from intercode.paper.causes import CUT
+from intercode.paper.report import Progress, ReplayedTurn, ReplayReport
+from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
+from intercode.paper.sql_databases import ERROR, Answer, Connection, Databases
+from intercode.paper.sql_env import VERSIONS, Rewards, Version, rewards
 from intercode.task import Task
 
-_NOTHING = Rewards(0.0, 0.0, 0.0)
 _RANDOM = 4
 """Episodes that a part must have on average, or the order of the tasks was random."""
 _EVIDENCE = 2
@@ -34,7 +32,7 @@ class Part:
     """Episodes that follow each other in the data file: of one process of 2023."""
 
     first: str
-    """The task that it begins with."""
+    """The task of its first episode."""
     episodes: int = 0
     turns: int = 0
     version: Version = "released"
@@ -45,7 +43,7 @@ class Part:
 
 @dataclass(slots=True)
 class Hardness:
-    """The episodes of one level."""
+    """The counts of one level of hardness."""
 
     episodes: int = 0
     success_recorded: int = 0
@@ -55,7 +53,7 @@ class Hardness:
 
 @dataclass(slots=True)
 class SqlReplayReport(ReplayReport):
-    """What a replay of an SQL run found."""
+    """The report of a replay of an SQL run."""
 
     engine: str = ""
     by_hardness: dict[str, Hardness] = field(default_factory=dict)
@@ -63,28 +61,16 @@ class SqlReplayReport(ReplayReport):
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    recorded: RecordedTurn
-    observation: str
-    same_observation: bool
+class _Turn(ReplayedTurn):
     rewards: Rewards
     gold: Answer
+    gold_command: str
     ran: str
-    """The statement that was run last."""
-
-    def same_reward(self, version: Version) -> bool:
-        kept = self.recorded.reward
-        return kept is not None and math.isclose(self.rewards.of(version), kept, abs_tol=1e-9)
+    """The last statement that was executed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Replayed:
-    episode: RecordedEpisode
-    task: Task
-    turns: list[_Turn]
-
-    def success(self, version: Version) -> bool:
-        return any(turn.rewards.of(version) == 1.0 for turn in self.turns)
+_Job = tuple[RecordedEpisode, Task]
+_Replayed = tuple[RecordedEpisode, Task, list[_Turn]]
 
 
 def replay_sql(
@@ -93,13 +79,13 @@ def replay_sql(
     databases: Databases,
     progress: Progress | None = None,
 ) -> SqlReplayReport:
-    """Take the recorded actions again and compare what comes out.
+    """Execute recorded actions again, and compare the results with the record.
 
     Args:
         tasks: The data file that was run, in its order.
         recorded: The results.
         databases: The databases, pristine.
-        progress: Is told of each finished episode.
+        progress: Called after each finished episode.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
@@ -113,7 +99,7 @@ def replay_sql(
         with closing(databases.connect()) as connection:
             done.append([])
             for episode, task in part:
-                done[-1].append(_Replayed(episode, task, _episode(connection, task, episode)))
+                done[-1].append((episode, task, _episode(connection, task, episode)))
                 if progress is not None:
                     progress(sum(map(len, done)), len(jobs))
     report = _report(done)
@@ -122,11 +108,8 @@ def replay_sql(
     return report
 
 
-_Job = tuple[RecordedEpisode, Task]
-
-
 def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
-    """The episodes in their order, cut where the next task is not the next that there is."""
+    """Cut the episodes where the next one's task does not follow in the data file."""
     following = dict(pairwise(sorted(rows)))
     parts: list[list[_Job]] = []
     before = None
@@ -140,7 +123,6 @@ def _parts(jobs: Sequence[_Job], rows: Sequence[int]) -> list[list[_Job]]:
 
 
 def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> list[_Turn]:
-    """All that one episode's actions give."""
     if task.db is None or not task.gold:
         raise TaskError(f"task {task.task_id!r}: field 'db' or 'gold' is missing")
     connection.use(task.db)
@@ -156,80 +138,147 @@ def _episode(connection: Connection, task: Task, episode: RecordedEpisode) -> li
             ran = turn.command.partition(";")[0] if episode.react else turn.command
             answer = connection.execute(ran)
         gold: Answer = None
-        worth = _NOTHING
+        worth = Rewards()
         if submits or not episode.react:
             gold = connection.execute(task.gold[0])
-            worth = rewards(answer, gold) if turn.command != "skip" else _NOTHING
+            worth = rewards(answer, gold) if turn.command != "skip" else worth
         if turn.counts:
-            kept = turn.observation
-            agrees = kept is None or same(kept, answer, episode.react)
-            text = shown(answer, episode.react)
-            turns.append(_Turn(turn, text, agrees, worth, gold, ran))
+            same = turn.observation is None or same_answer(turn.observation, answer, episode.react)
+            text = _shown(answer, episode.react)
+            turns.append(_Turn(turn, text, 0.0, same, worth, gold, task.gold[0], ran))
     return turns
 
 
 def _report(parts: Sequence[Sequence[_Replayed]]) -> SqlReplayReport:
     every = [one for part in parts for one in part]
     usual = _best(_agreements(every), "released", 1)
-    report = SqlReplayReport(episodes=len(every), version=usual)
+    report = SqlReplayReport(version=usual)
     for part in parts:
         agree = _agreements(part)
         version = _best(agree, usual, _EVIDENCE)
-        turns = sum(len(one.turns) for one in part)
-        first = part[0].episode.task_id
-        report.parts.append(Part(first, len(part), turns, version, {**agree}))
-        for one in part:
-            _count(report, one, version)
-    for count in report.by_task.values():
-        report.turns += count.turns
-        report.reward_equal += count.reward_equal
-        report.observation_equal += count.observation_equal
+        size = sum(len(turns) for _, _, turns in part)
+        report.parts.append(Part(part[0][0].task_id, len(part), size, version, agree))
+        for episode, task, turns in part:
+            rewarded = [replace(turn, reward=turn.rewards.of(version)) for turn in turns]
+            success = report.count(episode, rewarded, _cause)
+            hardness = str(episode.hardness or task.metadata.get("hardness") or "unknown")
+            level = report.by_hardness.setdefault(hardness, Hardness())
+            level.episodes += 1
+            level.success_recorded += episode.success
+            level.success_replayed += success
+            level.success_agree += success == episode.success
     return report
 
 
 def _agreements(part: Sequence[_Replayed]) -> dict[Version, int]:
+    turns = [turn for _, _, turns in part for turn in turns]
     return {
-        version: sum(turn.same_reward(version) for one in part for turn in one.turns)
+        version: sum(turn.recorded.has_reward(turn.rewards.of(version)) for turn in turns)
         for version in VERSIONS
     }
 
 
 def _best(agree: Mapping[Version, int], usual: Version, evidence: int) -> Version:
-    """The version that most turns agree with; the usual one unless there is evidence."""
+    """Return the version that most turns agree with; the usual one unless there is evidence."""
     best = max(VERSIONS, key=lambda version: agree[version])
     return best if agree[best] - agree[usual] >= evidence else usual
 
 
-def _count(report: SqlReplayReport, one: _Replayed, version: Version) -> None:
-    success, recorded = one.success(version), one.episode.success
-    count = TaskReplay(turns=len(one.turns), success_agree=success == recorded)
-    report.by_task[one.episode.task_id] = count
-    level = report.by_hardness.setdefault(_hardness(one), Hardness())
-    level.episodes += 1
-    for total in (report, level):
-        total.success_recorded += recorded
-        total.success_replayed += success
-        total.success_agree += success == recorded
-    for turn in one.turns:
-        agrees = turn.same_reward(version)
-        count.reward_equal += agrees
-        count.observation_equal += turn.same_observation
-        if not (agrees and turn.same_observation):
-            report.mismatches.append(_mismatch(one, turn, version))
+# Observations are compared as texts. Two servers word the same thing differently; such differences
+# are put aside here, and never in rewards.
+
+_SHOWN_ROWS = (25, 30, 10)
+"""The numbers of rows that ReAct's runs kept of an observation: most of them the first number."""
+_CLAUSES = {
+    "field list": "SELECT",
+    "from clause": "FROM",
+    "where clause": "WHERE",
+    "on clause": "ON",
+    "group statement": "GROUP BY",
+    "having clause": "HAVING",
+    "order clause": "ORDER BY",
+    "IN/ALL/ANY subquery": "IN/ALL/ANY",
+}
+"""MySQL's name of a clause → MariaDB's."""
+_CLAUSE = re.compile(rf" in '?({'|'.join([*_CLAUSES, *_CLAUSES.values()])})'?(?= is ambiguous|$)")
+_WORDINGS = (
+    (re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)"), r"\1"),
+    (re.compile(r"\bb(?='(?:[^'\\]|\\.)*')"), ""),
+    (re.compile(r"\b(?:MariaDB|MySQL) server version"), "server version"),
+)
+_BETWEEN_ROWS = re.compile(r"(?<=\)), (?=\()")
 
 
-def _hardness(one: _Replayed) -> str:
-    return str(one.episode.hardness or one.task.metadata.get("hardness") or "unknown")
+def same_answer(recorded: str, answer: Answer, react: bool = False) -> bool:
+    """Whether an answer is the recorded observation, but for its wording.
+
+    Args:
+        recorded: The observation.
+        answer: The answer of the replay.
+        react: Whether it is of ReAct's runs, which cut long ones.
+    """
+    kept = _plain(recorded)
+    if kept in (_plain(_shown(answer, react)), _plain(str(answer))):
+        return True
+    if react and isinstance(answer, list):
+        return any(kept == _plain(str(answer[:count])) for count in _SHOWN_ROWS[1:])
+    if react and len(recorded) == CUT:
+        return _plain(str(answer)).startswith(kept)
+    # Some files hold the rows as lists.
+    return isinstance(answer, list) and recorded == str([list(row) for row in answer])
 
 
-def _mismatch(one: _Replayed, turn: _Turn, version: Version) -> Mismatch:
-    cause = cause_of(
-        turn.ran,
-        turn.recorded.observation or "",
-        turn.observation,
-        same_observation=turn.same_observation,
-        gold=turn.gold,
-        gold_command=one.task.gold[0],
-    )
-    reward = turn.rewards.of(version)
-    return Mismatch.of(one.episode.task_id, turn.recorded, turn.observation, reward, cause)
+def _shown(answer: Answer, react: bool) -> str:
+    """Return as much of an answer as a run kept."""
+    if react and isinstance(answer, list):
+        return str(answer[: _SHOWN_ROWS[0]])
+    return str(answer)[:CUT] if react else str(answer)
+
+
+def _plain(text: str) -> str:
+    """Return an observation without the differences in wording between servers."""
+    for pattern, replacement in _WORDINGS:
+        text = pattern.sub(replacement, text)
+    return _CLAUSE.sub(lambda found: f" in {_CLAUSES.get(found[1], found[1])}", text)
+
+
+_SYSTEM = re.compile(
+    r"\b(?:information_schema|performance_schema|mysql|sys)\s*\.|@@"
+    r"|\b(?:VERSION|USER|CONNECTION_ID)\s*\("
+    r"|\A\s*(?:SHOW|DESC|DESCRIBE|EXPLAIN|HELP)\b",
+    re.IGNORECASE,
+)
+_NOW = re.compile(
+    r"\b(?:NOW|CURDATE|CURRENT_\w+|SYSDATE|UNIX_TIMESTAMP|RAND|UUID)\b", re.IGNORECASE
+)
+_LIMIT = re.compile(r"\bLIMIT\b", re.IGNORECASE)
+_MISSING = re.compile(r"Table '[^']+' doesn't exist|no such table")
+_INTERRUPTED = re.compile(
+    r"interrupted|max_statement_time|time limit|Lost connection", re.IGNORECASE
+)
+_ORDER = "order of rows where none was asked for"
+_TIES = "ties cut by LIMIT"
+
+
+def _cause(turn: _Turn) -> str:
+    """Return the likely cause of a mismatch, for people."""
+    recorded, replayed = turn.recorded.observation or "", turn.observation
+    if turn.same_observation:
+        if _LIMIT.search(turn.gold_command) and isinstance(turn.gold, list):
+            return f"gold: {_TIES}"
+        ordered = isinstance(turn.gold, list) and len(turn.gold) > 1
+        return f"gold: {_ORDER if ordered else 'it failed in one of the two'}"
+    failed = [text.startswith(ERROR) for text in (recorded, replayed)]
+    if failed[1] and _INTERRUPTED.search(replayed):
+        return "time limit"
+    if bool(_MISSING.search(recorded)) != bool(_MISSING.search(replayed)):
+        return "leak: a table that an earlier run had made"
+    if _SYSTEM.search(turn.ran):
+        return "the server's own tables and descriptions"
+    if _NOW.search(turn.ran):
+        return "date or chance"
+    if any(failed):
+        return "another error of the same statement" if all(failed) else "the engine's dialect"
+    if sorted(_BETWEEN_ROWS.split(recorded[1:-1])) == sorted(_BETWEEN_ROWS.split(replayed[1:-1])):
+        return _ORDER
+    return _TIES if _LIMIT.search(turn.ran) else "how the engine types, groups or compares values"

@@ -1,4 +1,4 @@
-"""The tables of 2023, worked out anew from the recorded files.
+"""The tables of 2023, computed from the recorded files.
 
 The release has them as ``results/ENV/MODEL/ic_ENV_STRATEGY_…_N_turns[_fs_N].json``; for Bash there
 is one file for each file system. The success rate is that of the paper: an episode succeeded if
@@ -44,11 +44,11 @@ class Rate:
 
     @property
     def value(self) -> float:
-        """Success rate."""
+        """The success rate, in [0, 1]."""
         return self.successes / self.episodes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Return the rate as plain JSON types."""
         return {**asdict(self), "success_rate": self.value}
 
 
@@ -63,7 +63,7 @@ class _File:
 
 
 def rates(folder: Path) -> list[Rate]:
-    """The success rates of every recorded file in a folder and below.
+    """Compute the success rates of every recorded file in a folder and below.
 
     Raises:
         RecordError: There is none, or one cannot be read.
@@ -83,7 +83,7 @@ def rates(folder: Path) -> list[Rate]:
 
 
 def tables(found: Sequence[Rate]) -> list[Table]:
-    """A table for each environment: models and strategies down, groups across."""
+    """Make a table for each environment: models and strategies down, groups across."""
     made = []
     for env in dict.fromkeys(one.env for one in found):
         mine = [one for one in found if one.env == env]
@@ -121,7 +121,7 @@ def _place(group: str) -> tuple[int, str]:
 
 
 def _file(path: Path) -> _File | None:
-    """A results file, if that is what it is."""
+    """Read a file, if its name is that of a results file."""
     match = _NAME.search(path.name)
     if match is None:
         return None
@@ -155,9 +155,9 @@ def _rates(env: str, model: str, strategy: str, files: Sequence[_File]) -> list[
 
 
 def _chosen(env: str, strategy: str, files: Sequence[_File]) -> tuple[list[_File], bool]:
-    """The files of a strategy, and whether only their first turn counts.
+    """Return the files of a strategy, and whether only their first turn counts.
 
-    A single turn has a file of its own, or is the first turn of several. Of the other
+    A single turn has a file of its own, or is the first turn of several. For the other
     environments the paper has no single turn.
     """
     tries = [file for file in files if file.strategy == _STRATEGIES["multiturn"]]
@@ -170,7 +170,7 @@ def _chosen(env: str, strategy: str, files: Sequence[_File]) -> tuple[list[_File
 
 
 def _longest(files: Iterable[_File]) -> list[_File]:
-    """Those of several turns; of experiments with different numbers of turns, the most."""
+    """Return the files of several turns; of different numbers of turns, those of the most."""
     several = [file for file in files if file.turns > 1]
     return [file for file in several if file.turns == max(other.turns for other in several)]
 

@@ -33,9 +33,9 @@ from itertools import chain, combinations, islice
 from pathlib import PurePosixPath
 from typing import Any
 
+from intercode.episode import Episode
 from intercode.errors import TaskError
 from intercode.rewards.archive import KINDS
-from intercode.rewards.normalise import normalise
 from intercode.task import Task
 
 TYPES = ("state", "number", "yes-no", "path", "paths", "lines", "table", "text")
@@ -479,3 +479,39 @@ _COMPARE: Mapping[str, Callable[[Answer, list[str], list[str]], bool]] = {
     "lines": _same_lines,
     "table": _same_table,
 }
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+def normalise(text: str) -> str:
+    """The text without what no reader of a terminal sees.
+
+    Windows line ends become plain ones; spaces and tabs at the end of a line go, and so do empty
+    lines at the end of the text. Nothing else: case, order, and space within a line count.
+    """
+    lines = [line.rstrip(" \t\r\v\f") for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return "\n".join(lines)
+
+
+def similarity(one: str, other: str) -> float:
+    """How much of two texts is the same, in [0, 1]: the share of words, counted with repeats.
+
+    It is Dice's coefficient, 2·|common| / (|one| + |other|), which takes time linear in the
+    texts. Only for partial credit: equal values do not mean equal texts.
+    """
+    if one == other:
+        return 1.0
+    ours, theirs = Counter(one.split()), Counter(other.split())
+    total = ours.total() + theirs.total()
+    return 2 * (ours & theirs).total() / total if total else 0.0
+
+
+def last_output(episode: Episode) -> str | None:
+    """What the last action printed, without what we told the agent about it; None before any."""
+    for turn in reversed(episode.turns):
+        if turn.info.get("executed", True):
+            return str(turn.info.get("output", turn.observation))
+    return None

@@ -29,11 +29,9 @@ from typing import Any
 
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
-from intercode.rewards.answer import Answer
-from intercode.rewards.archive import content
-from intercode.rewards.gold import GoldResult, GoldRunner, differing
+from intercode.rewards.answer import Answer, last_output, normalise, similarity
+from intercode.rewards.gold import GoldResult, GoldRunner, content, differing
 from intercode.rewards.judge import Judge
-from intercode.rewards.normalise import last_output, normalise, similarity
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
 

@@ -12,11 +12,11 @@ It must judge what the agent *left*, and must not be steered by it. So, in this 
    functions, aliases, variables, ``BASH_ENV`` and the working directory do not reach it. No
    start-up file is read. ``PATH`` is fixed, with the image's own directories first, so that
    nothing in ``/usr/local/bin``, the one place for programs that may be written, hides a program
-   of the image. So it is with Python's modules: see `python_path`.
+   of the image. So it is with Python's modules (`_python_path`).
    Limits are a fresh sandbox's: no program can change those of process 1, and an agent that has
    filled the disk gets 0.
 4. If the agent changed files that may configure a tool, the command must succeed a second time, in
-   a copy in which these are as before: see `configuration`. Honest work passes there as well.
+   a copy in which these are as before: see `_put_back`. Honest work passes there as well.
 
 A task whose answer is such a file names it in `may_change`. What the command itself opens is its
 author's matter: it should not run a program of the agent's unless that is what is being judged.
@@ -25,16 +25,18 @@ Its exit code comes from the kernel, not from its output.
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import PurePosixPath
 from typing import Any
 
 from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, TaskError
-from intercode.rewards import python_path
-from intercode.rewards.at_rest import at_rest, copied
-from intercode.rewards.configuration import put_back, settings_of
+from intercode.rewards.base import copied, quiesced
 from intercode.rewards.gold import differing
 from intercode.sandbox.base import MIB, Change, Completed, Provider, Sandbox
 from intercode.task import Task
@@ -98,7 +100,7 @@ class CommandReward:
             found.update(_unexpected(task, sandbox))
 
         try:
-            with at_rest(self._provider, self._network, episode, sandbox, look) as quiet:
+            with quiesced(self._provider, self._network, episode, sandbox, look) as quiet:
                 return self._judge(task, quiet, found)
         except OSError as error:
             if isinstance(error, InterCodeError):
@@ -125,7 +127,7 @@ class CommandReward:
             return _score(self._verify(task, sandbox))
         with copied(self._provider, self._network, sandbox.limits, sandbox.snapshot()) as copy:
             with closing(self._start(task)) as original:
-                if not put_back(copy, original, settings, found, before, ENVIRONMENT):
+                if not _put_back(copy, original, settings, found, before, ENVIRONMENT):
                     return _refused(_TAMPERED, settings)
             done = self._verify(task, sandbox)
             if not done.ok:
@@ -148,7 +150,7 @@ class CommandReward:
 
     def _verify(self, task: Task, sandbox: Sandbox) -> Completed:
         assert task.verification is not None
-        with python_path.written(sandbox, ENVIRONMENT) as path:
+        with _python_path(sandbox, ENVIRONMENT) as path:
             return sandbox.exec(
                 ["/bin/bash", "--norc", "--noprofile", "-c", task.verification],
                 env={**ENVIRONMENT, "PYTHONPATH": path},
@@ -188,7 +190,7 @@ def _has_room(sandbox: Sandbox) -> bool:
 def _unexpected(task: Task, sandbox: Sandbox) -> dict[str, Change]:
     """By path, the system files and settings that differ from the image, but no expected ones."""
     changes = sandbox.changes()
-    settings = settings_of(changes, sandbox.env.get("HOME", "/"))
+    settings = _settings_of(changes, sandbox.env.get("HOME", "/"))
     return {
         change.path: change
         for change in changes
@@ -224,3 +226,217 @@ def _hides_nothing(change: Change) -> bool:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+# -- settings of tools -----------------------------------------------------------------------------
+
+# Tools read the files that configure them unasked: ``~/.gitconfig``, ``~/.sqliterc``,
+# ``/etc/magic``. No list of them is complete, so this one is by place: ``/etc``, the hidden files
+# of home folders, the settings of a repository, the folders that an image has in ``/opt``. An
+# agent's work is not judged by its settings if it is right without them, too.
+
+_FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
+_HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
+_NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
+"""Hidden names that no tool takes settings from when a verification runs it: records of what was
+typed, and parts of a repository."""
+_MARKS = ("HEAD", "refs", "objects")
+_OF_A_REPOSITORY = r"/(config(\.worktree)?|hooks|info)(/|$)"
+_PROGRAM = re.compile(r"/opt/[^/]+")
+_MOST = 256 * MIB
+
+
+def _settings_of(changes: Sequence[Change], home: str) -> set[str]:
+    """Choose the changed paths that may configure a tool.
+
+    Args:
+        changes: All.
+        home: The home folder of the image's user.
+    """
+    homes = rf"({_HOMES}|{re.escape(home.rstrip('/'))})"
+    settings = re.compile(
+        rf"({_FOLDERS})(/|$)|{homes}/\.(?!({_NO_SETTINGS})(/|$))|.*\.git{_OF_A_REPOSITORY}"
+        rf"|.*/\.git/(modules|worktrees)/.*{_OF_A_REPOSITORY}",
+        re.DOTALL,
+    )
+    above = {home, *map(str, PurePosixPath(home).parents), "/var", "/var/lib", "/opt"}
+    own = {change.path for change in changes if change.kind == "added"}
+    folders = re.compile(rf"/home|{homes}")
+    in_repository = re.compile(_OF_A_REPOSITORY)
+    # Folders of another name, which a file may name: .git, or commondir in there.
+    places = [change.path.rpartition("/") for change in changes]
+    heads, refs, objects = (
+        {folder for folder, _, name in places if name == mark} for mark in _MARKS
+    )
+    repositories = heads | refs & objects
+
+    def is_setting(change: Change) -> bool:
+        path = change.path
+        if settings.match(path):
+            return True
+        if (program := _PROGRAM.match(path)) and program[0] not in own:
+            return True
+        if any(path[: m.start()] in repositories for m in in_repository.finditer(path)):
+            return True
+        # A link in the place of such a folder leads to the settings in another one.
+        return change.type == "symlink" and (path in above or folders.fullmatch(path) is not None)
+
+    return {change.path for change in changes if is_setting(change)}
+
+
+def _put_back(
+    copy: Sandbox,
+    original: Sandbox,
+    paths: Collection[str],
+    found: Mapping[str, Change],
+    before: Mapping[str, Change],
+    env: Mapping[str, str],
+) -> bool:
+    """Make these paths of a copy as they are in the original; whether that could be done.
+
+    Args:
+        copy: A copy of the agent's sandbox.
+        original: A sandbox as the agent got it.
+        paths: Those at which the two differ.
+        found: By path, how the copy differs from the image.
+        before: The same for the original.
+        env: The environment of the programs that do it.
+    """
+    known = {path: found.get(path) or before[path] for path in sorted(paths)}
+    folders = [path for path, change in known.items() if change.type == "dir"]
+    kept = [path for path in known if _was_there(path, found, before)]
+    files = {path for path, change in known.items() if change.type != "dir"}
+
+    def each(names: Collection[str], *program: str) -> bool:
+        given = "\0".join(names).encode("utf-8", "surrogateescape")
+        return not names or copy.exec(["xargs", "-0", *program, "--"], stdin=given, env=env).ok
+
+    @cache
+    def is_there(folder: str) -> bool:
+        return copy.exec(["test", "-e", folder], env=env).ok
+
+    each(folders, "chmod", "u+rwx")
+    if not each(files.difference(kept), "rm", "-f"):
+        return False
+    each(files.intersection(kept), "rm", "-f")  # but Docker's mounts, such as /etc/hosts
+    each(folders[::-1], "rmdir")  # but those that hold others, which stay
+    names: dict[str, None] = {}
+    for path in kept:
+        folder = path.rpartition("/")[0]
+        # A repository that is gone has no settings.
+        if f".{folder}" in names or is_there(folder or "/"):
+            names[f".{path}"] = None
+    if not names:
+        return True
+    argv = ["tar", "-C", "/", "-cf", "-", "--no-recursion", "--", *names]
+    packed = original.exec(argv, env=env, output_limit=_MOST)
+    unpack = ["tar", "-C", "/", "--numeric-owner", "--overwrite", "-xpf", "-"]
+    return packed.ok and copy.exec(unpack, stdin=packed.stdout, env=env).ok
+
+
+def _was_there(path: str, found: Mapping[str, Change], before: Mapping[str, Change]) -> bool:
+    return before[path].kind != "deleted" if path in before else found[path].kind != "added"
+
+
+# -- Python's modules ------------------------------------------------------------------------------
+
+# A verification finds the agent's modules, but none in the place of another. Python looks first
+# where a program lies, or where it was started: an agent's ``json.py`` would be taken for the
+# standard library's. ``PYTHONSAFEPATH`` leaves that folder out, and with it the module that the
+# agent was asked for. So Python is given a ``sitecustomize`` that puts the folder last, also where
+# a version before 3.11, or the program itself, has put it first.
+#
+# To be last is not enough: ``copy`` tries to import ``org``, and ``subprocess`` ``msvcrt``, which
+# do not exist; ``pytest`` loads every plug-in that says so. An import statement of a library's
+# therefore finds libraries only, and so does a search for installed distributions.
+#
+# The module lies in an archive, under a name that could not be known before, for as long as it is
+# needed.
+
+_FOLDER = "/dev/shm"
+_SITECUSTOMIZE = """\
+import os, sys
+
+try:
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+    from opcode import opmap
+except ImportError:
+    PathFinder = None  # Python 2
+
+given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+places = [place for place in sys.path if place not in given]
+libraries = ("<frozen ",) + tuple(os.path.join(place, "") for place in places)
+
+
+def asked_by_a_library():
+    frame = sys._getframe(2)
+    while frame and frame.f_globals.get("__name__", "").startswith("importlib._bootstrap"):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_code[frame.f_lasti] != IMPORT_NAME:
+        return False  # by name, as unittest does with tests
+    return frame.f_code.co_filename.startswith(libraries)
+
+
+class PlacesFirst:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if path is not None:
+            return None
+        spec = PathFinder.find_spec(name, places)
+        if spec is None and asked_by_a_library():
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+        if spec is not None and spec.loader is None:  # a namespace, which has no place of its own
+            other = PathFinder.find_spec(name)
+            more = list(other.submodule_search_locations or ()) if other else []
+            mine = list(spec.submodule_search_locations)
+            spec.submodule_search_locations = mine + [one for one in more if one not in mine]
+        return spec
+
+
+def of_libraries(*context):
+    found = list(all_distributions(*context))
+    if context and "path" in vars(context[0]):
+        return found
+    return [one for one in found if os.path.join(one.locate_file(""), "").startswith(libraries)]
+
+
+if PathFinder:
+    all_distributions = getattr(PathFinder, "find_distributions", list)
+    PathFinder.find_distributions = of_libraries
+    IMPORT_NAME = opmap["IMPORT_NAME"]
+    if getattr(sys.flags, "safe_path", False):  # from Python 3.11, it has not been put in front
+        begun = sys.argv[0]
+        here = begun in ("", "-", "-c", "-m")
+        sys.path.append("" if here else os.path.dirname(os.path.realpath(begun)))
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), PlacesFirst)
+    next_one = PathFinder.find_spec(__name__, places)
+    if next_one and next_one.loader:
+        next_one.loader.exec_module(module_from_spec(next_one))
+"""
+
+
+@contextmanager
+def _python_path(sandbox: Sandbox, env: Mapping[str, str]) -> Iterator[str]:
+    """The value of ``PYTHONPATH``, in a sandbox where nothing of the agent's runs.
+
+    Args:
+        sandbox: The sandbox.
+        env: The environment of the program that removes the archive.
+    """
+    path = f"{_FOLDER}/{secrets.token_hex(16)}"
+    sandbox.write_file(path, _archive())
+    try:
+        yield ":".join(filter(None, (path, sandbox.env.get("PYTHONPATH"))))
+    finally:
+        sandbox.exec(["rm", "-f", path], env=env)
+
+
+@cache
+def _archive() -> bytes:
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("sitecustomize.py", _SITECUSTOMIZE)
+    return buffer.getvalue()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from intercode.episode import decode, encode
-from intercode.errors import CausedInsideError, RewardError
+from intercode.errors import CausedInsideError, OutputLimitError, RewardError, SandboxError
 from intercode.interpreters.base import Interpreter
-from intercode.rewards.answer import Answer
-from intercode.rewards.archive import content
-from intercode.rewards.normalise import normalise
+from intercode.rewards import archive
+from intercode.rewards.answer import Answer, normalise
 from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
 
@@ -205,3 +206,28 @@ def differing(one: Mapping[str, Change], other: Mapping[str, Change]) -> frozens
     """The paths at which two states differ, each given as its changes to the same image."""
     paths = one.keys() | other.keys()
     return frozenset(path for path in paths if one.get(path) != other.get(path))
+
+
+def content(sandbox: Sandbox, path: str, kind: str) -> str:
+    """A digest of what is in an archive of a sandbox's; empty if there is none that can be read.
+
+    Args:
+        sandbox: Where it is.
+        path: Absolute.
+        kind: One of `KINDS`.
+
+    Raises:
+        SandboxError: The sandbox failed.
+    """
+    try:
+        data = sandbox.read_file(path, archive.LARGEST)
+    except OutputLimitError:
+        return ""  # too large to look into, which is no end of the sandbox
+    except OSError as error:
+        if isinstance(error, SandboxError):
+            raise
+        return ""
+    # In a process of its own, with limits: the archive is the agent's, or whoever's.
+    argv = [sys.executable, "-I", archive.__file__, kind]
+    done = subprocess.run(argv, input=data, capture_output=True, check=False)
+    return done.stdout.decode().strip() if done.returncode == 0 else ""

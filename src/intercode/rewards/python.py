@@ -1,7 +1,7 @@
 """The default Python reward: the share of a task's tests that pass.
 
-What was submitted is the session (`python_source`). It is run anew in a fresh process, in the
-file system that the agent has left, and the tests run in another sandbox, in which nothing of the
+The submission is the session (`session_source`). It is run again in a fresh process, in the file
+system that the agent has left, and the tests run in another sandbox, in which nothing of the
 agent's has ever run: neither gold nor a test nor what it expects is within the submission's reach.
 A test passes if it runs without an exception; gold is not run, so that no test passes because gold
 fails in the same way.
@@ -17,12 +17,10 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from intercode.episode import Episode, Score
-from intercode.rewards.at_rest import at_rest
+from intercode.rewards.base import quiesced
 from intercode.rewards.gold import own_fault
-from intercode.rewards.python_io import run_cases, stdio_cases, submission
-from intercode.rewards.python_plan import Plan, make_plan
-from intercode.rewards.python_source import session_source
-from intercode.rewards.python_trial import Result, Trial
+from intercode.rewards.python_plan import Plan, make_plan, session_source, stdio_cases, submission
+from intercode.rewards.python_run import Result, Trial, run_cases
 from intercode.sandbox.base import Provider, Sandbox
 from intercode.task import Task
 
@@ -68,12 +66,12 @@ class PythonReward:
         timeout = sandbox.limits.seconds(task.timeout)
         if cases := stdio_cases(task):
             program = submission(episode, setup)
-            with at_rest(self._provider, self._network, episode, sandbox) as subject:
+            with quiesced(self._provider, self._network, episode, sandbox) as subject:
                 return run_cases(subject, self._python, program, cases, timeout)
         plan = self._plan(task)
         sources = [*([setup] if setup else []), *session_source(episode)]
         with (
-            at_rest(self._provider, self._network, episode, sandbox) as subject,
+            quiesced(self._provider, self._network, episode, sandbox) as subject,
             Trial(subject, self._python, sources, plan.message(episode.answer), timeout) as trial,
             self._grader(task) as grader,
         ):

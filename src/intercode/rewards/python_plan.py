@@ -11,11 +11,12 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from intercode.episode import Episode
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Task
@@ -219,3 +220,79 @@ def _cases(task: Task) -> list[dict[str, Any]]:
             raise TaskError(f"{where} must have either an 'expected' output or a 'checker'")
         found.append({"tolerance": 0.0, **case})
     return found
+
+
+# -- the submission --------------------------------------------------------------------------------
+
+
+_DEFINITIONS = (
+    ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef
+)  # fmt: skip
+
+
+def session_source(episode: Episode) -> list[str]:
+    """The sources to run, in order."""
+    sources: list[str] = []
+    for turn in episode.turns:
+        if turn.info.get("restarted"):
+            sources = []
+        elif not turn.info.get("executed", True):
+            continue
+        elif turn.info.get("interrupted"):
+            sources.append(definitions(turn.action))
+        else:
+            sources.append(turn.action)
+    return sources
+
+
+def definitions(source: str) -> str:
+    """The imports, functions and classes at the top level of a source; empty if it is no Python."""
+    try:
+        tree = parse(source)
+        tree.body = [node for node in tree.body if isinstance(node, _DEFINITIONS)]
+        return ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was submitted."""
+
+    before: Sequence[str]
+    """Sources that are run first."""
+    program: str
+
+
+def stdio_cases(task: Task) -> list[Mapping[str, str]]:
+    """The cases under ``metadata.stdio``, each with its ``stdin`` and ``stdout``; often none.
+
+    Raises:
+        TaskError: They are malformed, or the task has tests of another kind besides.
+    """
+    given = task.metadata.get("stdio") or []
+    where = f"task {task.task_id!r}: 'stdio'"
+    if not isinstance(given, list):
+        raise TaskError(f"{where} must be a list of cases")
+    for index, case in enumerate(given):
+        texts = [case.get(name) for name in ("stdin", "stdout")] if isinstance(case, dict) else []
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise TaskError(f"{where}: case {index} must be an object with 'stdin' and 'stdout'")
+    if given and (task.tests or task.metadata.get("cases")):
+        raise TaskError(f"{where} cannot stand beside 'tests' or 'cases': choose one")
+    return given
+
+
+def submission(episode: Episode, setup: str | None) -> Submission | None:
+    """What an episode has submitted, or None: nothing."""
+    executed = [n for n, turn in enumerate(episode.turns) if turn.info.get("executed", True)]
+    if not executed:
+        return None
+    before = [setup] if setup else []
+    if episode.answer is not None:
+        if not episode.answer.isidentifier():
+            return None
+        return Submission([*before, *session_source(episode)], f"{episode.answer}()")
+    last = executed[-1]
+    earlier = session_source(replace(episode, turns=episode.turns[:last]))
+    return Submission([*before, *earlier], episode.turns[last].action)

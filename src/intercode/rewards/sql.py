@@ -3,13 +3,13 @@
 **A query** as gold asks for an answer: the agent's last action that ended without an error and
 gave a result set. It is run again on a fresh copy of the database (`intercode.rewards.sql_run`),
 and so is gold, on another; 1.0 means that the results are equal (`intercode.rewards.sql_compare`),
-in order where gold's outermost query orders (`intercode.rewards.sql_order`). They must be equal on
-mutated copies, too (`intercode.rewards.sql_copies`), if gold's result could be guessed, or if the
+in order where gold's outermost query orders (`intercode.rewards.sql_gold`). They must be equal on
+mutated copies, too, if gold's result could be guessed, or if the
 answer has columns of one type in another order than gold. Where a task allows another order
 (``metadata.permute_columns``, as Spider's do), one must hold on the database and all copies.
 
-**A change** as gold is graded by the tables that the agent left (`intercode.rewards.sql_state`). In
-an episode that still runs, looking at them commits an open transaction.
+**A change** as gold is graded by the tables that the agent left. In an episode that still runs,
+looking at them commits an open transaction.
 
 **Below 1.0**, never above 0.99, the overlap of the rows, or of what was changed. Where gold can be
 guessed, that of the copies counts: what a guess has in common there. Of several golds the best
@@ -18,19 +18,31 @@ counts. Gold that fails is an error, never a score.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
+from itertools import product
 from typing import Any
 
 from intercode.databases.base import Result, Row, Session, Value
+from intercode.databases.convert.build import as_sqlite, cached
 from intercode.databases.source import Source
 from intercode.episode import Episode, Score
+from intercode.errors import RewardError, TaskError
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.sql_compare import Comparison, Group, Order, compare, exchanges_alike
-from intercode.rewards.sql_copies import copies, guessable
+from intercode.rewards.sql_compare import (
+    Comparison,
+    Group,
+    Order,
+    compare,
+    compare_states,
+    exchanges_alike,
+)
+from intercode.rewards.sql_mutate import VERSION, Wanted, mutate, wanted
 from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, golds, last_answer
-from intercode.rewards.sql_state import compare_states
 from intercode.task import Task
 
 NOT_EXACT = 0.99
@@ -233,3 +245,98 @@ def _plain(value: Value) -> Any:
         return value
     text = str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+# -- mutated copies --------------------------------------------------------------------------------
+
+# A gold that gives no rows, one row of NULL, 0, 1 and empty text, or a single small number can be
+# guessed: many a wrong answer gives the same, an empty select or a constant among them. Such a gold
+# is asked again on mutated copies of the database, chosen so that it gives something else there; a
+# right answer follows, a guess does not. Where all that it gives there is 0, 1 or nothing (it asks
+# whether there is any), it is also asked on a copy on which it gives the same as on the original:
+# an answer that only tells copies from the original fails there.
+#
+# Gentle mutations are tried first (`intercode.rewards.sql_mutate`): the others double values that
+# were unique in the data, which an answer may have relied on.
+
+COPIES = 2
+"""On how many copies an answer must agree."""
+TRIES = 10
+"""How many copies of each kind are made to find them."""
+_SMALL = 100
+"""From here on, a number is none that a guess meets."""
+
+
+def guessable(result: Result) -> bool:
+    """Whether a result is one that an agent could give without having looked."""
+    return _is_nothing(result) or (
+        len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
+    )
+
+
+def _is_nothing(result: Result) -> bool:
+    nothing = (None, 0, 1, "", b"")
+    return not result.rows or (
+        len(result.rows) == 1 and all(value in nothing for value in result.rows[0])
+    )
+
+
+def _is_small(value: Value) -> bool:
+    if not isinstance(value, (int, float, Decimal)):
+        return False
+    number = float(value)
+    return abs(number) < _SMALL and number.is_integer()
+
+
+def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+    """Mutated copies of a database on which a gold gives something else; may be none.
+
+    The first that give it something; if there are too few, also such as give it nothing, or 0 or
+    1, and then one that gives it the same as the original.
+
+    Raises:
+        RewardError: Gold failed on the database itself.
+        DatabaseError: The engine failed.
+    """
+    return grader.cached("copies", task, source, gold, lambda: _find(grader, task, gold, source))
+
+
+def _find(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
+    query = grader.facts(task, gold).query
+    asked = Wanted() if query is None else wanted(query)
+    found: list[Source] = []
+    weak: list[Source] = []
+    for copy, differs, is_nothing in _tried(grader, task, gold, source, asked):
+        if differs:
+            (weak if is_nothing else found).append(copy)
+        if len(found) == COPIES:
+            return tuple(found)
+    if not weak:
+        return tuple(found)
+    others = _tried(grader, task, gold, source, Wanted())
+    alike = next((copy for copy, differs, _ in others if not differs), None)
+    return (*(found + weak)[:COPIES], *([] if alike is None else [alike]))
+
+
+def _tried(
+    grader: Grader, task: Task, gold: str, source: Source, asked: Wanted
+) -> Iterator[tuple[Source, bool, bool]]:
+    """Copies; for each whether gold gives something else there, and whether it gives nothing."""
+    original = grader.gold(task, gold, source)
+    for gentle, seed in product((True, False), range(TRIES)):
+        copy = _mutated(source, asked, seed, gentle)
+        with suppress(RewardError, TaskError):  # it broke what gold or the task's setup relies on
+            mutated = grader.gold(task, gold, copy)
+            yield copy, _differs(original, mutated), _is_nothing(mutated.result)
+
+
+def _differs(one: GoldAnswer, other: GoldAnswer) -> bool:
+    return not compare(one.result, other.result, ordered=one.ordered, groups=one.groups).equal
+
+
+def _mutated(source: Source, asked: Wanted, seed: int, gentle: bool) -> Source:
+    """The copy of a seed, made if it is not there yet."""
+    text = f"mutated {VERSION}\0{source.digest}\0{asked!r}\0{seed}\0{gentle}"
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    path = cached(digest, lambda made: mutate(as_sqlite(source), made, asked, seed, gentle=gentle))
+    return Source(source.name, path, "sqlite", digest)

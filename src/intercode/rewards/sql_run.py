@@ -18,8 +18,7 @@ from intercode.episode import Episode
 from intercode.errors import ActionError, OutputLimitError, RewardError, TaskError
 from intercode.rewards.gold import GoldCache, LateError, own_fault, patiently
 from intercode.rewards.sql_compare import Group, compare
-from intercode.rewards.sql_gold import Facts, read
-from intercode.rewards.sql_order import groups, with_keys
+from intercode.rewards.sql_gold import Facts, groups, read, with_keys
 from intercode.task import Task
 
 MAX_ROWS = 200_000

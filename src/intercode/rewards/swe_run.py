@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from xml.parsers import expat
 
 from intercode.episode import decode
-from intercode.errors import TaskError
-from intercode.rewards import swe_junit, swe_runner
-from intercode.rewards.swe_failing import Failing, failing
+from intercode.errors import InterCodeError, TaskError
+from intercode.rewards import swe_runner
 from intercode.rewards.swe_plan import Plan
 from intercode.sandbox.base import Sandbox
 from intercode.task import Task
@@ -50,7 +51,7 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
         stdin=json.dumps(message).encode(),
         cwd=plan.directory,
         timeout=seconds + _GRACE,
-        output_limit=swe_junit.LIMIT,
+        output_limit=_LIMIT,
     )
     sandbox.kill()
     output = _without(marker, decode(done.stderr))
@@ -61,8 +62,8 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
         return Run(frozenset(), f"the tests ended without a report ({done.exit_code})", output)
     whole = done.stdout[len(start) :][:1] == swe_runner.WHOLE
     try:
-        found = swe_junit.read(done.stdout[len(start) + 1 :])
-    except swe_junit.ReportError as error:
+        found = read_report(done.stdout[len(start) + 1 :])
+    except ReportError as error:
         return Run(frozenset(), str(error), output)
     if ours.betray(found, whole):
         return Run(frozenset(), "tests that cannot pass have passed, or were not run", output)
@@ -120,3 +121,169 @@ def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
         else:
             output += f"$ {command}\n{decode(done.stdout[-_OUTPUT:])}"
     return Run(frozenset(passed), "", output[-_OUTPUT:])
+
+
+# -- tests that must fail --------------------------------------------------------------------------
+
+# Tests that cannot pass run along with the others: code that makes them pass tampers with tests.
+# They fail in all the ways in which tests commonly do, before the others run and again after them:
+# code under test may replace any one of these ways, when it is imported or when it is called.
+
+_WAYS = {
+    "statement": "assert 1 == 2",
+    "exception": "raise ValueError",
+    "fail": "self.fail()",
+    "equal": "self.assertEqual(1, 2)",
+    "not_equal": "self.assertNotEqual(1, 1)",
+    "true": "self.assertTrue(0)",
+    "false": "self.assertFalse(1)",
+    "same": "self.assertIs([], [])",
+    "none": "self.assertIsNone(1)",
+    "not_none": "self.assertIsNotNone(None)",
+    "member": "self.assertIn(1, [])",
+    "no_member": "self.assertNotIn(1, [1])",
+    "type": "self.assertIsInstance(1, str)",
+    "raises": "self.assertRaises(OSError, int)",
+    "raises_within": "with self.assertRaises(OSError): pass",
+    "message": "self.assertRaisesRegex(ValueError, 'no', int, 'x')",
+    "less": "self.assertLess(2, 1)",
+    "greater": "self.assertGreater(1, 2)",
+    "almost": "self.assertAlmostEqual(1, 2)",
+    "pattern": "self.assertRegex('a', 'b')",
+    "items": "self.assertCountEqual([1], [])",
+    "lists": "self.assertListEqual([1], [])",
+    "mappings": "self.assertDictEqual({1: 2}, {})",
+    "lines": "self.assertMultiLineEqual('a', 'b')",
+}
+_PYTEST = {
+    "statement": "assert 1 == 2",
+    "raises": "with pytest.raises(OSError): pass",
+    "fail": "pytest.fail()",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A module of such tests, and their names."""
+
+    source: str
+    first: tuple[str, ...]
+    last: tuple[str, ...]
+    optional: frozenset[str]
+    """Those that a project's settings may leave out: functions, if it names its tests otherwise."""
+
+    def betray(self, found: Mapping[str, bool], whole: bool) -> bool:
+        """Whether outcomes show that tests were tampered with.
+
+        Args:
+            found: Whether each test has passed.
+            whole: Whether all tests were run, to the last.
+        """
+        names = {*self.first, *self.last}
+        due = names if whole else set(self.first)
+        return any(found.get(name) for name in names) or not (due - self.optional <= found.keys())
+
+
+def failing(runner: str, module: str) -> Failing:
+    """The module for a runner.
+
+    Args:
+        runner: ``pytest`` or ``unittest``.
+        module: How the runner names it: ``folder/x.py`` or ``x``.
+    """
+    lines = ["import unittest", "class Fails:"]
+    lines += [f"    def test_{name}(self):\n        {code}" for name, code in _WAYS.items()]
+    names: dict[str, list[str]] = {}
+    functions = []
+    for when in ("First", "Last"):
+        lines.append(f"class {when}(Fails, unittest.TestCase): pass")
+        between = "::" if runner == "pytest" else "."
+        names[when] = [between.join([module, when, f"test_{name}"]) for name in _WAYS]
+        if runner == "pytest":
+            lines.append("import pytest")
+            for name, code in _PYTEST.items():
+                lines.append(f"def test_{when}_{name}():\n    {code}")
+                functions.append(f"{module}::test_{when}_{name}")
+                names[when].append(functions[-1])
+    source = "\n".join(lines) + "\n"
+    return Failing(source, tuple(names["First"]), tuple(names["Last"]), frozenset(functions))
+
+
+# -- reports ---------------------------------------------------------------------------------------
+
+# A report is JUnit XML that a program under test may have had its hands on. No document type is
+# accepted, and so no entities, nor an encoding that it names: Python might not have it. Only names
+# and outcomes are kept, and how deep elements lie in each other.
+
+NODE = "nodeid"
+"""The property of a test case that says which test it is."""
+
+EXPECTED = "expected"
+"""The property of a test case that is marked as failing."""
+
+_LIMIT = 16 * 1024 * 1024
+_DEEPEST = 100
+"""So many elements may lie in each other: of each, the parser keeps more than its text."""
+_BAD = {"failure", "error", "skipped"}
+_XFAIL = "pytest.xfail"
+
+
+class ReportError(InterCodeError, ValueError):
+    """It is no such report."""
+
+
+def read_report(document: bytes) -> dict[str, bool]:
+    """Which tests are in a report, and whether each has passed.
+
+    A test passes if it is there once, with no failure, error or skip. A failure that it expects
+    (``xfail``) is none if the test is marked so: anything that runs in it can say the same.
+
+    Raises:
+        ReportError: It is not well-formed, or has a document type.
+    """
+    reader = _Reader()
+    parser = expat.ParserCreate("UTF-8")
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.StartDoctypeDeclHandler = reader.doctype
+    try:
+        parser.Parse(document, True)
+    except (expat.ExpatError, ValueError) as error:
+        raise ReportError(f"the tests' report cannot be read: {error}") from None
+    return reader.found
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.found: dict[str, bool] = {}
+        self._depth = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._name: str | None = None
+        self._passed, self._marked, self._said = True, False, False
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise ValueError("its elements lie too deep in each other")
+        if tag == "testcase":
+            self._begin()
+        elif tag == "property" and attributes.get("name") == NODE:
+            self._name = attributes.get("value")
+        elif tag == "property" and attributes.get("name") == EXPECTED:
+            self._marked = True
+        elif tag in _BAD and attributes.get("type") == _XFAIL:
+            self._said = True
+        elif tag in _BAD:
+            self._passed = False
+
+    def end(self, tag: str) -> None:
+        self._depth -= 1
+        if tag == "testcase" and self._name is not None:
+            passed = self._passed and (self._marked or not self._said)
+            self.found[self._name] = passed and self._name not in self.found
+            self._name = None
+
+    def doctype(self, *_: object) -> None:
+        raise ValueError("it has a document type")

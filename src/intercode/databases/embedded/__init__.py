@@ -1,1 +1,0 @@
-"""Engines that are a library, run in worker processes inside sandboxes: SQLite and DuckDB."""

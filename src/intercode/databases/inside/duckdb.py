@@ -1,0 +1,257 @@
+"""DuckDB in a worker: sessions that begin on the pristine file and copy it when they write.
+
+The module has the name of the library that it imports: imports are absolute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import threading
+import types
+import uuid  # noqa: F401 - DuckDB asks for it when nothing can be loaded any more
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone, tzinfo
+from decimal import Decimal  # noqa: F401 - likewise
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from intercode.databases.inside import worker
+from intercode.databases.inside.worker import Collector, Message
+
+_AGAIN_SECONDS = 0.05
+"""From one interrupt to the next."""
+_BATCH = 256
+_READ_ONLY = "read-only mode"
+_LINE = re.compile(r"\n\nLINE (\d+): ([^\n]*)\n( *)\^.*", re.DOTALL)
+_TABLES = """
+SELECT schema_name, table_name, 'table' FROM system.main.duckdb_tables()
+WHERE database_name = $1 AND NOT internal AND NOT temporary
+UNION ALL SELECT schema_name, view_name, 'view' FROM system.main.duckdb_views()
+WHERE database_name = $1 AND NOT internal AND NOT temporary
+ORDER BY ALL
+"""
+_FAILURES = (duckdb.Error, ArithmeticError, MemoryError, ValueError)
+"""Failures of a statement: DuckDB's own, and those of converting a value, such as a date B.C."""
+_SETTINGS: dict[str, Any] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "enable_external_access": False,
+    "lock_configuration": True,
+    "temp_directory": "",
+    "threads": 1,
+}
+
+
+class _OnlyZone(tzinfo):
+    """Stands in for a zone of pytz, whatever its name: in a sandbox it is always UTC."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def dst(self, moment: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, moment: datetime | None) -> str:
+        return "UTC"
+
+    def localize(self, moment: datetime) -> datetime:
+        return moment.replace(tzinfo=timezone.utc)
+
+
+def _stand_in_for_pytz() -> None:
+    """DuckDB makes times with a zone by pytz, which need not be there, and has files of its own."""
+    pytz = types.ModuleType("pytz")
+    vars(pytz).update(timezone=lambda name: _OnlyZone(), utc=_OnlyZone())
+    sys.modules["pytz"] = pytz
+
+
+class Database:
+    """A database of DuckDB; see `worker.Database`."""
+
+    def __init__(self) -> None:
+        self.connection: duckdb.DuckDBPyConnection | None = None
+        self.pristine = -1
+        self.path = Path()
+        self.memory = 0
+        self.writable = False
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
+        """Begin a session, on the pristine file or on the copy that there is."""
+        self.pristine, self.memory = pristine, memory
+        self.path = worker.FOLDER / f"{name}.duckdb"
+        copied = resume and self.path.exists() and not self.path.is_symlink()
+        try:
+            self.connect(writable=copied)
+        except duckdb.Error as error:
+            raise OSError(str(error)) from error
+        return copied
+
+    def close(self) -> None:
+        """End the session and delete its copy."""
+        if self.connection is not None:
+            self.connection.close()
+            os.close(self.pristine)
+            self.connection = None
+        worker.clear()
+
+    def connect(self, writable: bool) -> None:
+        """Open the copy, or the pristine file by the copy's name: the name is the catalogue's."""
+        if not writable:
+            self.path.unlink(missing_ok=True)
+            self.path.symlink_to(f"/proc/self/fd/{self.pristine}")
+        elif self.path.is_symlink():
+            worker.copy(self.pristine, self.path)
+        settings = {**_SETTINGS, "memory_limit": f"{self.memory}B"}
+        self.connection = duckdb.connect(self.path, read_only=not writable, config=settings)
+        self.writable = writable
+
+    def make_writable(self) -> None:
+        """Continue with a copy: as there were only reads before, nothing is lost."""
+        self.live.close()
+        try:
+            self.connect(writable=True)
+        except OSError as error:
+            self.connect(writable=False)
+            raise duckdb.IOException("no space left for a copy of the database") from error
+
+    @property
+    def live(self) -> duckdb.DuckDBPyConnection:
+        """The open connection."""
+        assert self.connection is not None, "a session is open"
+        return self.connection
+
+    # -- actions ---------------------------------------------------------------------------------
+
+    def execute(self, sql: str, collector: Collector) -> Message:
+        """Run an action's statements, up to the first that fails."""
+        results: list[Message] = []
+        failure, late = None, False
+        try:
+            for statement in self.live.extract_statements(sql):
+                results.append(self.run(statement, collector))
+                if late := collector.late():
+                    break
+        except _FAILURES as error:
+            failure, late = _failure(error, sql), collector.late()
+        return [results, collector.lateness() if late else failure, late, self.writable]
+
+    def run(self, statement: duckdb.Statement, collector: Collector) -> Message:
+        """Run one statement; on a copy, if it is not a query or turns out to write."""
+        if not self.writable:
+            if statement.type == duckdb.StatementType.SELECT:
+                try:
+                    return self.result(statement, collector)
+                except duckdb.InvalidInputException as error:
+                    if _READ_ONLY not in str(error):
+                        raise
+            self.make_writable()
+        return self.result(statement, collector)
+
+    def result(self, statement: duckdb.Statement, collector: Collector) -> Message:
+        """Run one statement here and now."""
+        expected = statement.expected_result_type
+        with _Watch(self.live, collector):
+            self.live.execute(statement)
+            columns = [column[0] for column in self.live.description or ()]
+            if duckdb.ExpectedResultType.CHANGED_ROWS in expected and columns == ["Count"]:
+                row = self.live.fetchone()
+                return [[], [], 0, row[0] if row else None]
+            if duckdb.ExpectedResultType.QUERY_RESULT not in expected:
+                return [[], [], 0, None]
+            return collector.result(columns, _rows(self.live), None)
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self, collector: Collector) -> Message:
+        """Return all tables and views; those outside of ``main`` with their schema's name."""
+        with suppress(duckdb.Error):  # there is no transaction
+            self.live.commit()
+        with suppress(duckdb.Error):  # it could not be committed
+            self.live.rollback()
+        try:
+            # A connection of its own: without what belongs to the session, such as `USE`.
+            with self.live.cursor() as fresh, _Watch(fresh, collector):
+                found = fresh.execute(_TABLES, [self.path.stem]).fetchall()
+                return [self.table(fresh, collector, *names) for names in found]
+        except _FAILURES as error:
+            raise OSError(str(error)) from error
+
+    def table(
+        self,
+        fresh: duckdb.DuckDBPyConnection,
+        collector: Collector,
+        schema: str,
+        name: str,
+        kind: str,
+    ) -> Message:
+        """Return one table or view; a view over a missing table has no columns."""
+        shown = name if schema == "main" else f"{schema}.{name}"
+        quoted = ".".join(
+            '"' + part.replace('"', '""') + '"' for part in (self.path.stem, schema, name)
+        )
+        try:
+            fresh.execute(f"SELECT * FROM {quoted}")
+            columns = [[column[0], str(column[1])] for column in fresh.description or ()]
+            _, rows, total, _ = collector.result((), _rows(fresh), None)
+        except duckdb.Error:
+            if kind == "view" and not collector.late():
+                return [shown, kind, [], []]
+            raise
+        if total != len(rows):
+            raise OSError(f"{shown} has more rows than the limits allow")
+        return [shown, kind, columns, rows]
+
+
+class _Watch:
+    """Interrupts a connection at the time limit, while it is entered."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, collector: Collector) -> None:
+        self.connection, self.collector = connection, collector
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.strike)
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def strike(self) -> None:
+        """Interrupt repeatedly: DuckDB forgets an interrupt before a statement begins."""
+        left = self.collector.left_seconds()
+        while not self.over.wait(max(left, 0)):
+            self.connection.interrupt()
+            left = _AGAIN_SECONDS
+
+
+def _rows(connection: duckdb.DuckDBPyConnection) -> Iterator[Any]:
+    while batch := connection.fetchmany(_BATCH):
+        yield from batch
+
+
+def _failure(error: Exception, sql: str) -> Message:
+    text = str(error) or "out of memory"
+    message = _LINE.sub("", text)
+    match = _LINE.search(text)
+    lines = sql.splitlines(keepends=True)
+    if match is None or int(match[1]) > len(lines):
+        return [message, type(error).__name__, None]
+    before, line = sum(map(len, lines[: int(match[1]) - 1])), lines[int(match[1]) - 1]
+    column = len(match[3]) - len(f"LINE {match[1]}: ")
+    sure = line.rstrip("\r\n") == match[2] and 0 <= column <= len(line)  # else it was cut
+    return [message, type(error).__name__, before + column if sure else None]
+
+
+def main(channel: socket.socket) -> None:
+    """Serve; see `sandbox.base.Sandbox.worker`."""
+    _stand_in_for_pytz()
+    worker.serve(channel, Database())

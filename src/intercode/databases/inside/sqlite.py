@@ -1,0 +1,357 @@
+"""SQLite in a worker: sessions that begin on the pristine file and copy it when they write.
+
+Four parts: the database, a guard that SQLite's compiler asks about each statement, the splitting
+of an action into statements, and the opening of a descriptor by a path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from intercode.databases.inside import worker
+from intercode.databases.inside.worker import Collector, Message
+
+_STEPS = 10_000
+"""How many of SQLite's own steps are taken between two looks at the clock: well under 1 ms."""
+_LONGEST_VALUE = 1 << 28
+_LIMIT_LENGTH = 0  # sqlite3.SQLITE_LIMIT_LENGTH, since Python 3.11
+_HIDDEN = 1
+_TABLES = (
+    "SELECT name, type FROM main.sqlite_master WHERE type IN ('table', 'view') "
+    "AND substr(name, 1, 7) <> 'sqlite_' ORDER BY name"
+)
+_READS = {
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_FUNCTION,
+    sqlite3.SQLITE_RECURSIVE,
+}
+_CHANGES = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE}
+_CATALOGUES = {"sqlite_master", "sqlite_temp_master", "sqlite_schema", "sqlite_temp_schema"}
+_ASKING_PRAGMAS = {
+    *("collation_list", "compile_options", "foreign_key_check", "foreign_key_list"),
+    *("function_list", "index_info", "index_list", "index_xinfo", "integrity_check"),
+    *("module_list", "pragma_list", "quick_check", "table_info", "table_list", "table_xinfo"),
+}
+"""They only read, even with an argument."""
+_TELLING_PRAGMAS = {
+    *("application_id", "auto_vacuum", "cache_size", "case_sensitive_like", "defer_foreign_keys"),
+    *("encoding", "foreign_keys", "freelist_count", "max_page_count", "page_count", "page_size"),
+    *("query_only", "recursive_triggers", "schema_version", "synchronous", "temp_store"),
+    "user_version",
+}
+"""They only read, without an argument."""
+_CLOSED_PRAGMAS = {
+    "data_store_directory",
+    "hard_heap_limit",
+    "soft_heap_limit",
+    "temp_store_directory",
+    "writable_schema",
+}
+"""They reach beyond the session, or make a broken file."""
+_VACUUM = "vacuum_db"
+"""The name by which VACUUM attaches the file that it writes."""
+_CLOSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
+      | '(?:[^']|'')*' | "(?:[^"]|"")*" | `(?:[^`]|``)*` | \[[^\]]*\]
+      | (?P<end>;)
+      | [^\s'"`\[;/-]+ | .""",
+    re.DOTALL | re.VERBOSE,
+)
+_NEAR = re.compile(r'near "(.*)": syntax error', re.DOTALL)
+_PATH, _INT = ctypes.c_char_p, ctypes.c_int
+_Open = ctypes.CFUNCTYPE(_INT, _PATH, _INT, _INT, use_errno=True)
+_SetSystemCall = ctypes.CFUNCTYPE(_INT, ctypes.c_void_p, _PATH, ctypes.c_void_p)
+_BEFORE_SET = (
+    "pNext zName pAppData xOpen xDelete xAccess xFullPathname xDlOpen xDlError xDlSym xDlClose "
+    "xRandomness xSleep xCurrentTime xGetLastError xCurrentTimeInt64"
+)
+
+
+class Database:
+    """A database of SQLite; see `worker.Database`."""
+
+    def __init__(self) -> None:
+        self.redirection = Redirection()
+        self.guard = Guard()
+        self.collector = Collector(0, 0, 0)
+        self.connection: sqlite3.Connection | None = None
+        self.pristine = -1
+        self.path = Path()
+
+    # -- sessions --------------------------------------------------------------------------------
+
+    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
+        """Begin a session, on the pristine file or on the copy that there is."""
+        self.pristine, self.path = pristine, worker.FOLDER / f"{name}.sqlite"
+        copied = resume and self.path.exists()
+        try:
+            self.connect(writable=copied)
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from error
+        return copied
+
+    def close(self) -> None:
+        """End the session and delete its copy."""
+        if self.connection is not None:
+            self.connection.close()
+            os.close(self.pristine)
+            self.connection = None
+        worker.clear()
+
+    def connect(self, writable: bool) -> None:
+        """Open the copy, or the pristine file as if it were at the copy's path."""
+        self.redirection.descriptors.clear()
+        if not writable and self.redirection.works:
+            self.redirection.descriptors[os.fsencode(self.path)] = self.pristine
+        elif not self.path.exists():
+            worker.copy(self.pristine, self.path)
+        address = f"file:{quote(str(self.path))}?" + (
+            "mode=rw" if writable else "mode=ro&immutable=1"
+        )
+        self.connection = connection = sqlite3.connect(
+            address, uri=True, isolation_level=None, cached_statements=0
+        )
+        connection.text_factory = _text
+        connection.set_progress_handler(self.late, _STEPS)
+        if hasattr(connection, "setlimit"):  # Python 3.10 lacks it; the sandbox's limit holds
+            connection.setlimit(_LIMIT_LENGTH, _LONGEST_VALUE)
+        self.guard.writable = writable
+        connection.set_authorizer(self.guard)
+
+    def make_writable(self) -> None:
+        """Continue with a copy: as there were only reads before, nothing is lost."""
+        self.live.close()
+        try:
+            self.connect(writable=True)
+        except OSError as error:
+            self.connect(writable=False)
+            raise sqlite3.OperationalError("database or disk is full") from error
+
+    @property
+    def live(self) -> sqlite3.Connection:
+        """The open connection."""
+        assert self.connection is not None, "a session is open"
+        return self.connection
+
+    def late(self) -> bool:
+        """Return whether the running statement is to be interrupted."""
+        return self.collector.late()
+
+    # -- actions ---------------------------------------------------------------------------------
+
+    def execute(self, sql: str, collector: Collector) -> Message:
+        """Run an action's statements, up to the first that fails."""
+        self.collector = collector
+        results: list[Message] = []
+        failure, late = None, False
+        for begin, statement in split(sql):
+            try:
+                results.append(self.run(statement))
+            except (sqlite3.Error, sqlite3.Warning, MemoryError, ValueError) as error:
+                failure, late = _failure(error, statement, begin), collector.late()
+            if failure is None and collector.late():
+                late = True  # for instance by very many statements
+            if failure is not None or late:
+                break
+        return [results, collector.lateness() if late else failure, late, self.guard.writable]
+
+    def run(self, statement: str) -> Message:
+        """Run one statement; on a copy, if it does more than read."""
+        try:
+            return self.result(statement)
+        except sqlite3.DatabaseError:
+            if self.guard.writable or not self.guard.asked_to_write:
+                raise
+        self.make_writable()
+        return self.result(statement)
+
+    def result(self, statement: str) -> Message:
+        """Run one statement here and now."""
+        self.guard.asked_to_write = self.guard.changes = False
+        with closing(self.live.execute(statement)) as cursor:
+            columns = [column[0] for column in cursor.description or ()]
+            result = self.collector.result(columns, cursor, None)
+        if self.guard.changes:
+            result[-1] = self.live.execute("SELECT changes()").fetchone()[0]
+        return result
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def state(self, collector: Collector) -> Message:
+        """Return all tables and views of the main schema."""
+        self.collector = collector
+        try:
+            self.end_transaction()
+            found = self.live.execute(_TABLES).fetchall()
+            return [self.table(name, kind) for name, kind in found]
+        except (sqlite3.Error, MemoryError) as error:
+            raise OSError(str(error) or "out of memory") from error
+
+    def end_transaction(self) -> None:
+        """Commit; roll back if that is refused, for instance by a deferred foreign key."""
+        if self.live.in_transaction:
+            try:
+                self.live.execute("COMMIT")
+            except sqlite3.Error:
+                self.live.execute("ROLLBACK")
+
+    def table(self, name: str, kind: str) -> Message:
+        """Return one table or view; a view over a missing table has no columns."""
+        quoted = '"' + name.replace('"', '""') + '"'
+        try:
+            columns = self.live.execute(f"PRAGMA main.table_xinfo({quoted})").fetchall()
+            with closing(self.live.execute(f"SELECT * FROM main.{quoted}")) as cursor:
+                _, rows, total, _ = self.collector.result((), cursor, None)
+        except sqlite3.Error:
+            if kind == "view" and not self.collector.late():
+                return [name, kind, [], []]
+            raise
+        if total != len(rows):
+            raise OSError(f"{name} has more rows than the limits allow")
+        return [name, kind, [[c[1], c[2]] for c in columns if c[6] != _HIDDEN], rows]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _failure(error: Exception, statement: str, begin: int) -> Message:
+    message = str(error) or "out of memory"
+    code = getattr(error, "sqlite_errorname", "")  # since Python 3.11
+    return [message, code, position(message, statement, begin)]
+
+
+class Guard:
+    """An authorizer: SQLite's compiler asks it about each thing that a statement would do.
+
+    While `writable` is False, it allows only reads.
+    """
+
+    def __init__(self) -> None:
+        self.writable = False
+        self.asked_to_write = False
+        """Whether a statement was refused only because it does more than read."""
+        self.changes = False
+        """Whether the last statement changes rows."""
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, database: str | None, by: object
+    ) -> int:
+        """Return SQLite's code for allowed or denied."""
+        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _CLOSED_FUNCTIONS:
+            return sqlite3.SQLITE_DENY
+        if action in _READS:
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_PRAGMA and self._only_reads(first, second):
+            return sqlite3.SQLITE_OK
+        if _never(action, first, second):
+            return sqlite3.SQLITE_DENY
+        if action in _CHANGES and first not in _CATALOGUES and database != _VACUUM:
+            self.changes = True
+        if not self.writable:
+            self.asked_to_write = True
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK
+
+    def _only_reads(self, name: str | None, argument: str | None) -> bool:
+        name = (name or "").lower()
+        return name in _ASKING_PRAGMAS or (name in _TELLING_PRAGMAS and argument is None)
+
+
+def _never(action: int, first: str | None, second: str | None) -> bool:
+    if action == sqlite3.SQLITE_PRAGMA:
+        return (first or "").lower() in _CLOSED_PRAGMAS
+    # VACUUM attaches a nameless file, VACUUM INTO one with a name.
+    return action == sqlite3.SQLITE_ATTACH and first != ""
+
+
+def split(sql: str) -> Iterator[tuple[int, str]]:
+    """Split an action by SQLite's own lexical rules.
+
+    Returns:
+        The position and the text of each statement. Comments alone are not a statement.
+    """
+    begin, empty = 0, True
+    for token in _TOKEN.finditer(sql):
+        if token["end"]:
+            statement = sql[begin : token.end()]
+            if empty:
+                begin = token.end()
+            elif sqlite3.complete_statement(statement):  # not within a trigger's body
+                yield begin, statement
+                begin, empty = token.end(), True
+        elif empty and not token["space"]:
+            begin, empty = token.start(), False
+    if not empty:
+        yield begin, sql[begin:]
+
+
+def position(message: str, statement: str, begin: int) -> int | None:
+    """Return where a failure is, if its message says so without doubt."""
+    match = _NEAR.fullmatch(message)
+    if match is None or not match[1] or statement.count(match[1]) != 1:
+        return None
+    return begin + statement.index(match[1])
+
+
+class _Vfs(ctypes.Structure):
+    _fields_ = (
+        *(("iVersion", _INT), ("szOsFile", _INT), ("mxPathname", _INT)),
+        *((name, ctypes.c_void_p) for name in _BEFORE_SET.split()),
+        ("xSetSystemCall", ctypes.c_void_p),
+    )
+
+
+class Redirection:
+    """Has SQLite open a descriptor by a path of our choice, so that nothing is copied.
+
+    SQLite follows no symlinks and so cannot open ``/proc/self/fd/N``. But its file layer lets a
+    system call be replaced, for just such cases (``xSetSystemCall``, made for sandboxes). One
+    redirection lasts as long as the process.
+    """
+
+    def __init__(self) -> None:
+        self.descriptors: dict[bytes, int] = {}
+        self._open = _Open(self._opened)  # SQLite keeps its address
+        self.works = self._install()
+        """Whether SQLite accepted it: a build may hide its symbols."""
+
+    def _install(self) -> bool:
+        try:
+            import _sqlite3
+
+            library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
+            library.sqlite3_vfs_find.restype = ctypes.c_void_p
+            address = library.sqlite3_vfs_find(None)
+            vfs = _Vfs.from_address(address)
+            ours = ctypes.cast(self._open, ctypes.c_void_p)
+            return vfs.iVersion >= 3 and not _SetSystemCall(vfs.xSetSystemCall)(
+                address, b"open", ours
+            )
+        except (AttributeError, ImportError, OSError):
+            return False
+
+    def _opened(self, path: bytes, flags: int, mode: int) -> int:
+        try:
+            descriptor = self.descriptors.get(path)
+            if descriptor is not None:
+                return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+            return os.open(path, flags, mode)
+        except OSError as error:
+            ctypes.set_errno(error.errno or 0)
+            return -1
+
+
+def main(channel: socket.socket) -> None:
+    """Serve; see `sandbox.base.Sandbox.worker`."""
+    worker.serve(channel, Database())

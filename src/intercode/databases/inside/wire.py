@@ -1,0 +1,136 @@
+"""Messages between an engine and its workers: a length, then JSON in which values keep their type.
+
+JSON and not pickle: an agent may have made what a worker sends. A message is built of lists; an
+object in it is a tag with a value that JSON has no type for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+_LENGTH = struct.Struct("=I")
+_CHUNK = 1 << 16
+_DEEPEST = 64
+_PER_CHARACTER = 6
+"""The most bytes of an escaped character."""
+
+
+def frame_limit(size: int) -> int:
+    """Return the length of the longest frame for values that together weigh `size`."""
+    return min(_PER_CHARACTER * size + (1 << 20), (1 << 32) - 1)
+
+
+def nest(value: Any, levels: int = _DEEPEST) -> Any:
+    """Make a value that may hold others ready for `encode`; too deep a one becomes text."""
+    if not isinstance(value, Mapping | list | tuple | set | frozenset):
+        return value
+    if levels == 0:
+        return str(value)
+    if isinstance(value, Mapping):
+        pairs = value.items()
+        return {"map": [[nest(key, levels - 1), nest(item, levels - 1)] for key, item in pairs]}
+    return [nest(item, levels - 1) for item in value]
+
+
+def encode(message: Any) -> bytes:
+    """Return a message, or a value, as bytes; a value of an unknown type becomes text."""
+    return _ENCODER.encode(message).encode("utf-8", "surrogatepass")
+
+
+def decode(data: bytes | bytearray) -> Any:
+    """Return what `encode` was given, with lists for tuples.
+
+    Raises:
+        ValueError: `encode` cannot have made it.
+    """
+    try:
+        return _DECODER.decode(data.decode("utf-8", "surrogatepass"))
+    except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
+        raise ValueError(f"a malformed message: {error!r}") from error
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, timedelta):
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    for kind in (Decimal, datetime, date, time):
+        if isinstance(value, kind):
+            return {kind.__name__.lower(): str(value)}
+    return str(value)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "bytes": base64.b64decode,
+    "timedelta": lambda parts: timedelta(*parts),
+    "decimal": Decimal,
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "map": dict,
+}
+
+
+def _untagged(tagged: dict[str, Any]) -> Any:
+    ((tag, text),) = tagged.items()
+    return _READERS[tag](text)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_tagged)
+_DECODER = json.JSONDecoder(object_hook=_untagged)
+
+
+def send(sock: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
+    """Send one encoded message.
+
+    Raises:
+        OSError: The other end is gone.
+    """
+    frame = _LENGTH.pack(len(message)) + message
+    if fds:
+        frame = frame[socket.send_fds(sock, [frame], fds) :]
+    sock.sendall(frame)
+
+
+def receive(
+    sock: socket.socket, limit: int, wait: Callable[[], None] | None = None
+) -> tuple[bytearray, list[int]]:
+    """Wait for one encoded message; return it with the descriptors that came with it.
+
+    Args:
+        sock: The socket; only one message is ever on its way.
+        limit: Bytes that the message may have.
+        wait: Is called before each further wait, for instance to set the socket's time-out.
+
+    Raises:
+        EOFError: The other end is gone.
+        ValueError: The message is longer, or something follows it.
+        OSError: For instance a time-out.
+    """
+    first, fds, _, _ = socket.recv_fds(sock, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
+    data = bytearray(first)
+    length: int | None = None
+    while True:
+        if length is None and len(data) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(data)[0]
+            if length > limit:
+                raise ValueError(f"a message of {length} bytes, above {limit}")
+        if length is not None and len(data) >= length + _LENGTH.size:
+            break
+        if not first:
+            raise EOFError("the other end closed")
+        if wait is not None:
+            wait()
+        first = sock.recv(_CHUNK if length is None else 1 << 20)
+        data += first
+    if len(data) > length + _LENGTH.size:
+        raise ValueError("more than one message at once")
+    del data[: _LENGTH.size]
+    return data, fds

@@ -1,0 +1,193 @@
+"""A worker's side of an embedded engine: its loop, its limits on results, and its files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+from intercode.databases.inside import wire
+
+FOLDER = Path("/database")
+"""In the sandbox; only the worker's files are in it."""
+_REQUEST_BYTES = 1 << 30
+_CHUNK = 1 << 26
+_MOST_COUNTED = 1_000_000
+_PER_VALUE = 16
+"""The weight of a value beside its characters or bytes."""
+_FLAT = {type(None), bool, int, float, str, bytes, Decimal, date, datetime, clock_time, timedelta}
+_LONG = {str, bytes}
+
+Message = list[Any]
+"""A part of an answer: a result is ``[columns, rows, total, changed]``, a failure
+``[message, code, position]``, an outcome ``[results, failure, timed out, written]``."""
+
+
+class Database(Protocol):
+    """The part of a worker that differs from engine to engine."""
+
+    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
+        """Begin a session.
+
+        Args:
+            pristine: A descriptor of the pristine file, to be kept.
+            name: What the database is called.
+            resume: Whether to continue with the session's own copy, if there is one.
+            memory: Bytes that the engine may use.
+
+        Returns:
+            Whether it continues with a copy.
+
+        Raises:
+            OSError: The engine cannot; the message is its own.
+        """
+
+    def close(self) -> None:
+        """End the session and delete its copy."""
+
+    def execute(self, sql: str, collector: Collector) -> Message:
+        """Run an action and return its outcome."""
+
+    def state(self, collector: Collector) -> Message:
+        """Return ``[name, kind, [[column, type], …], rows]`` of all tables and views.
+
+        Raises:
+            OSError: The engine cannot, or the limits do not allow it; the message is its own.
+        """
+
+
+def serve(channel: socket.socket, database: Database) -> None:
+    """Answer one request after another, until the other end closes."""
+    os.umask(0o077)
+    FOLDER.mkdir(exist_ok=True)
+    os.chdir(FOLDER)  # the engine's own temporary files go there, too
+    while True:
+        try:
+            request, fds = wire.receive(channel, _REQUEST_BYTES)
+        except EOFError:
+            return
+        operation, limit, *arguments = wire.decode(request)
+        reply = wire.encode(_answer(database, operation, arguments, fds))
+        if len(reply) > limit:
+            reply = wire.encode(_too_large(operation, limit))
+        wire.send(channel, reply)
+
+
+def _answer(database: Database, operation: str, arguments: list[Any], fds: list[int]) -> Message:
+    """Return ``[True, value]``, or ``[False, why not]``."""
+    try:
+        if operation == "open":
+            return [True, database.open(fds[0], *arguments)]
+        if operation == "execute":
+            sql, *limits = arguments
+            return [True, database.execute(sql, Collector(*limits))]
+        if operation == "close":
+            database.close()
+            return [True, None]
+        return [True, database.state(Collector(*arguments))]
+    except OSError as error:
+        return [False, str(error)]
+
+
+def _too_large(operation: str, limit: int) -> Message:
+    why = f"the result is larger than {limit:,} bytes"
+    if operation == "execute":  # the agent's doing, as an endless column name is
+        return [True, [[], [why, "", None], False, True]]
+    return [False, why]
+
+
+class Collector:
+    """The rows of one action's statements: kept within the limits, beyond them only counted.
+
+    Args:
+        seconds: For all of them.
+        max_rows: Rows kept of each.
+        max_bytes: The weight that all kept rows together may have.
+    """
+
+    def __init__(self, seconds: float, max_rows: int, max_bytes: int) -> None:
+        self.seconds = seconds
+        self.deadline = time.monotonic() + seconds
+        self.max_rows = max_rows
+        self.left = max_bytes
+
+    def left_seconds(self) -> float:
+        """Return the seconds until the time limit."""
+        return self.deadline - time.monotonic()
+
+    def late(self) -> bool:
+        """Return whether the time limit is reached."""
+        return time.monotonic() >= self.deadline
+
+    def lateness(self) -> Message:
+        """Return the failure that reports the time limit."""
+        return [f"interrupted: it reached the time limit of {self.seconds:g} s", "", None]
+
+    def result(self, columns: Iterable[str], rows: Iterable[Any], changed: int | None) -> Message:
+        """Return the result of one statement; see `Message`."""
+        names = list(columns)
+        self.left -= sum(len(name) + _PER_VALUE for name in names)
+        kept: list[Any] = []
+        rest = self._keep(iter(rows), kept)
+        total = len(kept) if rest is None else self._count(rest, len(kept) + 1)
+        return [names, kept, total, changed]
+
+    def _keep(self, rows: Iterator[Any], kept: list[Any]) -> Iterator[Any] | None:
+        """Keep the rows that fit; return those after the first that does not, if there is one."""
+        for row in rows:
+            if len(kept) >= self.max_rows:
+                return rows
+            weight = sum([len(value) for value in row if type(value) in _LONG])
+            weight += _PER_VALUE * len(row)
+            if not _FLAT.issuperset(map(type, row)):
+                row = [wire.nest(value) for value in row]
+                weight += len(wire.encode(row))
+            if weight > self.left:
+                return rows
+            self.left -= weight
+            kept.append(row)
+        return None
+
+    def _count(self, rows: Iterator[Any], count: int) -> int | None:
+        try:
+            for _ in rows:
+                count += 1
+                if count >= _MOST_COUNTED:
+                    return None
+        except Exception:
+            if self.late():  # rows that are not kept need not be counted to their end
+                return None
+            raise
+        return count
+
+
+def clear() -> None:
+    """Delete the files that a session left."""
+    for path in list(FOLDER.iterdir()):
+        path.unlink()
+
+
+def copy(pristine: int, path: Path) -> None:
+    """Copy the pristine file; at `path` the copy is whole or absent.
+
+    Raises:
+        OSError: There is no room.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        offset, size = 0, os.fstat(pristine).st_size
+        while offset < size:
+            offset += os.sendfile(out, pristine, offset, min(_CHUNK, size - offset))
+    except OSError:
+        temporary.unlink()
+        raise
+    finally:
+        os.close(out)
+    temporary.rename(path)

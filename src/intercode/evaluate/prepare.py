@@ -1,0 +1,468 @@
+"""From a spec to what runs: the tasks (`plan`), who acts (`actors`), where (`setting`)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from intercode import datasets
+from intercode.agents import registry
+from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
+from intercode.agents.language import LanguageAgents, Strategy
+from intercode.databases import shared_engine
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import LimitOptions, taken
+from intercode.envs.traits import traits_of
+from intercode.errors import ImageError, UsageError
+from intercode.evaluate.exclusion import not_gradable, read_exclusion, select
+from intercode.evaluate.loop import EpisodeEnv
+from intercode.evaluate.progress import Progress
+from intercode.evaluate.tools import tool_versions
+from intercode.project import create
+from intercode.records import MANIFEST, read_manifest
+from intercode.registry import ENVS, REWARDS
+from intercode.registry import environment as registered
+from intercode.rewards.gold import GoldCache
+from intercode.rewards.judge import VOTES, Judge
+from intercode.sandbox import Provider
+from intercode.spec import (
+    AgentSpec,
+    ModelSpec,
+    RunSpec,
+    environments,
+    options_of,
+    recorded_options,
+)
+from intercode.task import Dataset, Task
+from intercode.user_code import digest, is_reference
+
+if TYPE_CHECKING:
+    from intercode.models import Budget
+    from intercode.models.remote import RemoteModel
+
+RECORDED = ("replay", "predictions")
+"""Agents that need ``--recording``."""
+JUDGE = "judge"
+"""The reward that asks a model."""
+JUDGES_TOO = ("prices", "max_cost", "max_tokens")
+"""The options of language models that a judge takes as well, whoever the agent is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a spec asks for, with its tasks; nothing is started yet."""
+
+    spec: RunSpec
+    dataset: Dataset
+    tasks: list[Task]
+    exclude: Mapping[str, str] = field(default_factory=dict)
+    """Task id → why it is not run."""
+    locked: Mapping[str, Any] | None = None
+    """The ``run.json`` of the run that this one is held to."""
+
+    def context(self) -> dict[str, Any]:
+        """Return what the record says of the options, and of the run that this one is held to."""
+        facts: dict[str, Any] = {"options": self.spec.recorded()}
+        if self.locked is not None:
+            run = str(Path(str(self.spec.how.locked)).absolute())
+            facts["locked"] = {"run": run, "accepted": list(self.spec.how.accept)}
+        return facts
+
+
+def plan(spec: RunSpec, progress: Progress) -> Plan:
+    """Load the tasks that a spec asks for. Starts nothing.
+
+    Raises:
+        UsageError: The spec makes no sense.
+        TaskError: The data is malformed.
+        RecordError: The run that this one is locked to cannot be read.
+    """
+    if spec.how.accept and not spec.how.locked:
+        raise UsageError("--accept says what may differ from --locked RUN: name that, too")
+    locked = None if spec.how.locked is None else read_manifest(run_folder(spec.how.locked))
+    environment(spec)
+    spec, everything = load(spec)
+    exclude: Mapping[str, str] = (locked or {}).get("excluded", {})
+    if spec.exclude is not None:
+        exclusion = read_exclusion(Path(spec.exclude))
+        if warning := exclusion.check(everything):
+            progress.warn(f"warning: {warning}")
+        exclude = exclusion.tasks or exclude
+    exclude = {**not_gradable(everything), **exclude}
+    dataset = narrowed(spec, everything, progress)
+    tasks = select(dataset, spec.tasks, spec.limit, exclude)
+    return Plan(spec, dataset, tasks, exclude, locked)
+
+
+def run_folder(run: str | Path) -> Path:
+    """Return a run's folder, whether that or its ``run.json`` is named."""
+    path = Path(run)
+    return path.parent if path.name == MANIFEST else path
+
+
+def environment(spec: RunSpec) -> str:
+    """Return the environment's name.
+
+    Raises:
+        UsageError: It is missing or unknown.
+    """
+    name = spec.env.name
+    if not name:
+        raise UsageError(f"name an environment: {', '.join(environments())}")
+    if name not in ENVS or ":" in name:
+        raise UsageError(f"there is no environment {name!r}; known: {', '.join(environments())}")
+    return name
+
+
+def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
+    """Load the dataset, also the tasks that cannot be tried; the spec then has its secret.
+
+    Raises:
+        TaskError: The data is malformed.
+        UsageError: A review was asked for, and there is none.
+    """
+    data = spec.env.data or spec.env.name
+    if spec.env.reviewed:
+        if not datasets.takes(data, "reviewed"):
+            raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
+        return spec, datasets.load(data, reviewed=True)
+    if datasets.takes(data, "secret") and spec.env.secret is None:
+        # What a run is locked to would have told it, but is from before there were secrets.
+        secret = "" if spec.how.locked else secret_of(spec.how.out, spec.agent.recording)
+        spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
+    return spec, datasets.load_seeded(data, spec.seed, spec.env.secret)
+
+
+def secret_of(*runs: str | Path | None) -> str | None:
+    """Return the secret of the first of these runs that was begun; None: none was."""
+    for run in runs:
+        if run is not None and (Path(run) / MANIFEST).is_file():
+            return str(recorded_options(read_manifest(Path(run))).get("secret", ""))
+    return None
+
+
+def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
+    """Leave out the tasks that cannot be tried with these options, and say how many."""
+    kind = registered(spec.env.name)
+    if not hasattr(kind, "narrowed"):
+        return dataset
+    kept: Dataset
+    kept, told = kind.narrowed(dataset, spec.env.options)
+    if told:
+        progress.warn(told)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Actors:
+    """Who acts."""
+
+    factory: AgentFactory
+    name: str
+    """The agent's name, for the record."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The options that go with the name."""
+    asks: dict[str, Any] = field(default_factory=dict)
+    """Options of the environment without which it cannot act."""
+    close: Callable[[], None] = lambda: None
+    """Lets go of what it holds."""
+
+
+def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
+    """Make the agent that a spec names.
+
+    Args:
+        spec: The spec.
+        budget: One that several runs share; default: the run's own.
+
+    Raises:
+        UsageError: There is no such agent or model, or it does not take these options.
+    """
+    name = spec.agent.name
+    if name in RECORDED and spec.agent.recording is None:
+        raise UsageError(f"--agent {name} needs --recording PATH")
+    if (strategy := strategy_of(name)) is not None:
+        model = _model(spec, strategy, budget)
+        agents = _language_agents(spec, strategy, model)
+        asks = {"reward_every_turn": True} if agents.needs_reward else {}
+        return Actors(agents, agents.name, {}, asks, model.close)
+    if without := [option for option in without_model(spec) if option in spec.flat()]:
+        flag = "--" + without[0].replace("_", "-")
+        raise UsageError(f"agent {name} is no language model: it takes no {flag}")
+    recording = spec.agent.recording
+    options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
+    return Actors(registry.get(name, **options), name, options)
+
+
+def strategy_of(agent: str) -> Strategy | None:
+    """Return the strategy of that name; None if the agent is no language model, or unknown."""
+    if is_reference(agent) or agent not in registry.AGENTS:
+        return None
+    found = registry.AGENTS.get(agent)
+    return found if isinstance(found, Strategy) else None
+
+
+def without_model(spec: RunSpec) -> list[str]:
+    """List the options for which an agent that is no language model has no use, nor a judge."""
+    parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
+    taken = JUDGES_TOO if spec.reward == JUDGE else ()
+    return [
+        name
+        for name in parts
+        if name not in ("agent", "recording", "preset", "observation_tail", *taken)
+    ]
+
+
+def _model(spec: RunSpec, strategy: Strategy, budget: Budget | None) -> RemoteModel:
+    if spec.agent.recording is not None:
+        raise UsageError(f"agent {strategy.name} takes no --recording")
+    if spec.model.name is None:
+        raise UsageError(f"agent {strategy.name} needs --model PROVIDER/NAME")
+    from intercode.models import get_model
+
+    return get_model(
+        spec.model.name,
+        base_url=spec.model.base_url,
+        cache=spec.model.cache,
+        prices=spec.model.prices,
+        budget=budget or budget_of(spec),
+    )
+
+
+def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> LanguageAgents:
+    from intercode.agents.ending import EpisodeLimits
+    from intercode.models import Settings
+
+    told, asked = spec.agent, spec.model
+    options = {
+        name: value
+        for name in _TOLD
+        if (value := getattr(told, name)) is not None and value is not False
+    }
+    if told.observation_tail is not None:
+        options["observation_tail"] = told.observation_tail
+    if told.prompt is not None:
+        options["prompt"] = Path(told.prompt)
+    temperature = 0.0 if asked.temperature is None else asked.temperature
+    return strategy(
+        model,
+        settings=Settings(temperature, asked.top_p, asked.reply_tokens),
+        limits=EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost),
+        **options,
+    )
+
+
+_TOLD = ("setting", "schema", "observation_limit", "dialogue_limit", "samples", "choose")
+
+
+def budget_of(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
+    """Return what models may take, all episodes together, and what they have taken before.
+
+    Args:
+        spec: The spec that says it.
+        runs: Those of the runs that share it; default: the same.
+    """
+    from intercode.evaluate.budget_spent import spent_by
+    from intercode.models import Budget
+    from intercode.models.budget import Spending
+    from intercode.models.prices import Prices
+
+    before = Spending()
+    limits = spec.model.max_cost, spec.model.max_tokens
+    for run in runs or (spec,):
+        names = run.model.name, run.env.judge_model
+        if run.how.out is None or not any(names) or limits == (None, None):
+            continue
+        known = Prices(run.model.prices)
+        price, judge_price = (known.find(name) if name else None for name in names)
+        found = spent_by(Path(run.how.out), price, run.model.reply_tokens, judge_price=judge_price)
+        before.add(found.cost, found.tokens)
+    return Budget(*limits, before=before)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A checked choice of environment, ready to make as many of it as there are workers."""
+
+    make: Callable[[], EpisodeEnv]
+    facts: dict[str, Any]
+    """What identifies it, for the run's record."""
+    provider: Provider | None = None
+    """Of its sandboxes; None where tasks are tried in databases."""
+    judge: Judge | None = None
+    """The judge of outputs, if the reward is one's."""
+
+    def close(self) -> None:
+        """Let go of what the judge holds."""
+        if self.judge is not None:
+            self.judge.close()
+
+    def context(self) -> dict[str, Any]:
+        """Return what the record says of its sandboxes and of the tools in them; starts some."""
+        if self.provider is None:
+            return {}
+        tools = tool_versions(self.provider, self.facts["images"])
+        facts = getattr(self.provider, "facts", dict)
+        return {"sandbox": facts(), "tools": tools}
+
+
+def setting(
+    plan: Plan,
+    progress: Progress,
+    *,
+    asks: Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+) -> Setting:
+    """Find or build what a plan's tasks are tried in, and say what the environment is.
+
+    Args:
+        plan: The plan.
+        progress: Is told what is built.
+        asks: Options of the environment that the agent asks for.
+        budget: What a judge may spend, with all who share it; None: there is no limit.
+
+    Raises:
+        UsageError: There is no such image, or the environment does not take these options.
+        TaskError: A task's database is not there.
+        ImageError: An image cannot be built.
+        SandboxUnavailableError: This machine permits no sandbox.
+        DatabaseError: A database server cannot be reached or started.
+    """
+    spec = plan.spec
+    name, given = spec.env.name, {**spec.env.options}
+    limits = LimitOptions(**{one: given.pop(one) for one in _LIMITS if one in given}).limits()
+    known = taken(registered(name, spec.env.protocol))
+    _check_options(spec, given, known)
+    judge = judge_of(spec, budget)
+    options: dict[str, Any] = {"data": plan.dataset, **given, **(asks or {})}
+    facts = {"env": name, "protocol": spec.env.protocol, "image": given.get("image")}
+    backend = given.get("sandbox", "native")
+    if judge is not None:
+        options["reward"] = judge
+    if "limits" in known:
+        options["limits"] = limits
+    if "cache_gold" in known:
+        options.setdefault("cache_gold", GoldCache())  # one for all workers
+    provider = None
+    if "engine" in known:
+        engine = shared_engine(given.get("engine", "sqlite"), progress.say, backend)
+        options["engine"] = engine
+        facts["engine"] = {"name": engine.name, **engine.facts()}
+    else:
+        provider = provider_of(name, backend, progress.say)
+    if provider is not None or "sandbox" in given:
+        facts["sandbox"] = backend
+    facts |= {one: given[one] for one in ("network", "attempts", "python") if one in given}
+
+    def make() -> InterCodeEnv[Any]:
+        return cast("InterCodeEnv[Any]", create(name, protocol=spec.env.protocol, **options))
+
+    reward = spec.reward
+    facts |= {
+        "images": _digests(make, plan.tasks, progress),
+        "reward": reward or "default",
+        "max_turns": given.get("max_turns"),
+        # Whether programs can be traced, an environment says.
+        "limits": {one: value for one, value in asdict(limits).items() if one != "debugger"},
+    }
+    if reward is not None and is_reference(reward):
+        facts["reward_digest"] = digest(reward)
+    if judge is not None:
+        facts["judge"] = judge.facts()
+    return Setting(make, {**facts, **(asks or {})}, provider, judge)
+
+
+_LIMITS = LimitOptions.__struct_fields__
+
+
+def _check_options(spec: RunSpec, given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse options that the environment does not take, and rewards that it does not have."""
+    name, reward = spec.env.name, spec.reward
+    if wrong := [option for option in given if option not in known]:
+        flag = "--" + wrong[0].replace("_", "-")
+        raise UsageError(f"environment {name!r}, protocol {spec.env.protocol!r}, takes no {flag}")
+    if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
+        rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
+        raise UsageError(
+            f"environment {name!r} has no reward {reward!r} by name; "
+            f"known: {', '.join(rewards) or 'none'}, or your own as path/to/file.py:function"
+        )
+
+
+def _digests(
+    make: Callable[[], InterCodeEnv[Any]], tasks: Sequence[Task], progress: Progress
+) -> dict[str, str]:
+    """The images of the tasks, found or built: name → digest."""
+    with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
+        first = {env.image(task): task for task in reversed(tasks)}
+        try:
+            for task in first.values():  # all names, before the first is built
+                env.check(task)
+        except ImageError as error:
+            raise UsageError(str(error)) from error
+        digests = {}
+        for image in sorted(first):
+            digests[image] = env.digest(first[image])
+            progress.built()
+    return digests
+
+
+def judge_of(spec: RunSpec, budget: Budget | None = None) -> Judge | None:
+    """Make the judge that a spec asks for; None: it asks for none.
+
+    Args:
+        spec: The spec.
+        budget: What it may spend, with all who share it; None: there is no limit.
+
+    Raises:
+        UsageError: It has no model, or there is a model and no judge.
+    """
+    env = spec.env
+    votes, model = env.judge_votes, env.judge_model
+    given = {"judge-model": model, "judge-url": env.judge_url, "judge-votes": votes}
+    if spec.reward != JUDGE:
+        for name, value in given.items():
+            if value is not None:
+                raise UsageError(f"--{name} is for --reward judge")
+        return None
+    if model is None:
+        raise UsageError("--reward judge needs --judge-model PROVIDER/NAME")
+    from intercode.models import get_model
+
+    asked = get_model(model, base_url=env.judge_url, prices=spec.model.prices, budget=budget)
+    return Judge(asked, votes or VOTES)
+
+
+def provider_of(
+    env: str, sandbox: str = "native", say: Callable[[str], None] = lambda text: None
+) -> Provider:
+    """Return an environment's provider of sandboxes, which says what it builds."""
+    provider = traits_of(env).provider(sandbox)
+    if hasattr(provider, "progress"):
+        provider.progress = say
+    return provider
+
+
+def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
+    """Refuse, or warn of, what the agent cannot do, before anything starts."""
+    name = plan.spec.agent.name
+    if name == "human" and plan.spec.how.workers > 1:
+        raise UsageError("agent human does one task at a time: it takes no --workers above 1")
+    check_tasks(plan.tasks, agent)
+    without = [task.task_id for task in plan.tasks if not task.gold]
+    if name == "oracle" and without:
+        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
+        progress.warn(
+            f"warning: no gold for {', '.join(without[:3])}{more}: "
+            "there the oracle does nothing but submit"
+        )
+
+
+def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:
+    """Refuse tasks that an agent cannot try, as it sees them."""
+    if isinstance(agent, ChecksTasks):
+        agent.check([task if sees_gold(agent) else task.shown() for task in tasks])

@@ -1,0 +1,1 @@
+"""Programs that run in a sandbox: standard library only, and Python from 3.8."""

@@ -1,0 +1,95 @@
+"""The start of a worker that is a fork of a sandbox's process 1: a Python as actions expect it.
+
+The spawner loads this module before any sandbox is entered, and that is when the library is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import site
+import socket
+import struct
+import sys
+import warnings
+
+from intercode.interpreters.inside.library import Library, extensions
+from intercode.interpreters.inside.wire import Channel
+
+_COMMON = """
+abc argparse ast base64 bisect calendar cmath collections contextlib copy csv dataclasses datetime
+decimal enum fractions functools glob hashlib heapq inspect io itertools json keyword linecache math
+operator os pathlib pickle pprint queue random re secrets shutil signal statistics string struct
+subprocess sys tempfile textwrap threading time timeit tokenize traceback types typing unicodedata
+unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree zlib zoneinfo
+"""
+"""Modules that every worker has loaded: an action that imports them pays nothing."""
+
+
+def _load() -> Library:
+    library = Library()
+    sys.meta_path.insert(0, library)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in [*extensions(), *_COMMON.split()]:
+            try:
+                importlib.import_module(name)
+            except ImportError:  # this Python was built without it
+                continue
+    sys.meta_path.remove(library)
+    for name, module in sys.modules.items():
+        if library.find_spec(name) is not None and module.__spec__ is not None:
+            module.__loader__ = module.__spec__.loader = library  # it knows the source
+    return library
+
+
+_library = _load()
+
+
+def main(sock: socket.socket) -> None:
+    """Become such a Python, and serve as the worker that is asked for.
+
+    The socket brings pipes, which are used from then on. The first message names the worker,
+    and has ``env`` and ``cwd`` of the sandbox's programs, and the limit of output.
+    """
+    _, fds, _, _ = socket.recv_fds(sock, 1, 3, socket.MSG_CMSG_CLOEXEC)
+    out, read, write = fds
+    start = json.loads(_exactly(read, *struct.unpack("=I", _exactly(read, 4))))
+    os.environ.clear()
+    os.environ.update(start["env"])
+    try:
+        os.chdir(start["cwd"])
+    except OSError:
+        os.chdir("/")
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    worker = sys.modules[start["worker"]]
+    _settle()
+    sock.close()
+    worker.serve(Channel(read, write), out, start["limit"])
+
+
+def _exactly(fd: int, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += (more := os.read(fd, count - len(data)))
+        if not more:
+            raise EOFError
+    return data
+
+
+def _settle() -> None:
+    """Undo the settings of the spawner, which is not a user's Python."""
+    sys.setrecursionlimit(1000)
+    sys.argv = [""]
+    sys.path = [""]
+    if _library not in sys.meta_path:
+        sys.meta_path.append(_library)
+    sys.dont_write_bytecode = True
+    program = "/usr/bin/python3"
+    sys.executable = program if os.access(program, os.X_OK) else ""
+    sys.prefix = sys.exec_prefix = sys.base_prefix = sys.base_exec_prefix = "/usr"
+    del sys.modules["intercode"]  # and with it nothing below can be imported
+    site.setquit()
+    site.sethelper()

@@ -1,0 +1,216 @@
+"""Two processes that share objects: values travel as data, everything else stays where it is.
+
+Runs in both workers of a grading: the *subject*, where what was submitted runs, and the *grader*,
+where the tests run. What one sends the other is rebuilt there only if it is of a type of Python's
+own that is nothing but data; of any other object the other side gets a reference, and what it may
+do with that is for each side to say. So nothing that comes from the subject can bring code along.
+"""
+
+from __future__ import annotations
+
+import builtins
+import datetime
+import json
+from collections import Counter, OrderedDict, defaultdict, deque
+from decimal import Decimal
+from fractions import Fraction
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from intercode.interpreters.inside.wire import Channel
+
+    Coder = Callable[[Any], Any]
+
+ASK, ANSWER = 1, 2
+"""Kinds of messages that go from peer to peer, in both directions."""
+NO_DATA = object()
+_LARGE = 1 << 63
+_CALLABLE = (FunctionType, BuiltinFunctionType, MethodType)
+_BUILTIN = {id(value): name for name, value in vars(builtins).items() if callable(value)}
+
+
+def _items(encode: Coder, value: Any) -> list[Any]:
+    return [[encode(item) for item in value]]
+
+
+def _pairs(encode: Coder, value: Any) -> list[Any]:
+    return [[[encode(key), encode(item)] for key, item in dict.items(value)]]
+
+
+def _bounds(encode: Coder, value: Any) -> list[Any]:
+    return [*map(encode, (value.start, value.stop, value.step))]
+
+
+def _hex(encode: Coder, value: Any) -> list[Any]:
+    return [value.hex()]
+
+
+def _iso(encode: Coder, value: Any) -> list[Any]:
+    return [value.isoformat()]
+
+
+_PARTS: dict[type, Callable[[Coder, Any], list[Any]]] = {
+    **dict.fromkeys((list, tuple, set, frozenset, deque), _items),
+    **dict.fromkeys((dict, OrderedDict, Counter, defaultdict), _pairs),
+    **dict.fromkeys((bytes, bytearray), _hex),
+    **dict.fromkeys((datetime.date, datetime.datetime, datetime.time), _iso),
+    complex: lambda _, value: [value.real, value.imag],
+    **dict.fromkeys((range, slice), _bounds),
+    Decimal: lambda _, value: [str(value)],
+    Fraction: lambda encode, value: [encode(value.numerator), encode(value.denominator)],
+    datetime.timedelta: lambda _, value: [value.days, value.seconds, value.microseconds],
+    type(...): lambda _, value: [],
+}
+"""The exact types whose values travel; a value is its type's name and these parts."""
+
+
+def _dict_of(decode: Coder, pairs: Any) -> dict[Any, Any]:
+    return {decode(key): decode(item) for key, item in pairs}
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "int": lambda _, text: int(text, 16),
+    "list": lambda decode, items: [decode(item) for item in items],
+    "tuple": lambda decode, items: tuple(decode(item) for item in items),
+    "set": lambda decode, items: {decode(item) for item in items},
+    "frozenset": lambda decode, items: frozenset(decode(item) for item in items),
+    "deque": lambda decode, items: deque(decode(item) for item in items),
+    "dict": _dict_of,
+    "OrderedDict": lambda decode, pairs: OrderedDict(_dict_of(decode, pairs)),
+    "Counter": lambda decode, pairs: Counter(_dict_of(decode, pairs)),
+    "defaultdict": lambda decode, pairs: defaultdict(None, _dict_of(decode, pairs)),
+    "bytes": lambda _, text: bytes.fromhex(text),
+    "bytearray": lambda _, text: bytearray.fromhex(text),
+    "date": lambda _, text: datetime.date.fromisoformat(text),
+    "datetime": lambda _, text: datetime.datetime.fromisoformat(text),
+    "time": lambda _, text: datetime.time.fromisoformat(text),
+    "timedelta": lambda _, *parts: datetime.timedelta(*parts),
+    "complex": lambda _, real, imag: complex(real, imag),
+    "range": lambda decode, *parts: range(*map(decode, parts)),
+    "slice": lambda decode, *parts: slice(*map(decode, parts)),
+    "Decimal": lambda _, text: Decimal(text),
+    "Fraction": lambda decode, *parts: Fraction(*map(decode, parts)),
+    "ellipsis": lambda _: ...,
+}
+_DATA: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__, float: float.__float__, str: str.__str__, tuple: tuple, list: list,
+    dict: dict, set: set, frozenset: frozenset, bytes: bytes,
+}  # fmt: skip
+
+
+class Peer:
+    """One of the two."""
+
+    named = _BUILTIN
+    """What goes by its name, since both sides have it: by its id."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._objects: list[object] = []
+        self._numbers: dict[int, int] = {}
+        self._stand_ins: dict[int, Any] = {}
+
+    # -- what a side says for itself -------------------------------------------------------------
+
+    def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
+        """What stands for an object of the other side's.
+
+        Args:
+            number: Its number there.
+            kind: ``class``, ``callable``, ``module``, ``object``, or ``exception`` (a class).
+            name: Its own name, or that of its class.
+            data: The data that it is also, as an `IntEnum` is a number; an exception's module and
+                bases.
+        """
+        raise NotImplementedError
+
+    def number_of(self, value: object) -> int | None:
+        """The number of the object that `value` stands for, if it does."""
+        raise NotImplementedError
+
+    def serve(self, payload: bytes) -> bytes:
+        """Answer a request of the other side's."""
+        raise NotImplementedError
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def encode(self, value: Any) -> Any:
+        """A value as JSON has it."""
+        kind = type(value)
+        if value is None or kind is bool or kind is str or kind is float:
+            return value
+        if kind is int:
+            return value if -_LARGE < value < _LARGE else ["int", hex(value)]
+        if (parts := _PARTS.get(kind)) is not None:
+            return [kind.__name__, *parts(self.encode, value)]
+        if (number := self.number_of(value)) is not None:
+            return ["yours", number]
+        name = self.named.get(id(value))
+        return ["builtin", name] if name is not None else self._refer(value)
+
+    def _refer(self, value: Any) -> list[Any]:
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        if isinstance(value, type):
+            if issubclass(value, BaseException):
+                bases = [self.encode(base) for base in value.__bases__ if base is not object]
+                return ["ref", number, "exception", value.__name__, [value.__module__, bases]]
+            return ["ref", number, "class", value.__name__]
+        if isinstance(value, ModuleType):
+            return ["ref", number, "module", value.__name__]
+        if isinstance(value, _CALLABLE):
+            return ["ref", number, "callable", value.__name__]
+        reference = ["ref", number, "object", type(value).__name__]
+        for kind, copy in _DATA.items():
+            if isinstance(value, kind):
+                return [*reference, [self.encode(copy(value))]]
+        return reference
+
+    def decode(self, tree: Any) -> Any:
+        """The value.
+
+        Raises:
+            ValueError, TypeError, LookupError: It is nothing that `encode` makes.
+        """
+        if not isinstance(tree, list):
+            if isinstance(tree, dict):
+                raise ValueError("an object is no value")
+            return tree
+        tag, *parts = tree
+        if tag == "yours":
+            return self._objects[parts[0]]
+        if tag == "builtin":
+            return self.builtin(parts[0])
+        if tag == "ref":
+            return self._stand_in(*parts)
+        return _MAKERS[tag](self.decode, *parts)
+
+    def builtin(self, name: str) -> Any:
+        """Python's own function or type of that name."""
+        return getattr(builtins, name)
+
+    def _stand_in(self, number: int, kind: str, name: str, data: Any = None) -> Any:
+        if number not in self._stand_ins:
+            self._stand_ins[number] = self.stand_in(number, kind, name, data)
+        return self._stand_ins[number]
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def ask(self, *request: Any) -> Any:
+        """Send a request, and wait for its answer; answer what is asked meanwhile."""
+        self._channel.send(ASK, 0, json.dumps(request).encode())
+        while True:
+            kind, _, payload = self._channel.receive()
+            if kind == ANSWER:
+                return json.loads(payload)
+            if kind == ASK:
+                self.answer(payload)
+
+    def answer(self, payload: bytes) -> None:
+        """Answer a request that has come."""
+        self._channel.send(ANSWER, 0, self.serve(payload))

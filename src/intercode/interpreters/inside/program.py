@@ -1,0 +1,110 @@
+"""A process that runs one program as a judge does: input is given, what it prints is the result.
+
+Standard library only, for any Python from 3.8. Nothing in it is trusted, and nothing of a test is
+in it but the input: what should be printed is compared elsewhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from intercode.interpreters.inside.wire import Channel, keep, write_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RUN = 6
+"""A request of the runner's: ``before`` (sources), ``program``, ``stdin``."""
+SAID = 7
+"""What the program ended by, for people to read."""
+_MOST_SAID = 500
+
+
+def serve(channel: Channel, out: int, limit: int) -> None:
+    """Run one program, and end as it ends: with its exit code."""
+    out = keep(out)
+    _, _, payload = channel.receive()
+    given = json.loads(payload)
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    before = _open_streams(null, null, null)
+    for source in given["before"]:
+        try:
+            _execute(source, main)
+        except BaseException:  # noqa: BLE001 - as at a prompt, where others follow
+            continue
+    _flush(before)  # into nowhere: they write to the number that is now given away
+    stdin = os.memfd_create("stdin")  # a file, whose size fast readers ask for
+    write_all(stdin, given["stdin"].encode("utf-8", "surrogatepass"))
+    os.lseek(stdin, 0, os.SEEK_SET)
+    streams = _open_streams(stdin, out, null)
+    code = 0
+    try:
+        code = _ended(channel, lambda: _execute(given["program"], main))
+        _end_threads()
+        atexit._run_exitfuncs()
+        _flush([sys.stdout, *streams])
+    finally:
+        os._exit(code)
+
+
+def _execute(source: str, main: ModuleType) -> None:
+    exec(compile(source, "<program>", "exec", 0, True), vars(main))
+
+
+def _ended(channel: Channel, run: Any) -> int:
+    """Run it; its exit code."""
+    try:
+        run()
+    except SystemExit as error:
+        code = 0 if error.code is None else error.code
+        if isinstance(code, int):
+            return code & 0xFF
+        said: BaseException = error
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the program's
+        said = error
+    else:
+        return 0
+    text = f"{type(said).__name__}: {said}"[:_MOST_SAID]
+    channel.send(SAID, 0, text.encode("utf-8", "backslashreplace"))
+    return 1
+
+
+def _open_streams(stdin: int, stdout: int, stderr: int) -> list[Any]:
+    """Make these descriptors 0, 1 and 2, and open Python's own streams of them as it does."""
+    for number, fd in enumerate((stdin, stdout, stderr)):
+        os.dup2(fd, number)
+    text: dict[str, Any] = {"encoding": "utf-8", "closefd": False}
+    sys.stdin = sys.__stdin__ = open(0, errors="surrogateescape", **text)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = open(1, "w", errors="surrogateescape", **text)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = open(2, "w", errors="backslashreplace", **text)  # type: ignore[misc]
+    return [sys.stdout, sys.stderr]
+
+
+def _flush(streams: Sequence[Any]) -> None:
+    for stream in streams:
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001 - closed, or nothing that can be flushed
+            continue
+
+
+def _end_threads() -> None:
+    """Wait for the threads that a program's end waits for."""
+    while True:
+        waited_for = [
+            thread
+            for thread in threading.enumerate()
+            if thread is not threading.current_thread() and not thread.daemon
+        ]
+        if not waited_for:
+            return
+        for thread in waited_for:
+            thread.join()

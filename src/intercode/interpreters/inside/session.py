@@ -1,0 +1,243 @@
+"""The Python that actions run in: one process, whose names live from action to action.
+
+Standard library only, for any Python from 3.8. What an action does to this process it does to
+itself: nothing here is graded, rewards run what was submitted in another process. But the episode
+should go on, so what an action may close, replace or clear is put right before the next one, and
+what is needed to answer is held under names that it cannot reach by replacing a builtin.
+"""
+
+from __future__ import annotations
+import __future__
+
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps in Python
+import builtins
+import io
+import linecache
+import os
+import sys
+import traceback
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from intercode.interpreters.inside.wire import Channel, keep, write_all
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
+
+DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
+"""How an action ended: the kinds of a reply, whose payload is an exit's code."""
+STARTED = 5
+"""What is said first: from here on an interrupt ends an action, and never the worker."""
+_NAME = "<action %d>"
+_ONLY_TREE = 0x400
+_FEWEST_FRAMES = 500
+
+_real_builtins = builtins
+_importers = sys.path_importer_cache
+_expression, _expression_statement = __import__("ast").Expression, __import__("ast").Expr
+_futures = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+_getpid, _exit, _fstat, _dup2 = os.getpid, os._exit, os.fstat, os.dup2
+_handle, _sigint = _signal.signal, _signal.SIGINT
+_details = traceback.TracebackException
+_ours = (
+    os.path.dirname(traceback.__file__) + os.sep,
+    os.path.dirname(__file__) + os.sep,
+    "<frozen ",
+)
+"""Where the code is that no action has written."""
+
+
+class Output(io.FileIO):
+    """Output that is written at once and wholly, so that all streams stay in order."""
+
+    def write(self, data: Any) -> int:
+        """Write all of it."""
+        write_all(self.fileno(), data)
+        return len(data)
+
+
+class Session:
+    """The names of a ``__main__``, and what runs in it.
+
+    Args:
+        out: The descriptor that output goes to, also that of programs.
+        limit: Characters of a value, or of a traceback, that are printed.
+    """
+
+    def __init__(self, out: int, limit: int) -> None:
+        self._limit = limit
+        self._running = False
+        self._flags = 0
+        self._pid = _getpid()
+        self.main = ModuleType("__main__")
+        self.names = vars(self.main)
+        out = keep(out)
+        self._out = out
+        self._standard = [(0, keep(0)), (1, out), (2, out)]
+        self._files = [(_fstat(fd).st_dev, _fstat(fd).st_ino) for _, fd in self._standard]
+        self._open_streams()
+
+    def run(self, number: int, source: str) -> tuple[int, bytes]:
+        """Run an action: how it ended, and the code of an exit."""
+        status, code = FAILED, b""
+        try:
+            try:
+                self._prepare()
+                self._running = True
+                self._execute(_NAME % number, source)
+                status = DONE
+            finally:
+                self._running = False
+        except SystemExit as error:
+            status, code = EXITED, _exit_code(error)
+        except KeyboardInterrupt as error:
+            status = INTERRUPTED
+            self._show(error)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the action's
+            self._show(error)
+        if _getpid() != self._pid:  # a child that the action forked, at its end
+            _exit(int(code) if code.isdigit() else int(status != DONE))
+        self._settle()
+        return status, code
+
+    def _execute(self, name: str, source: str) -> None:
+        lines = [line + "\n" for line in source.split("\n")]
+        linecache.cache[name] = (len(source), None, lines, name)
+        tree: Any = compile(source, name, "exec", self._flags | _ONLY_TREE, True)
+        last = (
+            tree.body.pop() if tree.body and type(tree.body[-1]) is _expression_statement else None
+        )
+        body = self._compile(tree, name, "exec")
+        value = None if last is None else self._compile(_expression(last.value), name, "eval")
+        exec(body, self.names)
+        if value is not None:
+            self._display(eval(value, self.names))
+
+    def _compile(self, tree: Any, name: str, mode: str) -> CodeType:
+        code: CodeType = compile(tree, name, mode, self._flags, True)
+        self._flags |= code.co_flags & _futures
+        return code
+
+    def _display(self, value: object) -> None:
+        if value is None:
+            return
+        _real_builtins._ = value  # type: ignore[attr-defined]
+        self._write(repr(value) + "\n")
+
+    def _show(self, error: BaseException) -> None:
+        """Print a traceback with the frames of what actions have written."""
+        try:
+            try:
+                self._running = True
+                self._write(_report(error))
+            finally:
+                self._running = False
+        except BaseException:  # noqa: BLE001 - its text, too, is the action's
+            self._write(f"{type(error).__name__}\n")
+
+    def _write(self, text: str) -> None:
+        if len(text) > self._limit:
+            half = self._limit // 2
+            cut = f"\n[... {len(text) - 2 * half} characters cut ...]\n"
+            text = text[:half] + cut + text[-half:]
+        write_all(self._out, text.encode("utf-8", "backslashreplace"))
+
+    def _prepare(self) -> None:
+        """Put right what actions before have closed, replaced or cleared."""
+        _handle(_sigint, self._interrupt)
+        for (number, kept), file in zip(self._standard, self._files):
+            try:
+                status = _fstat(number)
+                intact = (status.st_dev, status.st_ino) == file
+            except OSError:
+                intact = False
+            if not intact:
+                _dup2(kept, number)
+        if [sys.stdin, sys.stdout, sys.stderr] != self._streams or any(
+            stream.closed for stream in self._streams
+        ):
+            self._open_streams()
+        self.names["__builtins__"] = _real_builtins
+        sys.modules.setdefault("builtins", _real_builtins)
+        sys.modules["__main__"] = self.main
+        _forget_folders()
+
+    def _open_streams(self) -> None:
+        self._streams = [
+            io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8"),
+            _text_output(1),
+            _text_output(2),
+        ]
+        sys.stdin, sys.stdout, sys.stderr = self._streams
+        sys.__stdin__, sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
+
+    def _settle(self) -> None:
+        sys.settrace(None)
+        sys.setprofile(None)
+        if sys.getrecursionlimit() < _FEWEST_FRAMES:
+            sys.setrecursionlimit(1000)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._running:
+            raise KeyboardInterrupt
+
+
+def _forget_folders() -> None:
+    """Have a module found that was written just now."""
+    for path in sys.path:
+        try:
+            _importers.pop(path or os.getcwd(), None)
+        except OSError:  # the directory is gone
+            continue
+
+
+def _text_output(fd: int) -> io.TextIOWrapper:
+    raw = Output(fd, "w", closefd=False)
+    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+
+
+def _exit_code(error: SystemExit) -> bytes:
+    code = error.code
+    if code is None or isinstance(code, int):
+        return b"%d" % ((code or 0) & 0xFF)
+    return str(code).encode("utf-8", "backslashreplace")
+
+
+def _report(error: BaseException) -> str:
+    report = _details(type(error), error, error.__traceback__)
+    seen = [report]
+    for part in seen:
+        part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(_ours)]
+        others = [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ())]
+        seen += [other for other in others if other is not None]
+    if report.stack or len(seen) > 1:
+        return "".join(report.format())
+    return "".join(report.format_exception_only())
+
+
+def serve(channel: Channel, out: int, limit: int) -> None:
+    """Run actions until the runner goes away.
+
+    An action's alarm, say, may ring after its end, at any point here: then what was begun is done
+    again, but for an action. A reply that comes twice does no harm.
+    """
+    session = Session(out, limit)
+    _handle(_sigint, session._interrupt)
+    channel.send(STARTED)
+    reply = 0, -1, b""
+    while True:
+        try:
+            _, number, source = channel.peek()
+            if reply[1] != number:
+                reply = FAILED, number, b""  # from here on it is not run again
+                status, code = session.run(number, source.decode("utf-8", "surrogatepass"))
+                reply = status, number, code
+            channel.send(*reply)
+            channel.drop()
+        except EOFError:
+            return
+        except BaseException as error:  # noqa: BLE001 - whatever a handler of the action's raises
+            if getattr(error, "errno", None) is not None:  # the channel is closed
+                return

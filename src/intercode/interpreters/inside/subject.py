@@ -1,0 +1,171 @@
+"""The process in which what was submitted is run, to be asked about.
+
+Nothing in it is trusted, and nothing of the tests is in it but the arguments of calls. All that
+leaves it is values, as data (`peer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import importlib
+import io
+import itertools
+import json
+import operator
+import os
+from typing import TYPE_CHECKING, Any
+
+from intercode.interpreters.inside.peer import ASK, Peer
+from intercode.interpreters.inside.session import Session
+
+if TYPE_CHECKING:
+    from intercode.interpreters.inside.wire import Channel
+
+LOAD = 3
+"""A request of the runner's: source to run; the answer, of the same kind, has a status."""
+_TYPES = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
+"""Python's own, and no functions: the grader is to run none that it is told to."""
+_MUTABLE = (list, dict, set, bytearray)
+_MOST_PRINTED = 1 << 20
+_BINARY = """
+eq ne lt le gt ge add sub mul matmul truediv floordiv mod pow lshift rshift and_ or_ xor contains
+getitem setitem delitem
+"""
+_UNARY = """
+abs bool bytes complex float getattr hash int isinstance issubclass iter len next repr reversed
+round setattr delattr str
+"""
+
+
+class Stub:
+    """An object of the tests': all that can be done with it is to call it."""
+
+    def __init__(self, subject: Subject, number: int) -> None:
+        self._subject = subject
+        self._number = number
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Have the tests' process call it."""
+        return self._subject.call(self._number, args, kwargs)
+
+
+class Subject(Peer):
+    """Runs what was submitted, and does with it what the grader asks for."""
+
+    named = _TYPES
+
+    def __init__(self, channel: Channel, session: Session) -> None:
+        super().__init__(channel)
+        self._session = session
+        self._kept: dict[int, BaseException] = {}
+        self._operations: dict[str, Any] = {
+            **{name: getattr(operator, name) for name in _BINARY.split()},
+            **{name: getattr(builtins, name) for name in _UNARY.split()},
+            "neg": operator.neg,
+            "pos": operator.pos,
+            "invert": operator.invert,
+            "index": operator.index,
+            "enter": lambda manager: type(manager).__enter__(manager),
+            "exit": lambda manager, *error: type(manager).__exit__(manager, *error),
+            "await": lambda awaitable: asyncio.run(_await(awaitable)),
+            "call": lambda function, *args, **kwargs: function(*args, **kwargs),
+            "import": importlib.import_module,
+            "name": self._name,
+            "take": self._take,
+        }
+
+    def stand_in(self, number: int, kind: str, name: str, data: Any) -> Stub:
+        """An object of the tests'."""
+        return Stub(self, number)
+
+    def number_of(self, value: object) -> int | None:
+        """Of an object of the tests'."""
+        return value._number if type(value) is Stub else None
+
+    def call(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an object of the tests'."""
+        done, value = self.ask(number, self.encode(args), self.encode(kwargs))
+        if not done:
+            raise RuntimeError(value)
+        return self.decode(value)
+
+    def serve(self, payload: bytes) -> bytes:
+        """``[value or null, error or null, what was printed, changed arguments]``."""
+        name, *arguments = json.loads(payload)
+        printed = io.StringIO()
+        value = error = None
+        changed: list[Any] = []
+        try:
+            args, kwargs = (self.decode(part) for part in arguments)
+            operation = self._operations[name]
+            with contextlib.redirect_stdout(printed):
+                try:
+                    value = self.encode(operation(*args, **kwargs))
+                finally:
+                    changed = self._changed(arguments, args, kwargs)
+        except BaseException as raised:  # noqa: BLE001 - it is the answer
+            error = self._error(raised)
+        text = printed.getvalue()[:_MOST_PRINTED]
+        return json.dumps([value, error, text, changed]).encode()
+
+    def _changed(self, before: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments, by position or name, that the call has altered in place."""
+        sent = [*enumerate(before[0][1])] + [(key, tree) for key, tree in before[1][1]]
+        now: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        found = []
+        for key, tree in sent:
+            if isinstance(now[key], _MUTABLE) and (new := self.encode(now[key])) != tree:
+                found.append([key, new])
+        return found
+
+    def _error(self, error: BaseException) -> Any:
+        try:
+            args = [self.encode(arg) for arg in error.args]
+            facts = {key: self.encode(value) for key, value in vars(error).items()}
+            return [self.encode(type(error)), args, facts, str(error)]
+        except BaseException:  # noqa: BLE001 - its text, too, was submitted
+            return [["builtin", "Exception"], [], {}, type(error).__name__]
+
+    def _name(self, name: str) -> Any:
+        if name not in self._session.names:
+            raise NameError(f"name {name!r} is not defined")
+        return self._session.names[name]
+
+    def _take(self, iterator: Any, most: int) -> tuple[list[Any], bool]:
+        """Up to so many next items, and whether there may be more."""
+        if (kept := self._kept.pop(id(iterator), None)) is not None:
+            raise kept
+        items: list[Any] = []
+        try:
+            items.extend(itertools.islice(iterator, most))
+        except BaseException as error:
+            if not items:
+                raise
+            self._kept[id(iterator)] = error  # to be met when it is its turn
+            return items, True
+        return items, len(items) == most
+
+
+async def _await(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def serve(channel: Channel, out: int, limit: int) -> None:
+    """Answer until the runner goes away."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    session = Session(null, limit)
+    subject = Subject(channel, session)
+    while True:
+        try:
+            kind, number, payload = channel.receive()
+        except EOFError:
+            return
+        if kind == LOAD:
+            status, _ = session.run(number, payload.decode("utf-8", "surrogatepass"))
+            channel.send(LOAD, number, b"%d" % status)
+        elif kind == ASK:
+            subject.answer(payload)

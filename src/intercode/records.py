@@ -1,0 +1,498 @@
+"""The record of a run: a folder with ``run.json`` (what was run) and ``episodes.jsonl``.
+
+`RecordWriter` writes it, `read_manifest` and `read_episodes` read it, `Record` gives access to
+single episodes, and `Outcome` is the summary of one episode that statistics are made of.
+
+Episodes are appended, one a line, and confirmed once they are on the disk. A line without its end
+was never confirmed: readers leave it out, and the next writer cuts it off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from intercode.episode import ENDED, Episode, NoAction, Status, Turn
+from intercode.errors import RecordError, RunLockedError
+from intercode.files import sync_folder, write_whole
+
+MANIFEST = "run.json"
+EPISODES = "episodes.jsonl"
+LEVELS = (
+    *("introductory", "interview", "competition"),  # APPS
+    *("simple", "moderate", "challenging"),  # BIRD
+    *("easy", "medium", "hard", "extra"),  # Spider, and the bundled tasks
+)
+"""The tags that say how hard a task is, in each benchmark from the easiest on."""
+
+Key = tuple[int, str]
+"""The epoch and the id of the task: they identify an episode within a run."""
+T = TypeVar("T")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read a run's ``run.json``.
+
+    Raises:
+        RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
+    """
+    path = folder / MANIFEST
+    data = _json(path, f"{folder} is not the folder of a run: {path.name}")
+    if not isinstance(data, dict):
+        raise RecordError(f"{path} is not a JSON object")
+    return data
+
+
+def read_episodes(path: Path) -> Iterator[Episode]:
+    """Yield every recorded attempt, in the order in which they ended; a torn end is left out.
+
+    An episode that ended in an infrastructure error is recorded, and once more when a later
+    session has tried it again: see `last_attempts`.
+
+    Args:
+        path: A run's ``episodes.jsonl``.
+
+    Raises:
+        RecordError: The file cannot be read, or a complete line is not an episode; the message
+            names file and line.
+    """
+    return (episode for _, episode in _placed(path))
+
+
+def last_attempts(folder: Path) -> Iterator[Episode]:
+    """Yield the last recorded attempt at each episode of a run.
+
+    The file is read twice, so that memory stays flat.
+
+    Raises:
+        RecordError: The run cannot be read.
+    """
+    offsets: dict[Key, int] = {}
+    for offset, episode in _placed(folder / EPISODES):
+        offsets[episode.epoch, episode.task_id] = offset
+    wanted = set(offsets.values())
+    return (episode for offset, episode in _placed(folder / EPISODES) if offset in wanted)
+
+
+def latest(folder: Path, of: Callable[[Episode], T]) -> dict[Key, T]:
+    """Return some fact of the last recorded attempt at each episode, in the order of their ends.
+
+    Args:
+        folder: The run's.
+        of: Gives the fact to keep of an episode; whole episodes may be large.
+    """
+    found: dict[Key, T] = {}
+    for episode in read_episodes(folder / EPISODES):
+        key = (episode.epoch, episode.task_id)
+        found.pop(key, None)
+        found[key] = of(episode)
+    return found
+
+
+class Record:
+    """A finished run, any of whose episodes can be read; of repeated ones the last attempt.
+
+    Args:
+        folder: The run's.
+
+    Attributes:
+        manifest: Its ``run.json``.
+        outcomes: The outcome of each episode, in the order in which they ended.
+
+    Raises:
+        RecordError: The run cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        self.outcomes: dict[Key, Outcome] = {}
+        self._path = folder / EPISODES
+        self._offsets: dict[Key, int] = {}
+        for offset, episode in _placed(self._path):
+            key = (episode.epoch, episode.task_id)
+            self.outcomes.pop(key, None)
+            self.outcomes[key] = Outcome.of(episode)
+            self._offsets[key] = offset
+
+    def read(self, key: Key) -> Episode:
+        """Read one episode. May be called from any thread."""
+        with self._path.open("rb") as file:
+            file.seek(self._offsets[key])
+            return Episode.from_json(file.readline())
+
+
+def _placed(path: Path) -> Iterator[tuple[int, Episode]]:
+    """Yield each complete line's offset in the file, and its episode."""
+    try:
+        size = _finished_size(path)
+        with path.open("rb") as file:
+            number = 0
+            while (offset := file.tell()) < size:
+                number += 1
+                try:
+                    yield offset, Episode.from_json(file.readline())
+                except RecordError as error:
+                    raise RecordError(f"{path}:{number}: {error}") from error
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _finished_size(path: Path) -> int:
+    """Return the size of a log up to the end of its last complete line, in bytes.
+
+    What follows is the torn end of a write that was never confirmed: a line without its newline,
+    or the zeros that some file systems leave after a power cut.
+    """
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        while end > 0:
+            start = max(0, end - 65536)
+            file.seek(start)
+            if (newline := file.read(end - start).rfind(b"\n")) >= 0:
+                return start + newline + 1
+            end = start
+    return 0
+
+
+def _json(path: Path, cannot: str) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise RecordError(f"{cannot}: {error.strerror}") from error
+    except ValueError as error:
+        raise RecordError(f"{path} is not JSON: {error}") from error
+
+
+class RecordWriter:
+    """The one writer of a run's folder. `append` may be called from any thread.
+
+    Workers that finish at the same time share one `fdatasync`: the thread that holds the lock
+    commits for all that wait.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Create the folder, or open it to resume its run; cut off a torn end.
+
+        Raises:
+            RunLockedError: Another process, or another `RecordWriter`, is writing to it.
+            RecordError: It exists and is not a run's folder, or cannot be written.
+        """
+        self.folder = folder
+        self._path = folder / EPISODES
+        self._queue_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+        self._pending: list[bytes] = []
+        self._queued = 0
+        self._durable = 0
+        self._failure: OSError | None = None
+        self._fd = -1
+        try:
+            self._open()
+        except OSError as error:
+            self.close()
+            raise RecordError(f"cannot write to {folder}: {error.strerror}") from error
+
+    def _open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        strange = {path.name for path in self.folder.iterdir()} - {MANIFEST, EPISODES}
+        if strange and not self._path.exists():
+            raise RecordError(f"{self.folder} is not empty and not the folder of a run")
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(self._path, flags, 0o666)
+        try:
+            # Locked before anything is read: another process may be in the middle of a line.
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise RunLockedError(
+                f"another process is writing to the run {self.folder}; "
+                "wait for it, or choose another folder (--out)"
+            ) from None
+        os.ftruncate(self._fd, _finished_size(self._path))
+        sync_folder(self.folder)
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Replace ``run.json``, whole or not at all."""
+        text = json.dumps(manifest, indent=2)
+        write_whole(self.folder / MANIFEST, f"{text}\n", sync=True)
+
+    def append(self, episode: Episode) -> None:
+        """Record a finished episode. Returns when it is on the disk.
+
+        Raises:
+            RecordError: It could not be written; later episodes will not be written either.
+        """
+        line = episode.to_json().encode("ascii") + b"\n"
+        with self._queue_lock:
+            self._pending.append(line)
+            self._queued += 1
+            ticket = self._queued
+        with self._commit_lock:
+            if self._durable < ticket:
+                self._commit()
+
+    def _commit(self) -> None:
+        """Write all that is pending, and wait for the disk once."""
+        if self._failure is not None:
+            raise RecordError(f"{self._path} could not be written: {self._failure.strerror}")
+        if self._fd < 0:
+            raise RecordError(f"{self._path} was closed")
+        with self._queue_lock:
+            batch, self._pending = b"".join(self._pending), []
+            upto = self._queued
+        try:
+            view = memoryview(batch)
+            while view:
+                view = view[os.write(self._fd, view) :]
+            os.fdatasync(self._fd)
+        except OSError as error:
+            # Nothing more is written, so that a half-written line can only be the last.
+            self._failure = error
+            raise RecordError(f"cannot write {self._path}: {error.strerror}") from error
+        self._durable = upto
+
+    def close(self) -> None:
+        """Release the lock on the folder. Idempotent, safe from any thread."""
+        with self._commit_lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A judge's part in an episode: see `intercode.rewards.judge`."""
+
+    model: str
+    asked: bool = False
+    """Whether the final verdict is the judge's; otherwise only tokens were spent."""
+    same: bool = False
+    """Whether the success is the judge's word."""
+    split: bool = False
+    """Whether its votes, or the two orders of one, disagreed."""
+    steered: bool = False
+    """Whether it took a decoy for the output, and was not believed."""
+    malformed: int = 0
+    """Replies that were not verdicts."""
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, episode: Episode) -> Judged | None:
+        """Return the judge's part in an episode; None without a judge."""
+        talks = [talk for talk in episode.metadata.get("judge", ()) if isinstance(talk, Mapping)]
+        if not talks:
+            return None
+        detail = {} if episode.score is None else episode.score.detail.get("judge", {})
+        compared = [one for one in detail.get("golds", ()) if "votes" in one]
+        said = [{*chain(*one["votes"])} for one in compared]
+        replies = chain(*(chain(*one["votes"], one.get("control", ())) for one in compared))
+        return cls(
+            model=str(talks[0].get("name", "")),
+            asked=bool(compared),
+            same=bool(detail.get("same")),
+            split=any({"same", "different"} <= words for words in said),
+            steered=any("control" in one and not one["same"] for one in compared),
+            malformed=[*replies].count("malformed"),
+            tokens_in=_sum(talks, "input_tokens"),
+            tokens_out=_sum(talks, "output_tokens"),
+            cost=_sum(talks, "cost"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The summary of an episode that statistics are made of; small enough to keep every one."""
+
+    task_id: str
+    epoch: int
+    status: Status
+    reward: float | None
+    success: bool
+    turns: int
+    seconds: float
+    error: str | None = None
+    error_type: str | None = None
+    tags: tuple[str, ...] = ()
+    place: str = ""
+    """The image or the database of the episode: its interval is clustered by this."""
+    solved_at: int | None = None
+    """The number of turns after which the task was solved; None: never."""
+    invalid: int = 0
+    """Turns whose action could not be executed, or failed: not "admissible" in 2023's terms."""
+    unexecuted: int = 0
+    """Those of them whose action could not even be executed: a reply without code, for instance."""
+    action_seconds: float = 0.0
+    """Wall time of its actions."""
+    model_seconds: float = 0.0
+    """Wall time of the model's replies; the rest went to the sandbox and to the reward."""
+    tokens_in: int | None = None
+    """Tokens of the prompts; None: not recorded."""
+    tokens_out: int | None = None
+    cost: float | None = None
+    """US dollars; None: not recorded, or the price is not known."""
+    ended: bool = False
+    """Whether the agent's programs ended the sandbox, or left something in it unreadable."""
+    restarts: int = 0
+    """How often it was started again, after its sandbox was lost by no fault of the agent's."""
+    permuted: bool = False
+    """For SQL: whether the answer is right but for the order of its columns, which is free."""
+    hard_coded: bool = False
+    """For SQL: whether the answer reads no table although gold does."""
+    judged: Judged | None = None
+    """A judge's part in it, with its cost, which no other field includes."""
+
+    @classmethod
+    def of(cls, episode: Episode) -> Outcome:
+        """Return the outcome of an episode."""
+        metadata, turns = episode.metadata, episode.turns
+        detail = {} if episode.score is None else episode.score.detail
+        # Calls before a sandbox died were paid for, too. An agent of a user's may record a name.
+        talks = [*metadata.get("earlier", ()), metadata.get("model")]
+        talks = [talk for talk in talks if isinstance(talk, Mapping)]
+        calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
+        return cls(
+            task_id=episode.task_id,
+            epoch=episode.epoch,
+            status=episode.status,
+            reward=episode.reward,
+            success=episode.success,
+            turns=len(turns),
+            seconds=episode.seconds,
+            error=episode.error,
+            error_type=metadata.get("error_type"),
+            tags=tuple(metadata.get("tags", ())),
+            place=str(metadata.get("image", "")),
+            solved_at=_solved_at(episode),
+            invalid=sum(not turn.ok for turn in turns),
+            unexecuted=sum(turn.info.get("executed") is False for turn in turns),
+            action_seconds=math.fsum(turn.seconds for turn in turns),
+            model_seconds=math.fsum(call.get("seconds", 0.0) for call in calls),
+            tokens_in=_sum(talks, "input_tokens"),
+            tokens_out=_sum(talks, "output_tokens"),
+            cost=_sum(talks, "cost"),
+            ended=episode.status == "ended" or ENDED in detail,
+            restarts=metadata.get("attempts", 1) - 1,
+            permuted="columns" in detail,
+            hard_coded="hard_coded" in detail,
+            judged=Judged.of(episode),
+        )
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no result: an error is counted apart, never as a reward of 0."""
+        return self.status == "error"
+
+    @property
+    def level(self) -> str | None:
+        """How hard the task is, if a tag says so."""
+        return next((tag for tag in self.tags if tag in LEVELS), None)
+
+
+def _sum(talks: Sequence[Mapping[str, Any]], name: str) -> Any:
+    """Return the sum over some talks with models; None if one of them does not know."""
+    values = [talk.get(name) for talk in talks]
+    return sum(values) if values and None not in values else None
+
+
+def _solved_at(episode: Episode) -> int | None:
+    if not episode.success:
+        return None
+    for number, turn in enumerate(episode.turns, 1):
+        if turn.reward == 1.0:
+            return number
+    return len(episode.turns)
+
+
+def action_of(turn: Turn) -> str:
+    """Return a turn's action as the environment was given it: also one that was no action."""
+    if turn.info.get("invalid"):
+        return NoAction(turn.observation.removeprefix("[").removesuffix("]"))
+    return turn.action
+
+
+def ending_of(episode: Episode) -> str:
+    """Return the action that submitted or skipped an episode; it is not one of its turns."""
+    if episode.status == "skipped":
+        return "skip"
+    return "submit" if episode.answer is None else f"submit {episode.answer}"
+
+
+def load_actions(path: Path) -> dict[str, list[str]]:
+    """Read the actions to take in each task, from any of the shapes that `replay` accepts.
+
+    Args:
+        path: A run's folder, its ``episodes.jsonl`` (of several epochs the first counts), or a
+            JSON file: an object task id → list of actions, or results of 2023.
+
+    Returns:
+        Task id → actions.
+
+    Raises:
+        RecordError: The file cannot be read or has none of these shapes.
+    """
+    if path.is_dir():
+        path = path / EPISODES
+    if path.suffix == ".jsonl":
+        return _recorded_actions(path)
+    data = _json(path, f"cannot read {path}")
+    if isinstance(data, dict) and isinstance(data.get("logs"), dict):
+        data = data["logs"]
+    if not isinstance(data, dict) or not data:
+        raise RecordError(f"{path}: expected a JSON object, task id → actions")
+    return {task: _listed_actions(value, f"{path}, task {task}") for task, value in data.items()}
+
+
+def _recorded_actions(path: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for episode in read_episodes(path):
+        if episode.epoch or episode.status == "error":
+            continue
+        found[episode.task_id] = [turn.action for turn in episode.turns]
+        if episode.status == "skipped" or episode.answer is not None:
+            found[episode.task_id].append(ending_of(episode))
+    if not found:
+        raise RecordError(f"{path} holds no finished episode")
+    return found
+
+
+def _listed_actions(value: Any, where: str) -> list[str]:
+    if isinstance(value, dict):  # the 2023 shape
+        history = value.get("turn_history")
+        if not isinstance(history, dict):
+            raise RecordError(f"{where}: neither a list of actions nor a recorded episode")
+        value = [_unwrapped(action) for action in history.get("actions", [])]
+        # "blocked" stands for the turn that came after the last one; None for no code at all.
+        value = [action for action in value if action not in (None, "", "blocked")]
+    if not isinstance(value, list) or not all(isinstance(action, str) for action in value):
+        raise RecordError(f"{where}: actions must be a list of strings")
+    return value
+
+
+def _unwrapped(action: Any) -> Any:
+    """Return a ReAct action without its ``execute[…]``."""
+    if isinstance(action, str) and action.startswith("execute[") and action.endswith("]"):
+        return action[len("execute[") : -1]
+    return action

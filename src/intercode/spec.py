@@ -1,0 +1,633 @@
+"""`RunSpec`: everything that a run is asked to be, in one frozen, typed value.
+
+A spec has four parts: where tasks are tried (`EnvSpec`), who acts (`AgentSpec`), with which
+language model (`ModelSpec`), and how the run is carried out (`How`). Their fields, with those of
+`intercode.envs.options`, are the one source of the command line's options, their help and defaults,
+of the keys of ``intercode.toml``, of the options in a run's record, and of all checks. A name means
+the same everywhere; so each of those forms is one flat object, option → value::
+
+    spec = RunSpec.of({"env": "bash", "agent": "oracle", "timeout": 5, "workers": 4})
+    spec.env.options["timeout"], spec.how.workers
+    spec.merge(seed=1).diff(spec)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from intercode import project
+from intercode.agents import presets
+from intercode.envs.options import (
+    BashOptions,
+    CtfOptions,
+    LimitOptions,
+    Option,
+    PythonOptions,
+    SqlOptions,
+    SweOptions,
+    described,
+)
+from intercode.errors import ImageError, UsageError
+from intercode.registry import ENVS
+from intercode.rewards.judge import VOTES
+from intercode.sandbox.images.spec import parse
+
+Options = Mapping[str, Any]
+"""A spec, or some of it, as a flat object: option → value."""
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Number = Annotated[float, Meta(ge=0)]
+Amount = Annotated[float, Meta(gt=0)]
+
+
+def _says(metavar: str | None, text: str, **extra: Any) -> Meta:
+    """Describe an option: what its value is called, and what it is for."""
+    return Meta(description=text, extra={"metavar": metavar, **extra})
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a spec. None, or False, stands for an option that was not given."""
+
+
+class EnvSpec(_Part, frozen=True, kw_only=True):
+    """Where tasks are tried: environment, tasks, reward."""
+
+    name: Annotated[str, _says("ENV", "an environment", flag=False)] = msgspec.field(
+        name="env", default=""
+    )
+    data: Annotated[
+        str | None,
+        _says(
+            "FILE",
+            "tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
+        ),
+    ] = None
+    reviewed: Annotated[
+        bool,
+        _says(
+            None,
+            "with our review of the dataset's golds, which is not the published protocol "
+            "(nl2bash, spider of 2023, mbpp)",
+        ),
+    ] = False
+    secret: Annotated[
+        str | None,
+        _says(
+            "TEXT",
+            "what the bundled puzzles' flags are made from (default: drawn for the run, and "
+            "recorded)",
+        ),
+    ] = None
+    protocol: Annotated[
+        str,
+        _says(
+            None,
+            "'paper' has the semantics of 2023, quirks included",
+            choices=("default", "paper"),
+        ),
+    ] = "default"
+    judge_model: Annotated[
+        str | None,
+        _says(
+            "NAME",
+            "for --reward judge: PROVIDER/NAME of the model that says whether two outputs answer "
+            "alike, where the files are as gold's",
+        ),
+    ] = None
+    judge_url: Annotated[str | None, _says("URL", "of the judge's server, if it is your own")] = (
+        None
+    )
+    judge_votes: Annotated[
+        Positive | None,
+        _says("N", f"how often the judge is asked, each time in both orders (default: {VOTES})"),
+    ] = None
+    options: Annotated[
+        dict[str, Any], _says(None, "the environment's own options, and limits", flag=False)
+    ] = msgspec.field(default_factory=dict)
+
+
+class AgentSpec(_Part, frozen=True, kw_only=True):
+    """Who acts, what a language model is told, and what an episode may take."""
+
+    name: Annotated[str, _says("AGENT", "see above")] = msgspec.field(
+        name="agent", default="oracle"
+    )
+    recording: Annotated[
+        str | None, _says("PATH", "for --agent replay and predictions", path=True)
+    ] = None
+    preset: Annotated[
+        str | None, _says("NAME", "settings of the paper, as paper-gpt-3.5-bash-try-again")
+    ] = None
+    prompt: Annotated[str | None, _says("FILE", "a template of your own", path=True)] = None
+    setting: Annotated[str | None, _says("TEXT", "what prompts call the setting")] = None
+    schema: Annotated[
+        bool,
+        _says(None, "for SQL: tables and columns, where the dataset has them (2023's 'handicap')"),
+    ] = False
+    observation_limit: Annotated[
+        Positive | None,
+        _says("N", "characters of an observation that are shown (default: 10000)"),
+    ] = None
+    observation_tail: Annotated[
+        bool | None, _says(None, "whether its end is shown, too (a preset says)", flag=False)
+    ] = None
+    dialogue_limit: Annotated[
+        Positive | None, _says("N", "messages after the first ones that are sent (default: all)")
+    ] = None
+    samples: Annotated[Positive | None, _says("N", "replies for each turn (default: 1)")] = None
+    choose: Annotated[
+        str | None,
+        _says(
+            None,
+            "which of them: by majority (default), or by the model's own judgement",
+            choices=("vote", "judge"),
+        ),
+    ] = None
+    episode_cost: Annotated[Amount | None, _says("USD", "what each episode may cost")] = None
+    episode_tokens: Annotated[Positive | None, _says("N", "tokens that each episode may take")] = (
+        None
+    )
+    episode_seconds: Annotated[Amount | None, _says("S", "time that each episode may take")] = None
+
+
+class ModelSpec(_Part, frozen=True, kw_only=True):
+    """The agent's language model, and what all episodes together may take."""
+
+    name: Annotated[str | None, _says("NAME", "PROVIDER/NAME, for instance openai/gpt-4o")] = (
+        msgspec.field(name="model", default=None)
+    )
+    base_url: Annotated[str | None, _says("URL", "of a server of your own")] = None
+    temperature: Annotated[Number | None, _says("T", "default: 0")] = None
+    top_p: Annotated[Amount | None, _says("P", "default: the model's")] = None
+    reply_tokens: Annotated[Positive | None, _says("N", "of one reply, at most")] = None
+    cache: Annotated[str | None, _says("DIR", "keep and reuse replies", path=True)] = None
+    prices: Annotated[
+        str | None, _says("FILE", "prices of models that we do not know", path=True)
+    ] = None
+    max_cost: Annotated[Amount | None, _says("USD", "what all episodes together may cost")] = None
+    max_tokens: Annotated[
+        Positive | None, _says("N", "tokens that all episodes together may take")
+    ] = None
+
+
+class How(_Part, frozen=True, kw_only=True):
+    """How a run is carried out: all that may differ each time that it is resumed."""
+
+    workers: Annotated[Positive, _says("N", "episodes at a time")] = 1
+    max_connections: Annotated[
+        Positive | None,
+        _says("N", "calls to the model at a time (default: as many as workers)"),
+    ] = None
+    max_sandboxes: Annotated[
+        Positive | None, _says("N", "busy sandboxes at a time (default: twice the cores)")
+    ] = None
+    retries: Annotated[Natural, _says("N", "new attempts when a sandbox fails")] = 2
+    show: Annotated[bool, _says(None, "print each episode as it ends")] = False
+    quiet: Annotated[bool, _says(None, "no progress, only the result")] = False
+    json: Annotated[bool, _says(None, "print the result as one JSON object")] = False
+    out: Annotated[
+        str | None, _says("DIR", "the run's folder (default: runs/TIME-ENV-AGENT)", path=True)
+    ] = None
+    locked: Annotated[
+        str | None,
+        _says(
+            "RUN",
+            "a run's folder: take what is not given from its record, and refuse to run on "
+            "anything else than it did",
+            path=True,
+        ),
+    ] = None
+    accept: Annotated[
+        tuple[str, ...],
+        _says(
+            "NAME",
+            "what may differ from it, by its name or the beginning of it: host, tools.host.git",
+        ),
+    ] = ()
+
+
+class Difference(NamedTuple):
+    """One thing that two specs, or two records, do not have alike; None where one has none."""
+
+    what: str
+    before: Any
+    now: Any
+
+
+class RunSpec(_Part, frozen=True, kw_only=True):
+    """Everything that a run is asked to be: its parts, which tasks, how often, from which seed.
+
+    Raises:
+        UsageError: A value has the wrong type, or is out of its bounds.
+    """
+
+    env: EnvSpec = EnvSpec()
+    agent: AgentSpec = AgentSpec()
+    model: ModelSpec = ModelSpec()
+    how: How = How()
+    limit: Annotated[Positive | None, _says("N", "only the first N tasks")] = None
+    tasks: Annotated[
+        tuple[str, ...] | None,
+        _says("ID", "only this task; may be given several times"),
+    ] = None
+    exclude: Annotated[
+        str | None,
+        _says(
+            "FILE",
+            "tasks that are not run: a list that 'datasets validate' wrote, or lines of an id and "
+            "a reason",
+            path=True,
+        ),
+    ] = None
+    epochs: Annotated[Positive, _says("N", "attempts at each task")] = 1
+    seed: Annotated[Natural, _says("N", "of the run, and of the bundled puzzles")] = 0
+
+    @classmethod
+    def of(cls, *layers: Options) -> RunSpec:
+        """Make a spec from options, where a later layer goes before an earlier one.
+
+        An environment that is a folder with an ``intercode.toml`` is opened: what the file says
+        lies below all layers.
+
+        Args:
+            layers: Option → value; None takes back what an earlier layer says.
+
+        Raises:
+            UsageError: An option's value makes no sense, or the folder's file is malformed.
+        """
+        flat: dict[str, Any] = {}
+        for layer in layers:
+            flat |= layer
+        if (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
+            below = from_toml(name)
+            flat = {**below, **_given(flat), "env": below["env"]}
+        parts: dict[str, Any] = {part: {} for part in _PARTS}
+        others: dict[str, Any] = {}
+        for option, value in _given(flat).items():
+            value = str(value) if isinstance(value, Path) else value
+            part = _part_of().get(option)
+            (others if part is None else parts[part] if part else parts)[option] = value
+        parts["env"]["options"] = others
+        try:
+            return msgspec.convert(parts, cls)
+        except msgspec.ValidationError as error:
+            text, _, path = str(error).partition(" - at `$.")
+            name = path.rpartition(".")[2].rstrip("`")
+            text = re.sub(r"Expected `\w+` >= (.+)", r"must be at least \1", text)
+            raise UsageError(f"{name}: {text}") from None
+
+    @classmethod
+    def from_args(cls, args: argparse.Namespace, *below: Options) -> RunSpec:
+        """Make a spec from a parsed command line, and what lies below it."""
+        return cls.of(*below, given(args))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunSpec:
+        """Make a spec from a JSON object, option → value.
+
+        Raises:
+            UsageError: It is not such an object.
+        """
+        try:
+            return cls.of(msgspec.json.decode(text, type=dict[str, Any]))
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"not a spec: {error}") from None
+
+    @classmethod
+    def from_record(cls, manifest: Mapping[str, Any], given: Options | None = None) -> RunSpec:
+        """Make the spec of a recorded run, with what is given now over it.
+
+        With another agent, nothing is taken that was said to the recorded one.
+
+        Args:
+            manifest: The run's ``run.json``.
+            given: Options; those that name another agent, seed or exclusion are put among what
+                may differ from the record.
+
+        Raises:
+            UsageError: The record has left a password out, and it was not given.
+        """
+        given = _given(given or {})
+        known = set(given)
+        for group in _TOGETHER:
+            known |= group if known & group else set()
+        if known & {"agent", "preset"}:
+            known |= {name for name, part in _part_of().items() if part in ("agent", "model")}
+        recorded = {k: v for k, v in recorded_options(manifest).items() if k not in known}
+        for name, value in recorded.items():
+            if isinstance(value, str) and "***@" in value:
+                flag = name.replace("_", "-")
+                raise UsageError(f"the record has no password: give --{flag} again")
+        differs = {what for option, what in _GIVEN_MAY_DIFFER.items() if option in given}
+        accept = [*given.get("accept", ()), *sorted(differs)]
+        return cls.of(recorded, given, {"accept": accept})
+
+    def merge(self, **changes: Any) -> RunSpec:
+        """Return this spec with other options; None takes one back."""
+        return RunSpec.of(self.flat(), changes)
+
+    def flat(self) -> dict[str, Any]:
+        """Return the options, option → value; those that were not given are left out."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        own = {**self.env.options}
+        for part in _PARTS:
+            found |= found.pop(part)
+        del found["options"]
+        return own | {k: v for k, v in found.items() if not (v is None or v is False or v == ())}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options for a record: they mean the same in any folder, without passwords.
+
+        How the run is carried out is left out, and the file of what is excluded: the record has
+        what it says.
+        """
+        return {
+            name: _PORTABLE.get(name, portable)(value)
+            for name, value in sorted(self.flat().items())
+            if _part_of().get(name) != "how" and name != "exclude"
+        }
+
+    def diff(self, other: RunSpec) -> list[Difference]:
+        """List the options that another spec does not have alike."""
+        return diff(self.flat(), other.flat())
+
+    @property
+    def reward(self) -> str | None:
+        """The reward's name; None: the environment's own."""
+        return self.env.options.get("reward")
+
+
+_PARTS: Mapping[str, type[_Part]] = {
+    "env": EnvSpec,
+    "agent": AgentSpec,
+    "model": ModelSpec,
+    "how": How,
+}
+_TOGETHER = ({"limit", "tasks"},)
+"""Options of which none is taken from a record if one was given."""
+_GIVEN_MAY_DIFFER = {
+    **dict.fromkeys(("agent", "model", "preset", "prompt", "recording", "temperature"), "agent"),
+    "seed": "seed",
+    "exclude": "excluded",
+}
+"""Option → what it says in a record: whoever gives it wants just that to be another."""
+_OLD_NAMES = {"provider": "sandbox"}
+"""Option in the records of 0.1.0 → its name since."""
+
+
+def diff(before: Options, now: Options) -> list[Difference]:
+    """List what two flat objects do not have alike, by name."""
+    names = sorted(before.keys() | now.keys())
+    pairs = ((name, before.get(name), now.get(name)) for name in names)
+    return [Difference(*one) for one in pairs if one[1] != one[2]]
+
+
+def from_toml(folder: str | Path) -> dict[str, Any]:
+    """Read the options of a benchmark's folder from its ``intercode.toml``.
+
+    Raises:
+        UsageError: The file is malformed.
+    """
+    found = project.read(folder)
+    return {"env": found.env, "data": found.tasks, **found.options, **found.limits}
+
+
+def recorded_options(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a record's last session, also of one that 0.1.0 has written.
+
+    0.1.0 had another name for ``sandbox``, and kept options of an environment's own under ``more``.
+    """
+    options: dict[str, Any] = dict((manifest.get("sessions") or [{}])[-1].get("options", {}))
+    options = {**options.pop("more", {}), **options}
+    options.pop("reward_every_turn", None)  # the agent asks for it
+    return {_OLD_NAMES.get(name, name): value for name, value in options.items()}
+
+
+def _given(options: Options) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+# From and to the command line
+
+
+@cache
+def options_of(part: type[msgspec.Struct]) -> dict[str, Option]:
+    """List a part's options by name."""
+    outer = {field.name: field.encode_name for field in msgspec.structs.fields(part)}
+    return {
+        outer[name]: msgspec.structs.replace(option, name=outer[name])
+        for name, option in described(part).items()
+        if name not in _PARTS
+    }
+
+
+@cache
+def environment_options() -> dict[str, Option]:
+    """List the options of which the environments of the package take some, and the limits."""
+    found: dict[str, Option] = {}
+    for kind in (BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions, LimitOptions):
+        for name, option in described(kind).items():
+            if option.has_flag:
+                found.setdefault(name, option)
+    return found
+
+
+@cache
+def _part_of() -> dict[str, str]:
+    """Option → the part that it is in; "" for those of `RunSpec` itself."""
+    found = dict.fromkeys(options_of(RunSpec), "")
+    for part, kind in _PARTS.items():
+        found |= dict.fromkeys(options_of(kind), part)
+    del found["options"]
+    return found
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that a parsed command line has; a preset's lie below them.
+
+    Raises:
+        UsageError: There is no such preset, or it is for another environment; or two environments
+            are named.
+    """
+    known = _part_of().keys() | environment_options().keys()
+    found = _given({name: value for name, value in vars(args).items() if name in known})
+    other = getattr(args, "env_option", None)
+    if other is not None and found.setdefault("env", other) != other:
+        raise UsageError(f"which environment: {found['env']!r} or {other!r}?")
+    if "preset" not in found:
+        return found
+    preset = presets.get(found["preset"])
+    if found.get("env", preset.env) != preset.env:
+        raise UsageError(f"preset {found['preset']} is for {preset.env}, not for {found['env']}")
+    return _given(asdict(preset)) | found
+
+
+def add_environment(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
+    """Add ``ENV`` and ``--env ENV``."""
+    known = (
+        f"one of {', '.join(environments(packages=False))}; or a folder that 'intercode new' made"
+    )
+    if positional:
+        parser.add_argument("env", nargs="?", metavar="ENV", help=known)
+    parser.add_argument("--env", dest="env_option", metavar="ENV", help="the same")
+
+
+def environments(*, packages: bool = True) -> list[str]:
+    """List the environments, without their other protocols."""
+    return [name for name in ENVS.names(packages=packages) if ":" not in name]
+
+
+def add_options(
+    parser: argparse._ActionsContainer, options: Mapping[str, Option], *names: str, less: str = ""
+) -> None:
+    """Add options to a parser, where None stands for what is not given.
+
+    Args:
+        parser: A parser or a group of one.
+        options: Name → option.
+        names: Which of them; default: all that have a flag.
+        less: Names of those that are left out, with spaces between them.
+    """
+    for name in names or options:
+        option = options[name]
+        if option.has_flag and name not in less.split():
+            flag = _REPEATED.get(name, option.flag)
+            parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
+
+
+_REPEATED = {"tasks": "--task", "accept": "--accept"}
+"""Option that may be given several times → its flag."""
+
+
+def _help(option: Option) -> str:
+    known = option.default not in (None, False, (), "") and "default" not in option.help
+    says = known and option.name in _part_of() and not option.choices
+    return f"{option.help} (default: {option.default})" if says else option.help
+
+
+def _takes(option: Option) -> dict[str, Any]:
+    """What argparse is told of an option's value."""
+    if option.kinds == (bool,):
+        both = option.default is None
+        return {"action": argparse.BooleanOptionalAction if both else "store_true", "default": None}
+    if option.choices:
+        return {"choices": option.choices}
+    if option.name in _REPEATED:
+        return {"action": "append", "metavar": option.metavar}
+    whole = natural if option.least == 0 else positive
+    other = whole if int in option.kinds else str
+    return {"type": _READERS.get(option.metavar, other), "metavar": option.metavar}
+
+
+def positive(text: str) -> int:
+    """Return a whole number above 0."""
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
+    return value
+
+
+def natural(text: str) -> int:
+    """Return a whole number, 0 or above."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Return a positive number of seconds, written with or without an ``s``."""
+    if not 0 < (value := _float(text.removesuffix("s"))) < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
+    return value
+
+
+def size(text: str) -> int:
+    """Return a number of bytes, written as ``512M``, ``1GiB`` or ``1000000``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    value = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a size such as 512M or 1G, not {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    """Return a number, 0 or above."""
+    if not 0 <= (value := _float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number, 0 or above, not {text!r}")
+    return value
+
+
+def _amount(text: str) -> float:
+    """Return a number above 0."""
+    if (value := _number(text)) == 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+    return value
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
+
+
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_READERS: dict[str | None, Callable[[str], Any]] = {
+    **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _amount, "P": _amount},
+    "T": _number,
+}
+"""Name of a value in ``--help`` → what reads it; other values are texts or whole numbers."""
+
+
+# For a record
+
+
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/]*@")
+
+
+def portable(value: Any) -> Any:
+    """Return a value as a record has it: without a password."""
+    return _PASSWORD.sub(r"\1:***@", value) if isinstance(value, str) else value
+
+
+def _path(value: str) -> str:
+    return str(Path(value).absolute())
+
+
+def _place(value: str) -> str:
+    """Make a path that there is absolute; a name or a URL stays."""
+    path = Path(value).expanduser()
+    looks_like_a_path = "/" in value or bool(path.suffix)
+    found = looks_like_a_path and path.exists()
+    return str(path.absolute()) if found else str(portable(value))
+
+
+def _code(value: str) -> str:
+    """Make the path in ``file.py:name`` absolute."""
+    file, colon, name = value.rpartition(":")
+    return f"{_place(file)}{colon}{name}" if file.endswith(".py") else value
+
+
+def _image(value: str) -> str:
+    try:
+        return str(parse(value))
+    except ImageError:  # a name of another provider's
+        return value
+
+
+_PORTABLE: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
+    **dict.fromkeys(("data", "databases", "env", "repositories"), _place),
+    **dict.fromkeys(("agent", "reward"), _code),
+    "image": _image,
+}

@@ -1,0 +1,164 @@
+"""The run's folder: whole lines or none, one writer, shared commits."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intercode.episode import Episode, Score, Turn, decode
+from intercode.errors import RecordError, RunLockedError
+from intercode.records import EPISODES, Outcome, RecordWriter, latest, read_episodes, read_manifest
+from waiting import eventually
+
+
+def episode(n: int, text: str = "") -> Episode:
+    turn = Turn(f"echo {n}", text, info={"n": n})
+    return Episode(f"t{n}", "query", "fake", turns=[turn], status="submitted", score=Score(1.0))
+
+
+def write(folder: Path, *episodes: Episode) -> None:
+    with RecordWriter(folder) as log:
+        for one in episodes:
+            log.append(one)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=50), max_size=4))
+def test_whatever_was_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, outputs: list[bytes]
+) -> None:
+    folder = tmp_path_factory.mktemp("log") / "run"
+    episodes = [episode(n, decode(output)) for n, output in enumerate(outputs)]
+    write(folder, *episodes)
+    assert list(read_episodes(folder / EPISODES)) == episodes
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0" * 10, b'{"task_id":"x'])
+def test_torn_at_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: bytes) -> None:
+    for sync in ("fsync", "fdatasync"):  # more than a thousand times, for a busy disk
+        monkeypatch.setattr(os, sync, lambda fd: None)
+    whole = tmp_path / "whole"
+    write(whole, episode(0), episode(1, "é\n\udcff"), episode(2))
+    data = (whole / EPISODES).read_bytes()
+    folder = tmp_path / "torn"
+    folder.mkdir()
+    path = folder / EPISODES
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut] + tail)
+        complete = data[:cut].count(b"\n")
+        assert [e.task_id for e in read_episodes(path)] == [f"t{n}" for n in range(complete)]
+        write(folder, episode(9))
+        assert [task for _, task in latest(folder, Outcome.of)] == [
+            f"t{n}" for n in range(complete)
+        ] + ["t9"]
+
+
+def test_a_torn_line_longer_than_a_block(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write(folder, episode(0), episode(1, "x" * 300_000))
+    path = folder / EPISODES
+    os.truncate(path, path.stat().st_size - 1)
+    write(folder, episode(2))
+    assert [e.task_id for e in read_episodes(path)] == ["t0", "t2"]
+
+
+def test_a_bad_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    write(tmp_path / "run", episode(0), episode(1))
+    path = tmp_path / "run" / EPISODES
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + b"garbage\n" + second)
+    with pytest.raises(RecordError, match=r"episodes\.jsonl:2: episode is not JSON"):
+        list(read_episodes(path))
+
+
+def test_what_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="cannot read"):
+        list(read_episodes(tmp_path / "none.jsonl"))
+    with pytest.raises(RecordError, match="not the folder of a run"):
+        read_manifest(tmp_path)
+    (tmp_path / "run.json").write_text("[")
+    with pytest.raises(RecordError, match="not JSON"):
+        read_manifest(tmp_path)
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(RecordError, match="not a JSON object"):
+        read_manifest(tmp_path)
+
+
+def test_the_lock_ends_with_its_holder(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "run"), pytest.raises(RunLockedError, match="another process"):
+        RecordWriter(tmp_path / "run")
+    RecordWriter(tmp_path / "run").close()
+    code = (
+        "import sys, time; from pathlib import Path; from intercode.records import RecordWriter\n"
+        "log = RecordWriter(Path(sys.argv[1])); print('ready', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(RunLockedError):
+            RecordWriter(tmp_path / "run")
+        holder.kill()
+        holder.wait()
+    RecordWriter(tmp_path / "run").close()
+
+
+def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = 0
+    real = os.fdatasync
+    first = threading.Event()
+    rest = threading.Event()
+
+    def counted(fd: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        if syncs == 1:
+            first.set()
+            rest.wait(60)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    with RecordWriter(tmp_path / "run") as log:
+        threads = [threading.Thread(target=log.append, args=(episode(n),)) for n in range(8)]
+        threads[0].start()
+        assert first.wait(60)
+        for thread in threads[1:]:
+            thread.start()
+        assert eventually(lambda: log._queued == 8)
+        rest.set()
+        for thread in threads:
+            thread.join()
+    assert syncs == 2
+    assert len(list(read_episodes(tmp_path / "run" / EPISODES))) == 8
+
+
+def test_a_full_disk_is_told_to_every_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with RecordWriter(tmp_path / "run") as log:
+        log.append(episode(0))
+        monkeypatch.setattr(os, "fdatasync", full)
+        for n in (1, 2):
+            with pytest.raises(RecordError, match="No space left"):
+                log.append(episode(n))
+    with pytest.raises(RecordError):
+        log.append(episode(3))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="cannot write to"):
+        RecordWriter(tmp_path / "file" / "run")
