@@ -34,8 +34,8 @@ EPISODES_AT_ALL, ONE_LINERS, WORKERS = 10_000, 200, 8
 RULES = """{"turn": 0, "say": "```bash\\necho hello\\n```"}\n{"say": "submit"}\n"""
 SERVER = """
 import sys
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
+from intercode.testing import ScriptedServer
 with ScriptedServer(lambda _: Line("```bash\\necho hello\\n```")) as server:
     print(server.url, flush=True)
     sys.stdin.read()

@@ -12,24 +12,7 @@ from pathlib import Path
 import intercode
 
 KNOWN = [
-    {"sandbox.images.base", "sandbox.images.cache"},
-    {"models", "models.registry"},
     {"evaluate", "evaluate.runner"},
-    {
-        "databases.servers.mysql_client",
-        "databases.servers.mysql_protocol",
-        "databases.servers.private",
-        "databases.servers.private_mysql",
-        "databases.servers.private_postgresql",
-    },
-    {"interpreters.python_grader", "interpreters.python_remote"},
-    {"databases.servers.mysql", "databases.servers.mysql_session"},
-    {"databases.servers.postgresql", "databases.servers.postgresql_session"},
-    {
-        "sandbox.images.dockerfile",
-        "sandbox.images.dockerfile.build",
-        "sandbox.images.dockerfile.evaluate",
-    },
 ]
 """Circles that are still there. Remove the line of a circle that you remove; add none."""
 

@@ -51,7 +51,7 @@ class SandboxError(InterCodeError, RuntimeError):
 class CausedInsideError(SandboxError):
     """A failure caused by code in a sandbox. Of an agent's code it is a result and no error.
 
-    `intercode.sandbox.fault` decides between this and any other `SandboxError`.
+    `intercode.sandbox.base` decides between this and any other `SandboxError`.
     """
 
 

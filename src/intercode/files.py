@@ -1,4 +1,4 @@
-"""What InterCode does with files and folders: whole or not at all, locked, removed, identified.
+"""Operations on files and folders: write whole or not at all, lock, remove, identify.
 
 Standard library only: much that must start fast loads it.
 """
@@ -102,6 +102,31 @@ def sha256(content: str | bytes | Path | BinaryIO) -> str:
         with content.open("rb") as file:
             return sha256(file)
     hasher = hashlib.sha256()
+    while chunk := content.read(_CHUNK):
+        hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def digest_of(*parts: str | bytes) -> str:
+    """Return one digest of several values; no two different lists of values share one."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
+        hasher.update(b"%d:" % len(data))
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+def file_digest(content: Path | BinaryIO) -> str:
+    """Return the BLAKE2b-128 of a file's content, in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if isinstance(content, Path):
+        with content.open("rb") as file:
+            return file_digest(file)
+    hasher = hashlib.blake2b(digest_size=16)
     while chunk := content.read(_CHUNK):
         hasher.update(chunk)
     return hasher.hexdigest()

@@ -211,7 +211,7 @@ def _value(path: Path, option: Option, value: Any) -> Any:
 
 
 def _image(folder: Path, text: str) -> str:
-    from intercode.sandbox.images.spec import parse
+    from intercode.sandbox.images.base import parse
 
     if (folder / text).exists() and not text.startswith((".", "/")):
         text = f"./{text}"  # which tells a path from a name

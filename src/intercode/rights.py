@@ -1,4 +1,4 @@
-"""Which rights this process has over the machine, and whose a sandbox's files must be.
+"""The rights of this process over the machine, and the user that owns sandboxes' files.
 
 Standard library only: the spawner loads it.
 """

@@ -39,7 +39,7 @@ from intercode.envs.options import (
 from intercode.errors import ImageError, UsageError
 from intercode.registry import ENVS
 from intercode.rewards.judge import VOTES
-from intercode.sandbox.images.spec import parse
+from intercode.sandbox.images.base import parse
 
 Options = Mapping[str, Any]
 """A spec, or some of it, as a flat object: option → value."""

@@ -16,7 +16,7 @@ def parse(source: str) -> ast.Module:
     warnings, once for all threads. Two that parse at once can end with a SystemError (in 3.11).
 
     Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: It is no Python, or too deep.
+        SyntaxError, ValueError, RecursionError, MemoryError: The source is not Python, or too deep.
     """
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")

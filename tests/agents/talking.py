@@ -9,12 +9,10 @@ from typing import Any
 from intercode.agents import registry
 from intercode.envs.traits import traits_of
 from intercode.episode import Turn
-from intercode.models import Budget, Message, Reply, Settings, Tool, ToolCall, Usage
+from intercode.models import Message, Reply, Retry, Settings, Tool, ToolCall, Usage
 from intercode.models.prices import Price
-from intercode.models.rate_limit import RateLimit
-from intercode.models.registry import MODELS
-from intercode.models.remote import Around, RemoteModel
-from intercode.models.script import Line, Script
+from intercode.models.remote import MODELS, Around, RemoteModel
+from intercode.models.scripted import Line, Script
 from intercode.task import Task
 
 TASK = Task("a", "Count the files.", metadata={"db_tables": {"files": ["name", "size"]}})
@@ -68,9 +66,7 @@ def model(url: str, *, retries: int = 6, provider: str = "openai-compatible") ->
     """A client of a scripted server that does not wait long."""
 
     client = MODELS.get(provider)("test", base_url=url, timeout=60.0)
-    around = Around(
-        RateLimit(sleep=lambda _: None), Budget(), price=PRICE, retries=retries, first_wait=0.001
-    )
+    around = Around(price=PRICE, retry=Retry(retries=retries, first_wait=0.001))
     return RemoteModel(f"{provider}/test", client, around)
 
 

@@ -14,9 +14,9 @@ from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import traits_of
 from intercode.errors import RecordError
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
 from intercode.records import read_episodes
+from intercode.testing import ScriptedServer
 
 KEY = "sk-very-secret-0123456789"
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(4)]

@@ -18,10 +18,9 @@ from intercode.episode import Episode
 from intercode.errors import SandboxClosedError
 from intercode.evaluate import evaluate
 from intercode.models import Usage
-from intercode.models.scripted_faults import some, usual
-from intercode.models.scripted_server import ScriptedServer
 from intercode.records import read_episodes
 from intercode.task import Dataset
+from intercode.testing import ScriptedServer, some, usual
 
 from .talking import KEY, PRICE, model, solver
 

@@ -15,9 +15,9 @@ from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, ModelUnavailableError, UsageError
 from intercode.evaluate import evaluate
 from intercode.models import Message, Reply, ToolCall
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
 from intercode.task import Dataset, Task
+from intercode.testing import ScriptedServer
 
 from .talking import TASK, WARM, Says, model, play
 

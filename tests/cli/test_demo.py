@@ -169,7 +169,7 @@ def test_no_sandboxes_at_all() -> None:
         argv = [*user.prefix, "unshare", "-Urm", "sh", "-c", forbid, "sh", *command("demo")]
         done = subprocess.run(argv, env=user.env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "To mend it: `sysctl -w user.max_user_namespaces=" in done.stderr
+    assert "To fix it: `sysctl -w user.max_user_namespaces=" in done.stderr
     assert "`intercode doctor` tells more" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -12,8 +12,7 @@ import pytest
 from intercode.cli.main import main
 from intercode.evaluate.budget_spent import spent_by
 from intercode.models.prices import Price
-from intercode.models.scripted_faults import status
-from intercode.models.scripted_server import ScriptedServer
+from intercode.testing import ScriptedServer, status
 from rewards.judges import judged_by, numbers
 
 TASKS = [

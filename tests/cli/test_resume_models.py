@@ -13,10 +13,9 @@ from intercode.cli.main import main
 from intercode.evaluate.budget_spent import spent_by
 from intercode.models import Message, Usage
 from intercode.models.prices import Price
-from intercode.models.script import Line
-from intercode.models.scripted_faults import Fault, first, status
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
 from intercode.records import EPISODES, read_episodes
+from intercode.testing import Fault, ScriptedServer, first, status
 
 KEY = "sk-very-secret-0123456789"
 TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in range(6)]

@@ -13,9 +13,9 @@ import pytest
 
 from intercode.cli.main import main
 from intercode.evaluate.report_runs import read_runs
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
 from intercode.records import read_episodes, read_manifest
+from intercode.testing import ScriptedServer
 from waiting import eventually
 
 from .conftest import command

@@ -17,8 +17,7 @@ import pytest
 from intercode.databases import find
 from intercode.databases.convert import build
 from intercode.databases.convert.build import as_sqlite, cached
-from intercode.databases.convert.dump import plain, read, section
-from intercode.databases.convert.dump_values import parse
+from intercode.databases.convert.dump import parse, plain, read, section
 from intercode.databases.source import names
 from intercode.errors import TaskError
 from intercode.files import cache_root
@@ -118,7 +117,7 @@ def test_sqlite_file_is_itself(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (a)")
     assert as_sqlite(find(path)) == path
     path.write_bytes(b"no database, but long enough to be one" * 100)
-    with pytest.raises(TaskError, match="is no SQLite database"):
+    with pytest.raises(TaskError, match="is not an SQLite database"):
         as_sqlite(find(path))
 
 
@@ -146,7 +145,7 @@ def test_what_a_killed_process_left_is_swept(tmp_path: Path, cache: Path) -> Non
     source = find(script(tmp_path, "CREATE TABLE t (a)"))
     path = as_sqlite(source)
     path.unlink()
-    torn = path.with_name(f"{path.name}.tmp-1-x")
+    torn = path.with_name(f".{path.name}.new")
     torn.write_bytes(b"torn")
     assert as_sqlite(source) == path
     assert [entry.name for entry in cache.iterdir()] == [path.name]

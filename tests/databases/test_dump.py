@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.databases.convert.dump import plain, read, section, statements
-from intercode.databases.convert.dump_table import convert_table
-from intercode.databases.convert.dump_values import parse
+from intercode.databases.convert.dump import parse, plain, read, section, statements
+from intercode.databases.convert.dump_sqlite import convert_table
 from intercode.errors import TaskError
 
 DUMP = r"""-- a dump; of two

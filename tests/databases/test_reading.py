@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intercode.databases.servers.reading import plainly_reads
+from intercode.databases.servers.session import plainly_reads
 
 
 @pytest.mark.parametrize(

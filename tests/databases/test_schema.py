@@ -20,12 +20,14 @@ from intercode.databases.convert.schema import (
     ForeignKey,
     Schema,
     TableSchema,
-    create_statements,
-    finish_statements,
     read_schema,
     rows,
 )
-from intercode.databases.convert.schema_ddl import identifier
+from intercode.databases.convert.schema_ddl import (
+    create_statements,
+    finish_statements,
+    identifier,
+)
 from intercode.databases.convert.schema_types import Type, fit
 from intercode.databases.source import names
 from intercode.errors import TaskError

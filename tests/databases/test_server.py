@@ -17,7 +17,13 @@ from typing import Any
 import pytest
 
 from intercode.databases.servers import supervisor
-from intercode.databases.servers.private import Server, find_binary, start_mariadb, start_postgresql
+from intercode.databases.servers.private import (
+    RECIPES,
+    Server,
+    find_binary,
+    start_mariadb,
+    start_postgresql,
+)
 from intercode.errors import DatabaseError, UsageError
 from intercode.files import cache_root
 from waiting import eventually, new_marker
@@ -145,11 +151,7 @@ class Ended(subprocess.Popen[bytes]):
 def test_a_failed_start_quotes_the_log(
     product: str, popen: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if product == "mysql":
-        from intercode.databases.servers.private_mysql import recipe
-    else:
-        from intercode.databases.servers.private_postgresql import recipe
-    good = recipe()
+    good = RECIPES[product]()
     before = set(folders())
     monkeypatch.setattr(subprocess, "Popen", popen)
     bad = replace(good, command=lambda folder: [*good.command(folder), "--no-such-option=1"])

@@ -15,7 +15,7 @@ import pytest
 
 from intercode.databases import Engine, Session, Source, get_engine
 from intercode.databases.base import Outcome
-from intercode.databases.servers import naming
+from intercode.databases.servers.names import is_left_over, new_name
 from intercode.databases.servers.private import start_mariadb, start_postgresql
 from intercode.errors import DatabaseError, SandboxClosedError, UsageError
 from waiting import eventually
@@ -254,14 +254,14 @@ def test_facts_hold_no_secret(url: str) -> None:
 
 
 def test_names_tell_whose_they_are() -> None:
-    mine = naming.new()
+    mine = new_name()
     assert len(mine) <= 32
-    assert mine != naming.new()
-    assert not naming.is_left_over(mine)
-    assert not naming.is_left_over("icicle")
-    assert not naming.is_left_over("music")
+    assert mine != new_name()
+    assert not is_left_over(mine)
+    assert not is_left_over("icicle")
+    assert not is_left_over("music")
     place, _, rest = mine.partition("p")
     _, _, started = rest.partition("t")
-    assert naming.is_left_over(f"{place}p{2**22 + 1:x}t{started}"), "there is no such process"
+    assert is_left_over(f"{place}p{2**22 + 1:x}t{started}"), "there is no such process"
     elsewhere = "ic" + "0" * 8
-    assert not naming.is_left_over(f"{elsewhere}p{2**22 + 1:x}t{started}"), "another machine's"
+    assert not is_left_over(f"{elsewhere}p{2**22 + 1:x}t{started}"), "another machine's"

@@ -15,7 +15,7 @@ from intercode.databases import find
 from intercode.databases.convert.build import as_sqlite
 from intercode.databases.source import names
 from intercode.datasets import bird, load, spider, wikisql
-from intercode.datasets.spider_hardness import hardness
+from intercode.datasets.spider import hardness
 from intercode.errors import TaskError
 from intercode.rewards.test_suite import beside
 from intercode.task import Dataset
@@ -108,8 +108,8 @@ def test_wikisql(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"table_id": "2-2-2"}, "there is no table '2-2-2'"),
-        ({"sql": {"sel": 9, "agg": 0, "conds": []}}, "field 'sql' is no query"),
-        ({"sql": {"sel": 0, "agg": 0, "conds": [[0, 3, "x"]]}}, "field 'sql' is no query"),
+        ({"sql": {"sel": 9, "agg": 0, "conds": []}}, "field 'sql' is not a query"),
+        ({"sql": {"sel": 0, "agg": 0, "conds": [[0, 3, "x"]]}}, "field 'sql' is not a query"),
         ({"sql": {"sel": 0}}, "field 'agg' is missing"),
     ],
 )

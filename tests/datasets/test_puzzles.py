@@ -24,7 +24,7 @@ import intercode
 from intercode.datasets import load_seeded, puzzles
 from intercode.datasets.puzzles.base import Draw
 from intercode.datasets.puzzles.encodings import _FIGURES, _LETTERS, _ita2
-from intercode.datasets.puzzles.formats import SECTOR, archive, disk, gz
+from intercode.datasets.puzzles.forensics import SECTOR, archive, disk, gz
 from intercode.task import Dataset
 
 LEVELS = {"easy", "medium", "hard"}

@@ -14,8 +14,7 @@ import pytest
 import intercode
 from databases.upstream import SPIDER, UPSTREAM, needs_upstream
 from intercode.datasets import mbpp, nl2bash, spider
-from intercode.datasets.files import read_rows
-from intercode.datasets.review import apply, reviews
+from intercode.datasets.files import apply, read_rows, reviews
 from intercode.errors import TaskError
 from intercode.evaluate import evaluate
 from intercode.evaluate.validate import validate

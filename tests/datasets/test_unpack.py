@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.datasets.unpack import unpack
+from intercode.datasets.fetch import unpack
 from intercode.errors import FetchError
 
 Members = dict[str, "bytes | None"]
@@ -91,7 +91,7 @@ def test_nothing_elsewhere(tmp_path: Path, make, name: str) -> None:
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
 )
 def test_only_files(tmp_path: Path, kind: bytes) -> None:
-    with pytest.raises(FetchError, match="is no file"):
+    with pytest.raises(FetchError, match="is not a file"):
         unpack(special(tmp_path / "archive", kind), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -101,7 +101,7 @@ def test_no_links_in_zip(tmp_path: Path) -> None:
         info = zipfile.ZipInfo("link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(info, "/etc/passwd")
-    with pytest.raises(FetchError, match="is no file"):
+    with pytest.raises(FetchError, match="is not a file"):
         unpack(tmp_path / "archive", tmp_path / "out")
 
 

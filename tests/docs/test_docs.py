@@ -201,7 +201,7 @@ def help_of(*command: str) -> str:
 
 def test_the_tests_that_the_table_of_defences_names() -> None:
     text = (ROOT / "docs/explanation/sandbox.md").read_text(encoding="utf-8")
-    rows = text.split("## Beside others")[1].split("\n## ")[0].split("\n|")[3:]
+    rows = text.split("## Comparison with other sandboxes")[1].split("\n## ")[0].split("\n|")[3:]
     cells = [row.rstrip(" |\n").rpartition("|")[2] for row in rows]
     assert len(cells) > 15 and sum("`" not in cell for cell in cells) == 1  # one has none
     for cell in cells:

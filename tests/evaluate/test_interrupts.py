@@ -146,8 +146,8 @@ def test_two_interrupts_wait_for_no_agent(tmp_path: Path) -> None:
     """It holds no sandbox, and its model may take an hour."""
     thinking = """
 import itertools, sys, time
-from intercode.evaluate import pool
-pool.PATIENCE = 3600
+from intercode.evaluate import worker
+worker.PATIENCE = 3600
 thinking = itertools.count(1)
 class Thinker:
     def act(self, observation, history):

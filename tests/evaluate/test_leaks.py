@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import intercode
 from intercode.episode import Turn
 from intercode.errors import RewardError
-from intercode.evaluate import leak_places
-from intercode.evaluate.leak_places import leaks
-from intercode.evaluate.leaks import Text, telling, traces
+from intercode.evaluate import leaks as module
+from intercode.evaluate.leaks import how_shown, leaks, telling
 from intercode.evaluate.validate import validate
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
@@ -29,8 +28,7 @@ SLEEPS = "grep -qsa ^intercode /proc/[0-9]*/cmdline"
 
 
 def shown(gold: str, text: bytes, *, flags: bool = False, short: bool = False) -> str:
-    found = (trace for trace in traces([gold], flags=flags, short=short) if trace.is_in(Text(text)))
-    return next((trace.how for trace in found), "")
+    return how_shown([gold], text, flags=flags, short=short)
 
 
 blanks = st.text(" \n\t", max_size=3)
@@ -160,7 +158,7 @@ def test_places_that_are_none_allow_nothing(allowed: object) -> None:
 
 
 def test_what_is_not_searched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leak_places, "LIMIT", 1 << 20)
+    monkeypatch.setattr(module, "LIMIT", 1 << 20)
     task = Task("one", "?", gold=(FLAG,), setup="head -c 2M /dev/zero > a")
     with intercode.make("ctf", data=Dataset([task])) as env:
         env.reset()

@@ -19,11 +19,11 @@ from intercode.agents.ending import EpisodeLimits
 from intercode.episode import Turn
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate, run_episode
-from intercode.evaluate.permits import Permits, Stopped
+from intercode.evaluate.loop import Semaphore, Shared, Stopped
 from intercode.models import Message, Reply, Settings, get_model
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
 from intercode.task import Task
+from intercode.testing import ScriptedServer
 from waiting import eventually
 
 from .fakes import FakeEnv, dataset
@@ -164,44 +164,44 @@ def test_who_waits_for_a_sandbox_holds_no_model() -> None:
 
 
 def test_first_come_first_served() -> None:
-    permits, order = Permits(1), []
+    semaphore, order = Semaphore(1), []
     arrived = [threading.Event() for _ in range(6)]
 
     def visit(number: int) -> None:
         arrived[number].set()
-        with permits as waited:
+        with semaphore as waited:
             order.append(number)
             assert waited > 0
 
     visits: list[Future[None]] = []
-    with ThreadPoolExecutor(6) as threads, permits as waited:
+    with ThreadPoolExecutor(6) as threads, semaphore as waited:
         assert waited == 0
         for number, event in enumerate(arrived):
             visits.append(threads.submit(visit, number))
             assert event.wait(TOGETHER)
-            assert eventually(lambda: len(permits._waiting) > number)  # noqa: B023
+            assert eventually(lambda: len(semaphore._waiting) > number)  # noqa: B023
     for visited in visits:
         visited.result()
     assert order == list(range(6))
 
 
 def test_a_permit_comes_back_after_a_failure_and_none_is_given_after_the_end() -> None:
-    permits = Permits(1)
-    with pytest.raises(ZeroDivisionError), permits:
+    semaphore = Semaphore(1)
+    with pytest.raises(ZeroDivisionError), semaphore:
         raise ZeroDivisionError
-    with ThreadPoolExecutor(1) as threads, permits:
-        waiting = threads.submit(permits.__enter__)
-        assert eventually(lambda: permits._waiting)
-        permits.close()
+    with ThreadPoolExecutor(1) as threads, semaphore:
+        waiting = threads.submit(semaphore.__enter__)
+        assert eventually(lambda: semaphore._waiting)
+        semaphore.close()
         with pytest.raises(Stopped):
             waiting.result(TOGETHER)
-        assert permits.held == 1
-    with pytest.raises(Stopped), permits:
+        assert semaphore.held == 1
+    with pytest.raises(Stopped), semaphore:
         pass
-    assert permits.held == 0
+    assert semaphore.held == 0
 
 
-class AnHour(Permits):
+class AnHour(Semaphore):
     """Says that it was waited for, for an hour."""
 
     def __enter__(self) -> float:
@@ -209,16 +209,16 @@ class AnHour(Permits):
 
 
 @pytest.mark.parametrize(
-    ("permits", "ended_by"),
+    ("shared", "ended_by"),
     [({}, "seconds"), ({"calls": AnHour()}, None), ({"sandboxes": AnHour()}, None)],
 )
-def test_waiting_is_in_no_limit(permits: dict[str, Permits], ended_by: str | None) -> None:
+def test_waiting_is_in_no_limit(shared: dict[str, Semaphore], ended_by: str | None) -> None:
     agents = registry.get(
         "try-again",
         model=Counted(lambda: time.sleep(0.02)),  # allow sleep: it takes longer than the limit
         limits=EpisodeLimits(seconds=0.01),  # allow limit: a call takes longer
     )
-    episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], **permits)
+    episode = run_episode(FakeEnv(TASKS), agents, TASKS[0], shared=Shared(**shared))
     assert episode.metadata.get("ended_by") == ended_by
     calls = episode.metadata["model"]["calls"]
     assert calls and sum(call["seconds"] for call in calls) < 3600
@@ -250,6 +250,6 @@ def test_who_waits_is_stopped_by_a_second_interrupt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_connections", "max_sandboxes"])
-def test_no_permits_at_all_are_refused(name: str) -> None:
+def test_limits_below_one_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         evaluate(TASKS, "noop", lambda: FakeEnv(TASKS), **{name: 0})  # type: ignore[arg-type]

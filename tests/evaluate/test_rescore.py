@@ -17,9 +17,9 @@ import intercode
 from intercode.episode import Episode, NoAction, Score, Turn
 from intercode.errors import InterCodeError, RecordError, TaskNotFoundError, UsageError
 from intercode.evaluate import Progress, evaluate
-from intercode.evaluate.again import NotReproducibleError, difference
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.loop import EpisodeEnv
+from intercode.evaluate.replayed_env import NotReproducibleError, difference
 from intercode.evaluate.report_runs import compare, read_runs
 from intercode.evaluate.rescore import rescore
 from intercode.records import Outcome, read_manifest

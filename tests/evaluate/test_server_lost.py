@@ -16,9 +16,9 @@ from urllib.parse import quote
 import pytest
 
 from intercode.databases import Engine, find, get_engine
-from intercode.databases.servers import private_mysql, private_postgresql, supervisor
+from intercode.databases.servers import supervisor
 from intercode.databases.servers.mysql_client import MySQLConnection
-from intercode.databases.servers.private import Server, _user
+from intercode.databases.servers.private import RECIPES, Server, _user
 from intercode.databases.servers.session import Unreachable
 from intercode.errors import DatabaseError
 from intercode.evaluate import evaluate
@@ -154,9 +154,9 @@ class Standing(Server):
         remove_tree(self.folder)
 
 
-@pytest.fixture(params=[private_mysql, private_postgresql], ids=["mysql", "postgresql"])
+@pytest.fixture(params=["mysql", "postgresql"])
 def standing(request: pytest.FixtureRequest) -> Iterator[Standing]:
-    with closing(Standing(request.param.recipe())) as server:
+    with closing(Standing(RECIPES[request.param]())) as server:
         yield server
 
 
@@ -229,7 +229,7 @@ def test_a_server_that_was_restarted_is_noticed(standing: Standing, tasks: Datas
         writer.close()
 
 
-@pytest.mark.parametrize("standing", [private_mysql], indirect=True, ids=["mysql"])
+@pytest.mark.parametrize("standing", ["mysql"], indirect=True)
 def test_who_has_a_lost_connections_number_now_is_left_alone(
     standing: Standing, tasks: Dataset
 ) -> None:

@@ -20,8 +20,7 @@ from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
 from intercode.evaluate.guesses import NOTHING, WRONG
-from intercode.evaluate.validate import Validation, validate
-from intercode.evaluate.watched import Clock
+from intercode.evaluate.validate import Clock, Validation, validate
 from intercode.records import latest, read_manifest
 from intercode.sandbox.base import Limits
 from intercode.task import Dataset, Task

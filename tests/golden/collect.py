@@ -27,9 +27,9 @@ from intercode.cli.main import COMMANDS, main
 from intercode.databases import ENGINES
 from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
-from intercode.models.registry import MODELS
+from intercode.models.remote import MODELS
 from intercode.sandbox import PROVIDERS, Limits
-from intercode.sandbox.images.recipes import RECIPES
+from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.resolve import SCHEMES
 
 from .commands import ENDINGS, NOT_READ, TYPED, WITH_JSON, lay_out

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from intercode.errors import BudgetError, UsageError
 from intercode.models import Budget, Message, Settings, Usage
-from intercode.models.client import Request
-from intercode.models.script import Line, count
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.base import Request
+from intercode.models.scripted import Line, count
+from intercode.testing import ScriptedServer
 from models.providers import CHAT, HELLO, connect
 from waiting import eventually
 

@@ -11,11 +11,10 @@ import pytest
 
 from intercode.errors import ModelUnavailableError, UsageError
 from intercode.models import Budget, Message, Reply, Settings, Tool, ToolCall, Usage, get_model
+from intercode.models.base import Request
 from intercode.models.cache import Cache, digest
-from intercode.models.client import Request
-from intercode.models.script import Line
-from intercode.models.scripted_faults import status
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
+from intercode.testing import ScriptedServer, status
 from models.conftest import KEYS
 from models.providers import ALL, CHAT, HELLO, connect
 

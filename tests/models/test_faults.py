@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError
-from intercode.models import Budget, Message, RateLimit, get_model
-from intercode.models.refusal import judge, retry_after
-from intercode.models.retry import LONGEST, PATIENCE, backoff
-from intercode.models.script import Line, Rule, script
-from intercode.models.scripted_faults import Fault, first, some, status, too_many, usual
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models import Budget, Message, Retry, get_model
+from intercode.models.limits import LONGEST_WAIT, PATIENCE
+from intercode.models.scripted import Line, Rule, script
+from intercode.models.wire import judge, retry_after
+from intercode.testing import Fault, ScriptedServer, first, some, status, too_many, usual
 from models.providers import ALL, CHAT, HELLO, connect
 
 SAY = script([Rule(Line("hello there"))])
@@ -87,7 +86,9 @@ def test_nobody_there() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # so that nobody else is; but it does not listen
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        model = get_model("vllm/any", base_url=url, retries=1, first_wait=0, budget=budget)
+        model = get_model(
+            "vllm/any", base_url=url, retry=Retry(retries=1, first_wait=0), budget=budget
+        )
         told = f"asked 2 times.*is there a server at {url}/chat/completions"
         with pytest.raises(ModelAccessError, match=told):
             model.complete(HELLO)
@@ -136,10 +137,9 @@ def test_many_threads_with_faults_at_a_tenth_of_the_replies() -> None:
     prices = 2.5, 10
     budget = Budget(max_cost=10.0, max_tokens=10_000_000)
     plan = some(0.1, usual(), seed=1)
-    pace = RateLimit(sleep=lambda _: None)
     before = threading.active_count()  # some of other tests may still be on their way out
     with ScriptedServer(lambda m: Line(m[-1].content[::-1]), plan=plan) as server:
-        model = connect(CHAT, server, budget=budget, rate_limit=pace, retries=10)
+        model = connect(CHAT, server, budget=budget, retries=10)
         asked = [f"task {n} " * (1 + n % 7) for n in range(150)]
 
         with ThreadPoolExecutor(8) as pool:
@@ -158,17 +158,17 @@ def test_many_threads_with_faults_at_a_tenth_of_the_replies() -> None:
 
 @given(st.integers(1, 10_000), st.none() | st.floats(0, PATIENCE), st.integers())
 def test_never_sooner_than_asked(failures: int, asked: float | None, seed: int) -> None:
-    wait = backoff(failures, asked, random.Random(seed))
+    wait = Retry().backoff(failures, asked, random.Random(seed))
     assert wait is not None
-    assert (asked or 0) <= wait <= (asked or 0) + LONGEST
+    assert (asked or 0) <= wait <= (asked or 0) + LONGEST_WAIT
 
 
 def test_waits_grow_and_differ() -> None:
     chance = random.Random(0)
-    waits = [[backoff(n, None, chance) or 0 for _ in range(50)] for n in (1, 3, 5)]
+    waits = [[Retry().backoff(n, None, chance) or 0 for _ in range(50)] for n in (1, 3, 5)]
     assert [max(w) < min(longer) for w, longer in itertools.pairwise(waits)] == [True] * 2
     assert all(len(set(w)) == 50 for w in waits)
-    assert backoff(1, PATIENCE + 1, chance) is None
+    assert Retry().backoff(1, PATIENCE + 1, chance) is None
 
 
 @pytest.mark.parametrize(

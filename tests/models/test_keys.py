@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from intercode.errors import ModelError, UsageError
 from intercode.models import ToolCall, get_model
 from intercode.models.keys import check_url, find, hide, parse
-from intercode.models.script import Line
-from intercode.models.scripted_faults import Fault
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
+from intercode.testing import Fault, ScriptedServer
 from models.conftest import KEYS
 from models.providers import ALL, HELLO, connect
 

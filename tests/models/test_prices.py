@@ -9,8 +9,8 @@ import pytest
 from intercode.errors import UsageError
 from intercode.models import Usage
 from intercode.models.prices import Price, Prices
-from intercode.models.script import Line
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
+from intercode.testing import ScriptedServer
 from models.providers import HELLO, connect
 
 

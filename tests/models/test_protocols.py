@@ -14,16 +14,15 @@ from intercode.models import (
     Tool,
     ToolCall,
     Usage,
-    anthropic_wire,
+    anthropic,
     get_model,
-    openai_wire,
+    openai,
 )
-from intercode.models import scripted_dialects as dialects
-from intercode.models.client import Answer
-from intercode.models.openai_wire import MOST_TOKENS
-from intercode.models.script import Line, Rule, script
-from intercode.models.scripted_dialects import DIALECTS
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.base import Answer
+from intercode.models.openai import MOST_TOKENS
+from intercode.models.scripted import Line, Rule, script
+from intercode.testing import ScriptedServer, dialects
+from intercode.testing.dialects import DIALECTS
 from models.conftest import KEYS
 from models.providers import ALL, ANTHROPIC, CHAT, COMPLETIONS, HELLO, connect
 
@@ -234,11 +233,11 @@ def test_what_is_no_text_on_either_side(name: str) -> None:
 
 def test_tokens_that_the_provider_had_in_its_cache() -> None:
     theirs = Answer("a", usage=Usage(100, 7, 60))
-    assert openai_wire.decode_chat(dialects.chat(theirs)).usage == theirs.usage
+    assert openai.decode_chat(dialects.chat(theirs)).usage == theirs.usage
     sent = dialects.messages(theirs)
-    assert anthropic_wire.decode(sent).usage == theirs.usage
+    assert anthropic.decode(sent).usage == theirs.usage
     sent["usage"] |= {"cache_creation_input_tokens": 5, "cache_read_input_tokens": None}
-    assert anthropic_wire.decode(sent).usage == Usage(45, 7, 0)
+    assert anthropic.decode(sent).usage == Usage(45, 7, 0)
 
 
 def test_an_unknown_price_is_no_price(caplog: pytest.LogCaptureFixture) -> None:
@@ -286,4 +285,4 @@ def test_llama_cpp_python_has_no_tools_unless_they_are_asked_for() -> None:
     for choice, calls in (("auto", 1), (None, 0)):
         said = dialects.chat(Answer("", (CALL,), Usage(1, 1), "m", "tool_calls"))
         payload = dialects.llama_cpp_python(said, {"tool_choice": choice})
-        assert len(openai_wire.decode_chat(payload).tool_calls) == calls
+        assert len(openai.decode_chat(payload).tool_calls) == calls

@@ -1,7 +1,8 @@
-"""The pace, by a clock of the tests' own, and once by a real one."""
+"""The pace of calls, by a clock of the tests' own, and at a provider that refuses many."""
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.errors import UsageError
-from intercode.models import RateLimit
-from intercode.models.rate_limit import SLOWED
+from intercode.models import RateLimit, Retry
 
 
 class Clock:
@@ -45,7 +45,8 @@ def test_never_above_the_limits_in_any_minute(
     granted: list[tuple[float, int]] = []
     for amount, idle in calls:
         clock.now += idle
-        granted.append((pace.acquire(amount).granted, amount))
+        granted.append((pace.acquire(amount), amount))
+        pace.release(granted[-1][0])
     for start, _ in granted:
         minute = [n for moment, n in granted if start <= moment < start + 60 - 1e-6]
         assert len(minute) <= requests + 1e-6
@@ -57,89 +58,121 @@ def test_without_limits_nobody_waits() -> None:
     clock = Clock()
     pace = limit(clock)
     for _ in range(1000):
-        pace.used(pace.acquire(1000), 500)
+        pace.acquire(1000)
     assert clock.now == 1000
 
 
 def test_tokens_that_were_not_used_are_given_back() -> None:
     clock = Clock()
     pace = limit(clock, tokens=600)
-    pace.used(pace.acquire(600), 60)
-    pace.acquire(1)
-    assert clock.now == pytest.approx(1006)
+    pace.release(pace.acquire(600), unused=540)
+    assert pace.acquire(1) == pytest.approx(1006)
 
 
 def test_all_wait_as_long_as_the_provider_asks() -> None:
     clock = Clock()
     pace = limit(clock)
-    pace.refused(pace.acquire(10), 30.0)
-    assert pace.acquire(10).granted == 1030
+    pace.acquire(10)
+    pace.refuse(30.0)
+    assert pace.acquire(10) == 1030
 
 
-def test_who_waits_for_a_turn_hears_of_a_refusal() -> None:
+def test_a_wait_of_a_day_is_not_waited_for() -> None:
+    clock = Clock()
+    pace = limit(clock)
+    pace.acquire(10)
+    pace.refuse(86400.0)
+    assert pace.acquire(10) == 1000, "the call itself ends in an error; so will the others"
+
+
+def test_a_sleeper_hears_of_a_refusal() -> None:
     clock = Clock()
 
     def sleep(seconds: float) -> None:
         if clock.now < 1001:
-            pace.refused(first, 30.0)
+            pace.refuse(30.0)
         clock.sleep(seconds)
 
     pace = RateLimit(6, clock=clock, sleep=sleep)
-    first = pace.acquire(10)
-    assert pace.acquire(10).granted >= 1030
+    pace.acquire(10)
+    assert pace.acquire(10) == 1030
 
 
-def test_refusals_together_slow_the_pace_once_and_it_comes_back() -> None:
+def test_pauses_grow_until_a_call_succeeds() -> None:
     clock = Clock()
-    pace = limit(clock, requests=600)  # one in a tenth of a second
-    before = [pace.acquire(0) for _ in range(100)]
-    for permit in before[-8:]:
-        pace.refused(permit, 1.0)
-    start = pace.acquire(0)
-    permits = [pace.acquire(0) for _ in range(10)]
-    slow = (permits[-1].granted - start.granted) / 10
-    assert 0.105 < slow <= 0.1 / SLOWED
-    for _ in range(200):
-        pace.acquire(0)
-    moment = clock.now
-    pace.acquire(0)
-    pace.acquire(0)
-    assert clock.now - moment == pytest.approx(0.2, rel=0.01), "as it was, and not above"
+    pace, waits = limit(clock), []
+    early, started = pace.acquire(0), pace.acquire(0)
+    for number in range(11):
+        if number == 9:
+            pace.release(started)
+            pace.acquire(0)
+        pace.refuse(None)
+        if number == 0:
+            pace.release(early)  # it tells nothing of the time since
+        moment, started = clock.now, pace.acquire(0)
+        waits.append(started - moment)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60, 1, 2]
 
 
-def test_pauses_grow_while_nobody_gets_through_but_the_pace_does_not_fall() -> None:
+def test_a_refusal_halves_the_calls_under_way_and_successes_bring_them_back() -> None:
     clock = Clock()
     pace = limit(clock)
-    for _ in range(40):
-        clock.now += 0.1
-        permit = pace.acquire(0)
-    waits = []
-    for _ in range(9):
-        pace.refused(permit, None)
-        moment, permit = clock.now, pace.acquire(0)
-        waits.append(permit.granted - moment)
-    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
-    moment = clock.now
-    for _ in range(10):
+    for _ in range(8):
         pace.acquire(0)
-    assert clock.now - moment < 2
+    for _ in range(3):
+        pace.refuse(1.0)  # together: it counts once
+    assert pace._width == 4
+    for _ in range(5):
+        pace.release(1000, succeeded=False)
+    assert pace._width == 4, "no answer: no reason to call more"
+    pace.release(pace.acquire(0))
+    assert pace._width == 4.25
 
 
-def test_what_callers_think_of_tokens_is_corrected() -> None:
-    clock = Clock()
-    pace = limit(clock, tokens=6000)
-    for _ in range(50):
-        pace.used(pace.acquire(1000), 100)
-    moment = clock.now
-    for _ in range(10):
-        pace.acquire(1000)
-    assert clock.now - moment == pytest.approx(10, rel=0.2)
+@pytest.mark.parametrize("says_when", [True, False])
+@pytest.mark.parametrize(("count", "seconds"), [(10, 1), (2, 1), (60, 60)])
+def test_a_storm_loses_no_call(count: int, seconds: float, says_when: bool) -> None:
+    """Sixteen workers at a provider with few calls; time passes a hundred times as fast."""
+    lock, taken, refused = threading.Lock(), [], []
+
+    def clock() -> float:
+        return time.monotonic() * 100
+
+    def sleep(wait: float) -> None:
+        time.sleep(wait / 100)  # allow sleep: a call takes its time
+
+    def provider() -> float | None:
+        with lock:
+            now = clock()
+            taken[:] = [moment for moment in taken if moment > now - seconds]
+            if len(taken) == count:
+                refused.append(now)
+                return taken[0] + seconds - now
+            taken.append(now)
+            return None
+
+    pace = RateLimit(clock=clock, sleep=sleep)
+
+    def call(number: int) -> bool:
+        ticket = pace.ticket()
+        for _ in range(Retry().retries + 1):
+            started = pace.acquire(500, ticket)
+            if (when := provider()) is None:
+                sleep(0.3)
+                pace.release(started, unused=440)
+                return True
+            pace.refuse(when if says_when else None)
+        return False
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(call, range(130)))
+    assert refused
 
 
 def test_threads_share_one_pace() -> None:
     pace, began = RateLimit(requests=6000), time.monotonic()
     with ThreadPoolExecutor(8) as pool:
-        granted = sorted(p.granted for p in pool.map(lambda _: pace.acquire(1), range(40)))
+        granted = sorted(pool.map(lambda _: pace.acquire(1), range(40)))
     assert all(moment >= began + n * 0.01 for n, moment in enumerate(granted))
 
 
@@ -147,3 +180,6 @@ def test_limits_are_above_nothing() -> None:
     for limits in ({"requests": 0}, {"tokens": -5}, {"requests": float("nan")}):
         with pytest.raises(UsageError, match="above 0"):
             RateLimit(**limits)  # type: ignore[arg-type]
+    for options in ({"timeout": 0}, {"retries": -1}, {"first_wait": -1}):
+        with pytest.raises(UsageError, match="not below 0"):
+            Retry(**options)  # type: ignore[arg-type]

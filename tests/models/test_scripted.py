@@ -10,7 +10,7 @@ import pytest
 
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models import MODELS, Message, ToolCall, Usage, get_model
-from intercode.models.client import Answer, Request
+from intercode.models.base import Answer, Request
 from models.providers import HELLO
 
 RULES = """

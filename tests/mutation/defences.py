@@ -14,10 +14,9 @@ INIT = NATIVE + "init.py"
 SPAWNER = NATIVE + "spawner.py"
 CGROUP = NATIVE + "cgroup.py"
 PROCESS = NATIVE + "process.py"
-LAYERS = NATIVE + "layers.py"
 IDENTITY = NATIVE + "identity.py"
 SECCOMP = NATIVE + "seccomp.py"
-CLIENT = NATIVE + "client.py"
+PROVIDER = NATIVE + "provider.py"
 INSIDE = NATIVE + "inside.py"
 JUDGE = "intercode/rewards/judge.py"
 DOCKER = "docker_"
@@ -96,11 +95,12 @@ DEFENCES = [
     ),
     _filter(
         "socket_families", "lateral",
-        "otherwise=none,\n", "otherwise=yes,\n",
+        "_test(_NETLINK, then=netlink, otherwise=none)",
+        "_test(_NETLINK, then=netlink, otherwise=yes)",
     ),
     _filter(
         "socket_pairs", "lateral",
-        "_test(_UNIX, then=yes, otherwise=none)],\n", "_test(_UNIX, then=yes, otherwise=yes)],\n",
+        "_if(_ARG0, _UNIX, then=yes, otherwise=none)", "_if(_ARG0, _UNIX, then=yes, otherwise=yes)",
     ),
     _filter("socket_protocols", "escape", "_PROTOCOLS = (0, ", "_PROTOCOLS = (262, 0, "),
     _filter("socket_types", "escape", "_TYPE_BITS = (1, ", "_TYPE_BITS = (5, 6, 1, "),
@@ -113,7 +113,7 @@ DEFENCES = [
     _filter("lingering_sockets", "host DoS", "_SO_LINGER = 13", "_SO_LINGER = 99"),
     _filter(
         "scheduling_of_others", "self DoS",
-        '"sched_setscheduler": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)]',
+        '"sched_setscheduler": _if(_ARG0, 0, then=yes, otherwise=no)',
         '"sched_setscheduler": yes',
     ),
     _filter("page_cache", "host leak, lateral", ' "mincore": 27,', ""),
@@ -130,7 +130,7 @@ DEFENCES = [
     _filter("asynchronous_io", "host DoS", '{"io_setup": 206}', "{}"),
     _filter(
         "limits_of_others", "escape",
-        "*_test(0, then=own_limit, otherwise=no)", "*own_limit",
+        "_if(_ARG0, 0, then=own_limit, otherwise=no)", "own_limit",
     ),
     _filter("tracing_of_others", "host DoS", "_PTRACE_OTHERS = (16, ", "_PTRACE_OTHERS = (99, "),
     _filter("tracing", "escape", "    if not debugger:", "    if False:"),
@@ -196,7 +196,7 @@ DEFENCES = [
     Defence(
         "never_the_machines_root", "escape",
         (
-            Edit(LAYERS, "        if needs_stand_in():", "        if False:"),
+            Edit(SPAWNER, "        if needs_stand_in():", "        if False:"),
             # No defence: whose the files are that it can have.
             Edit("intercode/rights.py", "return STAND_IN if needs_stand_in() else", "return"),
         ),
@@ -209,7 +209,7 @@ DEFENCES = [
     Defence(
         "read_only_programs", "escape",
         (
-            Edit(LAYERS, "_READ_ONLY = sc.MOUNT_ATTR_RDONLY | ", "_READ_ONLY = "),
+            Edit(SPAWNER, "_READ_ONLY = sc.MOUNT_ATTR_RDONLY | ", "_READ_ONLY = "),
             Edit(
                 LAUNCH, '_overlay(target, [copy, "e/folder"], machine)',
                 "sc.mount(copy, target, None, sc.MS_BIND)",
@@ -268,7 +268,7 @@ DEFENCES = [
     Defence(
         "clean_environment", "host leak",
         (
-            Edit(NATIVE + "client.py", "                env={},\n", ""),
+            Edit(NATIVE + "provider.py", "                env={},\n", ""),
             Edit(INIT, "in env.items()]", "in {**os.environ, **env}.items()]"),
         ),
     ),
@@ -307,7 +307,7 @@ DEFENCES = [
     ),
     _one(
         "file_size", "host DoS", LAUNCH,
-        '    both(resource.RLIMIT_FSIZE, limits["disk"])\n', "",
+        '    limit(resource.RLIMIT_FSIZE, limits["disk"])\n', "",
     ),
     _one(
         "read_only_dev", "cheating", LAUNCH,
@@ -334,7 +334,7 @@ DEFENCES = [
     ),
     _one(
         "no_core_by_a_pipe", "host leak, escape", LAUNCH,
-        "    both(resource.RLIMIT_CORE, 1)\n", "    both(resource.RLIMIT_CORE, 0)\n",
+        "    limit(resource.RLIMIT_CORE, 1)\n", "    limit(resource.RLIMIT_CORE, 0)\n",
     ),
     _one(
         "empty_cores", "host leak", LAUNCH,
@@ -398,7 +398,7 @@ DEFENCES = [
         "isinstance(raised, StopIteration)", "False",
     ),
     _one(
-        "ends_by_what_ran", "cheating", "intercode/sandbox/fault.py", " or evidence.starved", "",
+        "ends_by_what_ran", "cheating", "intercode/sandbox/base.py", " or evidence.starved", "",
         needs_root=True,
     ),
     _one(
@@ -505,19 +505,19 @@ DEFENCES = [
     ),
     _filter(
         "core_limit", "host leak, escape",
-        "then=[_op(_LOAD, _ARG2), *asks], otherwise=yes)", "then=yes, otherwise=yes)",
+        "_RLIMIT_CORE, then=asks, otherwise=yes)", "_RLIMIT_CORE, then=yes, otherwise=yes)",
     ),
     _one("abstract_sockets", "lateral", LAUNCH, "    sc.scope()\n", ""),
     _one(
         "memory_of_a_process", "host DoS", LAUNCH,
-        '    both(resource.RLIMIT_DATA, limits["memory"])\n', "",
+        '    limit(resource.RLIMIT_DATA, limits["memory"])\n', "",
     ),
     _one(
         "memory_of_a_sandbox", "host DoS, peer DoS", SPAWNER,
         'total = limits["memory"] + limits["disk"]', "total = 1 << 40",
     ),
     _one(
-        "output_kept", "host DoS", "intercode/sandbox/output.py",
+        "output_kept", "host DoS", "intercode/sandbox/base.py",
         "            if len(self._tail) > 2 * (self.limit // 2) + 65536:", "            if False:",
     ),
     _one(
@@ -579,7 +579,7 @@ DEFENCES = [
     ),
     _one(
         "sockets_are_saved", "cheating", NATIVE + "archive.py",
-        "os.mknod(target, stat.S_IFSOCK)", "os.mkfifo(target)",
+        "else stat.S_IFSOCK, dir_fd=fd)", "else stat.S_IFIFO, dir_fd=fd)",
     ),
     _one(
         "magic_links", "escape", NATIVE + "syscalls.py",
@@ -597,18 +597,18 @@ DEFENCES = [
         "close_kills", "host DoS",
         (
             Edit(
-                CLIENT,
+                PROCESS,
                 "signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)", "pass",
             ),
             # No defence: so that it is soon told.
-            Edit(CLIENT, "_END_SECONDS = 120.0", "_END_SECONDS = 1.0"),
+            Edit(PROCESS, "_END_SECONDS = 120.0", "_END_SECONDS = 1.0"),
         ),
     ),
     Defence(
         "forks_do_not_delay", "host DoS",
         (
-            Edit(CLIENT, "self.socket.shutdown(socket.SHUT_RDWR)", "pass"),
-            Edit(CLIENT, "_START_SECONDS = 30.0", "_START_SECONDS = 15.0"),
+            Edit(PROVIDER, "self.socket.shutdown(socket.SHUT_RDWR)", "pass"),
+            Edit(PROVIDER, "_START_SECONDS = 30.0", "_START_SECONDS = 15.0"),
         ),
     ),
     Defence("owner_is_watched", "host DoS", (UNWATCHED,)),
@@ -621,11 +621,11 @@ DEFENCES = [
         "    if os.getpid() == pid:\n", "    if True:\n",
     ),
     _one(
-        "signals_of_the_caller", "self DoS", CLIENT,
+        "signals_of_the_caller", "self DoS", PROVIDER,
         "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", "",
     ),
     _one(
-        "few_descriptors", "self DoS", CLIENT,
+        "few_descriptors", "self DoS", PROVIDER,
         "    if wanted < _FEWEST_OPEN_FILES:\n", "    if False:\n",
     ),
     _one(
@@ -640,7 +640,7 @@ DEFENCES = [
         ),
     ),
     _one(
-        "cgroups_of_the_killed", "host DoS", CLIENT,
+        "cgroups_of_the_killed", "host DoS", PROVIDER,
         "            cgroup.remove_all(self.name)\n", "            pass\n",
         needs_root=True,
     ),
@@ -672,6 +672,6 @@ DEFENCES = [
     ),
     _docker(
         "processes", "host DoS", CONTAINER,
-        '            "PidsLimit": key.processes + OWN_THREADS,\n', "",
+        '        "PidsLimit": key.processes + OWN_THREADS,\n', "",
     ),
 ]  # fmt: skip

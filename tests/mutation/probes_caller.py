@@ -14,8 +14,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from intercode.errors import OutputLimitError, SandboxError, SandboxUnavailableError
+from intercode.files import cache_root
 from intercode.sandbox import Sandbox, get_provider
-from intercode.sandbox.images import cache_root
 from intercode.sandbox.native import cgroup, diff, wire
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot

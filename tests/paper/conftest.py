@@ -5,8 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from intercode.databases.servers.private import start_mariadb
-from intercode.databases.servers.private_mysql import recipe
+from intercode.databases.servers.private import mysql_recipe, start_mariadb
 from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.paper.container import PaperImage
 from intercode.paper.sql_server import open_databases
@@ -87,6 +86,6 @@ def databases(request, dump):
 
 def needs_mariadb():
     try:
-        recipe()
+        mysql_recipe()
     except UsageError as error:
         pytest.skip(str(error))

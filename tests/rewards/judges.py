@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from intercode.models import Message
-from intercode.models.script import Line, Script
+from intercode.models.scripted import Line, Script
 
 _ASKED = re.compile(
     r"The random word is (?P<word>\w+)\.\n"

@@ -18,10 +18,9 @@ import intercode
 from agents.talking import PRICE, model
 from intercode import Dataset, Episode, Task
 from intercode.errors import ContextLengthError, ModelUnavailableError, UsageError
-from intercode.models.script import Line
-from intercode.models.scripted_faults import status
-from intercode.models.scripted_server import ScriptedServer
+from intercode.models.scripted import Line
 from intercode.rewards.judge import LONGEST, Judge, decoy, messages, verdict
+from intercode.testing import ScriptedServer, status
 
 from .judges import Asked, judged_by, numbers
 

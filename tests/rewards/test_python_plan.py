@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from intercode.errors import TaskError
 from intercode.rewards.python_plan import Plan, definitions, make_plan
+from intercode.rewards.python_run import same_output
 from intercode.task import Task
 
 
@@ -105,3 +108,48 @@ def test_definitions() -> None:
     source = "import a\nx = 1\n@a.b\ndef f():\n    return 1\nwhile True: pass\nclass C: pass"
     assert definitions(source) == "import a\n\n@a.b\ndef f():\n    return 1\n\nclass C:\n    pass"
     assert definitions("def f(") == ""
+
+
+SAME = [
+    ("6\n", "6"),
+    (" 6 \r\n\n", "6"),
+    ("1  2\n\n3", "1 2\n3\n"),
+    ("0.3333333333", "0.33333333"),
+    ("3", "3.0"),
+    ("1e3", "1000.0"),
+    ("", "\n"),
+]
+DIFFERENT = [
+    ("1 2 3", "1\n2\n3"),
+    ("2 1", "1 2"),
+    ("100000001", "100000000"),
+    ("YES", "Yes"),
+    ("0.34", "0.33"),
+    ("6 6", "6"),
+    ("", "6"),
+    ("nan", "nan.0"),
+    ("1e999", "2e999"),
+    ("٣.0", "3"),
+]
+
+
+@pytest.mark.parametrize(("printed", "expected"), SAME)
+def test_the_same(printed: str, expected: str) -> None:
+    assert same_output(printed, expected)
+
+
+@pytest.mark.parametrize(("printed", "expected"), DIFFERENT)
+def test_different(printed: str, expected: str) -> None:
+    assert not same_output(printed, expected)
+
+
+@given(st.text(), st.text())
+def test_any_text_is_itself_and_comparison_never_fails(one: str, other: str) -> None:
+    assert same_output(one, one)
+    assert same_output(f" {one}\n", one)
+    assert same_output(one, other) in (True, False)
+
+
+@given(st.integers(), st.integers())
+def test_whole_numbers_are_exact(one: int, other: int) -> None:
+    assert same_output(str(one), str(other)) == (one == other)

@@ -20,8 +20,7 @@ import pytest
 from intercode.errors import OutputLimitError, SandboxError
 from intercode.rights import is_root, needs_stand_in
 from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.docker.sandbox import DockerSandbox
-from intercode.sandbox.docker.snapshot import DockerSnapshot
+from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot

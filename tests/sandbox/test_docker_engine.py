@@ -20,11 +20,10 @@ from intercode.cli.main import main
 from intercode.envs.bash import BashEnv
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.sandbox import Limits
-from intercode.sandbox.docker import container as containers
-from intercode.sandbox.docker.doctor import check
+from intercode.sandbox.docker import provider as providers
 from intercode.sandbox.docker.engine import LEASE, Engine
-from intercode.sandbox.docker.provider import DockerProvider
-from intercode.sandbox.docker.sweep import sweep
+from intercode.sandbox.docker.provider import DockerProvider, sweep
+from intercode.sandbox.doctor import check_docker
 from intercode.task import Dataset, Task
 from private_engine import REMAPPED, PrivateEngine
 from waiting import PATIENCE, eventually, new_marker, sleepers
@@ -194,17 +193,17 @@ def test_nothing_is_left_of_a_caller_that_ends(
 def test_what_is_begun_ahead_is_waited_for(
     api: Any, engine: PrivateEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, going_on = containers.start, threading.Event()
+    begin, going_on = providers.start_container, threading.Event()
 
-    def slowly(*arguments: Any) -> containers.Container:
+    def slowly(*arguments: Any) -> providers.Container:
         if threading.current_thread() is not threading.main_thread():
             going_on.set()
             eventually_none(api, label)  # the others are gone
         return begin(*arguments)
 
-    monkeypatch.setattr(containers, "start", slowly)
+    monkeypatch.setattr(providers, "start_container", slowly)
     # What takes too long is not waited for: not here, however slow the machine is.
-    monkeypatch.setattr("intercode.sandbox.docker.pool._COMING_SECONDS", PATIENCE)
+    monkeypatch.setattr("intercode.sandbox.docker.provider._COMING_SECONDS", PATIENCE)
     monkeypatch.setattr("intercode.sandbox.docker.provider._GONE_SECONDS", PATIENCE)
     provider = DockerProvider()
     label = f"{LEASE}={provider._prepared().lease}"
@@ -233,7 +232,7 @@ def test_what_is_left_is_found_by_its_label(
 
 
 def test_doctor(engine: PrivateEngine) -> None:
-    found = {one.name: one for one in check()}
+    found = {one.name: one for one in check_docker()}
     assert found["docker"].ok and found["docker sandbox"].ok and found["docker memory limit"].ok
     assert found["docker disk limit"].fix
 

@@ -17,10 +17,10 @@ from intercode.errors import (
     SandboxTimeoutError,
 )
 from intercode.sandbox import Provider, Sandbox
+from intercode.sandbox.base import Evidence, caused_inside
 from intercode.sandbox.docker import sandbox as docker_sandbox
 from intercode.sandbox.docker.engine import Engine
 from intercode.sandbox.docker.sandbox import DockerSandbox
-from intercode.sandbox.fault import Evidence, caused_inside
 from intercode.sandbox.native import sandbox as native_sandbox
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox

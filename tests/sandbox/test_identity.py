@@ -348,8 +348,8 @@ def test_few_identities_are_kept() -> None:
 def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> None:
     script = f"""
 import os
-from intercode.sandbox.native import identity, layers
-root = layers.prepare_namespaces()
+from intercode.sandbox.native import identity, spawner
+root = spawner.prepare_namespaces()
 identity.{when} = lambda *_: os.kill(os.getpid(), 9)
 identity.Identities(root).take(10)
 """

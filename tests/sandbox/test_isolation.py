@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from intercode.files import cache_root
 from intercode.rights import is_root
 from intercode.sandbox import Provider, Sandbox
-from intercode.sandbox.images import cache_root
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.launch import MASKED
 from waiting import eventually

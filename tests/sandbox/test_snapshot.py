@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 
 from intercode.errors import InterCodeError, SandboxError
+from intercode.files import cache_root
 from intercode.sandbox import Provider, Sandbox, Snapshot
 from intercode.sandbox.docker.provider import DockerProvider
-from intercode.sandbox.docker.snapshot import DockerSnapshot
-from intercode.sandbox.images import cache_root
+from intercode.sandbox.docker.sandbox import DockerSnapshot
 from intercode.sandbox.native import archive, wire
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.snapshot import NativeSnapshot

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.sandbox.images import cache_root, list_images, prune, prune_sources, resolve
-from intercode.sandbox.images.pack import pack
+from intercode.files import cache_root
+from intercode.sandbox.images import list_images, prune, prune_sources, resolve
+from intercode.sandbox.images.archive import pack
 
 PACK = """
 import sys
 from pathlib import Path
 from intercode.sandbox.images import resolve
-from intercode.sandbox.images.pack import pack
+from intercode.sandbox.images.archive import pack
 from intercode.sandbox.images.repository import prepare
 place = pack(Path(sys.argv[1]), "/ctf")
 if "image" in sys.argv:

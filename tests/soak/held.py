@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from intercode.sandbox.images import cache_root
+from intercode.files import cache_root
 from intercode.sandbox.native import cgroup
 from intercode.sandbox.native.launch import STAGE
 from waiting import eventually

@@ -18,12 +18,9 @@ from intercode.agents.scene import Scene
 from intercode.agents.try_again import TRY_AGAIN
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
-from intercode.models.budget import Budget
 from intercode.models.prices import Price
-from intercode.models.rate_limit import RateLimit
 from intercode.models.remote import Around, RemoteModel
-from intercode.models.script import Line, Script
-from intercode.models.scripted import ScriptedClient
+from intercode.models.scripted import Line, Script, ScriptedClient
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -106,7 +103,7 @@ def replies(steps: Iterable[Step], language: str) -> list[str]:
 
 
 def _agents(said: Sequence[str]) -> LanguageAgents:
-    around = Around(RateLimit(), Budget(), price=Price(0.0, 0.0))
+    around = Around(price=Price(0.0, 0.0))
     return TRY_AGAIN(RemoteModel(NAME, ScriptedClient(_script(said), NAME), around))
 
 

@@ -10,7 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from intercode.models import keys
+from intercode.models.keys import check_url
+from intercode.models.keys import find as find_key
 
 _OPENAI, _ANTHROPIC = "openai/gpt-5-mini", "anthropic/claude-haiku-4-5"
 """Models that cost little, whose price is known: the budget holds."""
@@ -35,9 +36,9 @@ def find() -> Next:
     Raises:
         UsageError: A variable holds what can be no key or URL.
     """
-    openai, anthropic = keys.find("OPENAI_API_KEY"), keys.find("ANTHROPIC_API_KEY")
-    if url := keys.find("OPENAI_BASE_URL"):
-        url = keys.check_url(url)
+    openai, anthropic = find_key("OPENAI_API_KEY"), find_key("ANTHROPIC_API_KEY")
+    if url := find_key("OPENAI_BASE_URL"):
+        url = check_url(url)
         why = "as OPENAI_BASE_URL is set (put the name that the server gives it for NAME)"
         if openai:
             return Next(why, _run("openai/NAME", "openai", _TOKENS))

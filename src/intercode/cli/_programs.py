@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import version
-from intercode.sandbox.native.doctor import Check
-
-if TYPE_CHECKING:
-    from intercode.databases.servers.private import Recipe
+from intercode.sandbox.doctor import Check
 
 _SECONDS = 10.0
 _RUNS_BYTES = 1 << 30
@@ -111,11 +105,10 @@ def _server(engine: str, driver: str, package: str) -> Check:
     if find_spec(driver) is None:
         fix = f"pip install 'intercode-gym[{engine}]'"
         return Check(engine, None, f"no driver: no --engine {engine}", fix)
-    recipe: Callable[[], Recipe] = importlib.import_module(
-        f"intercode.databases.servers.private_{engine}"
-    ).recipe
+    from intercode.databases.servers.private import RECIPES
+
     try:
-        found = recipe()
+        found = RECIPES[engine]()
     except UsageError:
         return Check(engine, None, f"no server is installed: {without}", installing(package))
     said = _says_version(found.binary)

@@ -14,7 +14,7 @@ from intercode.evaluate.judged import as_data, judge_of, judging, with_judge
 from intercode.evaluate.report import summarize
 from intercode.evaluate.report_runs import Paired, compare
 from intercode.evaluate.report_tables import groups
-from intercode.evaluate.rescore_result import Rescored, Result
+from intercode.evaluate.rescore import Rescored, Result
 from intercode.records import read_manifest
 
 SHOWN = 20

@@ -14,8 +14,8 @@ import argparse
 
 from intercode.cli._text import print_json, safe
 from intercode.sandbox import images
-from intercode.sandbox.docker.sweep import sweep_all
-from intercode.sandbox.native.sweep import sweep
+from intercode.sandbox.docker.provider import sweep_all
+from intercode.sandbox.native.snapshot import sweep
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

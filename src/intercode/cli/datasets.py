@@ -149,7 +149,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 def _folder(entry: Entry) -> str | None:
     """Where a dataset was fetched to, or is installed."""
-    from intercode.datasets.layout import home, installed
+    from intercode.datasets.files import home, installed
 
     fetched = None if entry.bundled else home(entry.name)
     if fetched is not None and fetched.exists():

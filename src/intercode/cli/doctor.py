@@ -23,9 +23,7 @@ from intercode.cli import _programs
 from intercode.cli._text import indented, print_json, safe
 from intercode.evaluate.manifest import version
 from intercode.evaluate.provenance import own_versions
-from intercode.sandbox.docker import doctor as docker
-from intercode.sandbox.native import doctor as native
-from intercode.sandbox.native.doctor import Check
+from intercode.sandbox.doctor import DOCKER_SANDBOX, Check, check_docker, check_native
 
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
@@ -39,15 +37,13 @@ def execute(args: argparse.Namespace) -> int:
     """Run all checks and print them."""
     groups = {
         "python": _python(),
-        "native": native.check(),
-        "docker": docker.check(),
+        "native": check_native(),
+        "docker": check_docker(),
         "machine": _programs.check(),
     }
     backends = {
         "native": all(found.ok is not False for found in groups["native"]),
-        "docker": any(
-            found.ok for found in groups["docker"] if found.name == docker.DOCKER_SANDBOX
-        ),
+        "docker": any(found.ok for found in groups["docker"] if found.name == DOCKER_SANDBOX),
     }
     usable = any(backends.values()) and all(found.ok is not False for found in groups["python"])
     if args.json:

@@ -23,17 +23,17 @@ import time
 
 from intercode.cli._text import print_json, safe, size, table
 from intercode.errors import ImageError, UsageError
+from intercode.files import cache_root
 from intercode.sandbox.images import (
     Image,
     ImageInfo,
     Progress,
-    cache_root,
     list_images,
     prune,
     prune_sources,
     resolve,
 )
-from intercode.sandbox.images.recipes import RECIPES
+from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.resolve import check
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}

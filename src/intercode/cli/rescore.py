@@ -37,9 +37,8 @@ from intercode.cli._progress import Watcher
 from intercode.cli._text import print_json
 from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.new_reward import DEFAULT
 from intercode.evaluate.prepare import JUDGE, JUDGES_TOO, Setting, plan, run_folder, setting
-from intercode.evaluate.rescore import rescore
+from intercode.evaluate.rescore import DEFAULT, rescore
 from intercode.records import read_manifest
 from intercode.spec import (
     EnvSpec,

@@ -1,4 +1,4 @@
-"""Databases: where an agent's SQL runs. `get_engine` gives an engine by name or URL."""
+"""Databases, where an agent's SQL runs. `get_engine` returns an engine by name or URL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ENGINES = {
     "mysql": "intercode.databases.servers.mysql:MySQLEngine",
     "postgresql": "intercode.databases.servers.postgresql:PostgreSQLEngine",
 }
-"""Name → what makes the engine from its options; imported when first asked for."""
+"""Name → function or class that makes the engine from its options; imported at first use."""
 
 _SCHEMES = {"mariadb": "mysql", "postgres": "postgresql"}
 _SERVERS = ("mysql", "postgresql")
@@ -54,7 +54,7 @@ _lock = threading.Lock()
 
 
 def engine_name(engine: str) -> str:
-    """The name of an engine that is given by name or URL: ``postgresql`` for a PostgreSQL URL.
+    """Return the name of an engine by name or URL: ``postgresql`` for a PostgreSQL URL.
 
     Raises:
         UsageError: There is no such engine.
@@ -76,7 +76,7 @@ def get_engine(
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
 ) -> Engine:
-    """An engine, the caller's to close.
+    """Return a new engine, which the caller closes.
 
     Args:
         engine: ``sqlite`` or ``duckdb``, which run embedded in a sandbox; ``mysql`` or
@@ -84,8 +84,8 @@ def get_engine(
             the URL of a server, with an account that may make databases and users:
             ``mysql://user:password@host:3306``, ``postgresql://user:password@host:5432``,
             or with a socket: ``mysql://user@localhost?unix_socket=/run/mysqld/mysqld.sock``.
-        progress: Is told, as a line of text, what takes long.
-        sandbox: What runs the sandboxes of an embedded engine: ``native``, or, for SQLite,
+        progress: Called with a line of text about work that takes long.
+        sandbox: The provider of an embedded engine's sandboxes: ``native``, or, for SQLite,
             ``docker``.
 
     Raises:
@@ -107,7 +107,7 @@ def shared_engine(
     progress: Callable[[str], None] | None = None,
     sandbox: str = "native",
 ) -> Engine:
-    """The process-wide engine of that name or URL: all environments share its server and pool.
+    """Return the process-wide engine of a name or URL: all environments share its server and pool.
 
     It is closed when the process ends.
 

@@ -1,9 +1,9 @@
 """The contract of a database engine: where an agent's SQL runs.
 
 An `Engine` gives each episode a `Session`: one connection to a pristine database of its own, with
-the rights of that database and no more. What the agent did there is gone when it closes. The
-embedded SQLite, a server at a URL and a reader's own engine are exchangeable; one conformance
-suite (``tests/databases/``) is the specification.
+the rights of that database and no more. The agent's changes are gone when it closes. The embedded
+SQLite, a server at a URL and a reader's own engine are exchangeable; one conformance suite
+(``tests/databases/``) is the specification.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ Role = Literal["agent", "grader"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one statement gave."""
+    """The result of one statement."""
 
     columns: tuple[str, ...] = ()
     """The names of its columns; empty for a statement that returns no rows."""
     rows: Sequence[Row] = ()
     """The first rows: as many as were asked for, or as fit the limits."""
     total: int | None = 0
-    """How many rows it has; None if there are more than anybody counted."""
+    """How many rows it has; None if there are more than were counted."""
     changed: int | None = None
     """Rows that it inserted, updated or deleted, where the engine says so."""
 
     @property
     def complete(self) -> bool:
-        """Whether all rows are here."""
+        """Whether `rows` has all rows."""
         return self.total == len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a statement failed, in the engine's own words."""
+    """The failure of a statement, in the engine's own words."""
 
     message: str
     code: str = ""
-    """The engine's own: ``1146 (42S02)``, ``42P01``, ``SQLITE_ERROR``."""
+    """The engine's own code: ``1146 (42S02)``, ``42P01``, ``SQLITE_ERROR``."""
     position: int | None = None
-    """Where in the action, in characters from 0, if the engine says so."""
+    """The place in the action, in characters from 0, if the engine tells it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one action gave: the results of its statements, up to the first that failed."""
+    """The outcome of one action: the results of its statements, up to the first that failed."""
 
     results: tuple[Result, ...] = ()
     failure: Failure | None = None
     timed_out: bool = False
-    """It was interrupted at the time limit; `failure` says so, too."""
+    """Whether it was interrupted at the time limit; `failure` says so, too."""
     restarted: bool = False
-    """The connection was lost over it and opened anew: what belonged to the session alone
-    (temporary tables, variables, an open transaction) is gone."""
+    """Whether the connection was lost and made again: the session's own things (temporary tables,
+    variables, an open transaction) are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class Session(Protocol):
     def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 1000) -> Outcome:
         """Run an action: one statement or several.
 
-        What the agent does wrong is in the outcome. What is no fault of the agent's is raised.
+        The outcome has the agent's errors. Other errors are raised.
 
         Args:
             sql: The text, as the agent wrote it.
-            timeout: Seconds for all of it; default: the limits'. At the limit the statement is
-                interrupted, and the session lives on if it can.
+            timeout: Seconds for all of it; None: the limits'. At the limit the statement is
+                interrupted, and the session continues if it can.
             max_rows: Rows kept of each result. The rest is counted, not kept.
 
         Raises:
@@ -99,38 +99,41 @@ class Session(Protocol):
         """
 
     def state(self) -> Mapping[str, Table]:
-        """All tables and views as they are now, by name: what a task that asks for a change is
-        graded by. Temporary ones are not among them; an open transaction is committed.
+        """Return all tables and views as they are now, by name.
+
+        A task that asks for a change is graded by them. Temporary ones are left out; an open
+        transaction is committed.
 
         Raises:
-            OutputLimitError: There is more, or it takes longer to read, than the limits allow.
+            OutputLimitError: There is more than the limits allow, or reading takes longer.
             DatabaseError: The engine failed, or was lost.
         """
 
     def kill(self) -> object:
-        """Interrupt what still runs."""
+        """Interrupt a running statement; from any thread."""
 
     def close(self) -> None:
-        """End it; the database is made pristine again, or thrown away. Idempotent, safe from any
-        thread.
+        """End the session; its database is made pristine again, or thrown away.
+
+        Idempotent, safe from any thread.
         """
 
 
 class Engine(Protocol):
-    """Databases of one kind. Thread-safe: one serves all workers of a run."""
+    """Databases of one kind. Thread-safe: one engine serves all workers of a run."""
 
     name: str
     """``sqlite``, ``duckdb``, ``mysql``, ``postgresql``."""
     dialect: str
-    """What sqlglot calls its language: ``sqlite``, ``duckdb``, ``mysql``, ``postgres``."""
+    """sqlglot's name for its language: ``sqlite``, ``duckdb``, ``mysql``, ``postgres``."""
 
     def open(self, source: Source, limits: Limits | None = None, role: Role = "agent") -> Session:
-        """A session over a pristine database with the source's content.
+        """Open a session over a pristine database with the source's content.
 
         Args:
-            source: What the database holds.
-            limits: What a session may use; None: the defaults.
-            role: For whom. A grader never gets what an agent has had.
+            source: The content of the database.
+            limits: Of the session; None: the defaults.
+            role: For whom the session is. A grader never gets a database that an agent has had.
 
         Raises:
             TaskError: The source cannot be read, or this engine cannot hold it.
@@ -138,7 +141,7 @@ class Engine(Protocol):
         """
 
     def facts(self) -> Mapping[str, Any]:
-        """Product and version, for a run's record. No address, no password."""
+        """Return product and version, for a run's record, without address and password."""
 
     def close(self) -> None:
         """End all sessions and leave nothing behind. Idempotent."""
@@ -146,11 +149,11 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What every engine is made with."""
+    """The options with which every engine is made."""
 
     url: str | None = None
-    """Of a server; None: one of our own."""
+    """The URL of a server; None: a private one."""
     sandbox: str = "native"
-    """The name of what runs the sandboxes of an embedded engine."""
+    """The provider of an embedded engine's sandboxes."""
     progress: Any = field(default=None, compare=False)
-    """Is told, as a line of text, what takes long."""
+    """Called with a line of text about work that takes long."""

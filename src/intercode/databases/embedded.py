@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases.base import EngineOptions, Failure, Outcome, Result, Role, Table
-from intercode.databases.convert.build import as_sqlite
+from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
 from intercode.databases.pool import Pool
 from intercode.databases.source import Source
@@ -99,8 +99,6 @@ def duckdb(options: EngineOptions) -> EmbeddedEngine:
 
 
 def _duckdb_file(source: Source, options: EngineOptions) -> Path:
-    from intercode.databases.convert.to_duckdb import as_duckdb
-
     return as_duckdb(source, options.progress)
 
 

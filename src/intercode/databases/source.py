@@ -1,6 +1,6 @@
-"""What a database holds before anybody touches it: a file, found by the database's name.
+"""The pristine content of a database: a file, found by the database's name.
 
-A task names its database (`Task.db`); the dataset says where they all are: a folder, or a file.
+A task names its database (`Task.db`); the dataset names the folder or file of all of them.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class Source:
     """The content of one database."""
 
     name: str
-    """What the database is called, to those who ask it."""
+    """The database's name, as an agent knows it."""
     path: Path
     """The file that holds it."""
     kind: Kind
     """``sqlite`` and ``duckdb``: a database file. ``script``: SQL in SQLite's dialect that makes
-    this one database. ``dump``: what ``mysqldump --databases`` writes, of which `name` is one."""
+    this one database. ``dump``: an output of ``mysqldump --databases``, of which `name` is one."""
     digest: str
-    """Of the file's content and the name: the same content gives it wherever it lies."""
+    """A digest of the file's content, and for a dump the name: the same wherever the file lies."""
 
 
 def find(place: str | Path, name: str | None = None) -> Source:
-    """The source of a database.
+    """Find the source of a database.
 
     Args:
         place: A folder, in which ``NAME.sqlite``, ``NAME/NAME.sqlite`` (as Spider and BIRD are
             laid out), ``NAME.duckdb`` or ``NAME.sql`` is looked for; or one such file, or a dump
             that has the database in it.
-        name: The database; None: the one that `place` holds.
+        name: The database; None: the only one of `place`.
 
     Raises:
-        TaskError: There is none, or several could be meant.
+        TaskError: There is none, or there are several.
     """
     place = Path(place)
     if place.is_dir():
@@ -76,7 +76,7 @@ def find(place: str | Path, name: str | None = None) -> Source:
 
 
 def names(place: str | Path) -> tuple[str, ...]:
-    """The databases that a folder or a file holds, sorted."""
+    """Return the names of the databases in a folder or a file, sorted."""
     place = Path(place)
     if place.is_dir():
         files = [*place.iterdir(), *(f for d in place.iterdir() if d.is_dir() for f in d.iterdir())]
@@ -101,7 +101,7 @@ def _in_file(path: Path, name: str | None) -> Source:
 
 @lru_cache(maxsize=1024)
 def _look(path: Path, changed: int) -> tuple[Kind, tuple[str, ...], str]:
-    """Kind, the databases of a dump, digest; `changed` makes an edited file another one."""
+    """Return kind, databases of a dump, digest; `changed` tells an edited file from before."""
     digest = hashlib.blake2b(digest_size=16)
     with path.open("rb") as file:
         while block := file.read(1 << 20):

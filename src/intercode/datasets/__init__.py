@@ -1,4 +1,4 @@
-"""What is asked: datasets by name, from files, or as they are.
+"""Datasets: by name, from files, or as they are.
 
 A benchmark is one module with a `load` function that returns a `Dataset`, and a line in
 `intercode.registry.DATASETS`.
@@ -19,12 +19,12 @@ __all__ = ["load", "load_seeded", "takes"]
 
 
 def load(data: str | Path | Dataset, **options: Any) -> Dataset:
-    """A dataset, however it was named.
+    """Load a dataset by its name or file.
 
     Args:
         data: A registered name (``"bash"``), a file (see `intercode.datasets.files`), or a
-            dataset, which is given back. A name comes before a file; ``./bash`` is a file.
-        options: For a registered dataset's own loader.
+            dataset, which is returned. A name comes before a file; ``./bash`` is a file.
+        options: Arguments of a registered dataset's own loader.
 
     Raises:
         TaskError: There is no such dataset or file, or it is malformed.
@@ -48,11 +48,11 @@ def load(data: str | Path | Dataset, **options: Any) -> Dataset:
 
 
 def load_seeded(data: str | Path | Dataset, seed: int, secret: str | None = None) -> Dataset:
-    """As `load`; a dataset whose tasks are made from a seed is made from this one.
+    """Load a dataset as `load` does; generated tasks are generated from this seed.
 
     Args:
         data: As for `load`.
-        seed: Of no effect where the tasks are the same for all seeds.
+        seed: The seed; without effect where the tasks are the same for all seeds.
         secret: See `intercode.datasets.puzzles.load`.
 
     Raises:
@@ -69,6 +69,6 @@ def takes(data: str | Path | Dataset, option: str) -> bool:
 
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:
-    """Those of a registered dataset's loader."""
+    """Return the parameters of a registered dataset's loader."""
     named = isinstance(data, str) and data in DATASETS
     return inspect.signature(DATASETS.get(str(data))).parameters.keys() if named else ()

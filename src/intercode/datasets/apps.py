@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import read_rows
-from intercode.datasets.layout import locate
+from intercode.datasets.files import locate, read_rows
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Dataset, Task
@@ -35,7 +34,7 @@ from math import sqrt, sin, cos, tan, ceil, fabs, floor, gcd, exp, log, log2
 from typing import List, Tuple, Optional, Dict, Set
 from heapq import *
 """
-"""What the authors' grading imports before a solution runs, and solutions rely on."""
+"""The imports of the authors' grading before a solution runs; solutions rely on them."""
 
 _CHECK = """\
 def _same(output, expected):
@@ -69,7 +68,7 @@ def load(
     difficulty: str | None = None,
     strict: bool = False,
 ) -> Dataset:
-    """One split; a task's id is the authors' number, as ``"0042"``.
+    """Load one split; a task's id is the authors' number, as ``"0042"``.
 
     Problems without tests that can be read are left out, and a warning is logged that names them.
     Those without a solution in Python 3 are kept, and tagged ``no-gold``.
@@ -79,7 +78,7 @@ def load(
             InterCode's cache.
         split: ``"test"`` or ``"train"``.
         difficulty: Only ``"introductory"``, ``"interview"`` or ``"competition"`` problems.
-        strict: Refuse the split if there is anything to be left out.
+        strict: Refuse the split if any problem would be left out.
 
     Raises:
         TaskError: It is not there, or malformed.
@@ -170,11 +169,11 @@ def _task(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What ``input_output`` holds, if something can be graded by it."""
+    """Return the content of ``input_output``, if it is good for grading."""
     try:
         found = json.loads(row.get("input_output") or "null", parse_constant=_no_number)
     except ValueError as error:  # also: a number of more digits than Python converts
-        raise _Unusable(f"input_output is no JSON: {error}") from None
+        raise _Unusable(f"input_output is not JSON: {error}") from None
     inputs = found.get("inputs") if isinstance(found, dict) else None
     outputs = found.get("outputs") if isinstance(found, dict) else None
     if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
@@ -183,22 +182,22 @@ def _tests(row: Mapping[str, Any]) -> dict[str, Any]:
         raise _Unusable(f"it has {len(inputs)} inputs and {len(outputs)} outputs")
     function = found.get("fn_name")
     if function is not None and not str(function).isidentifier():
-        raise _Unusable(f"{function!r} is no function's name")
+        raise _Unusable(f"{function!r} is not a function's name")
     if function is not None and not all(isinstance(args, list) for args in inputs):
-        raise _Unusable("an input is no list of arguments")
+        raise _Unusable("an input is not a list of arguments")
     return dict(found)
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _solutions(row: Mapping[str, Any]) -> Iterator[str]:
-    """The first few that are Python 3; some are Python 2."""
+    """Yield the first few solutions that are Python 3; some are Python 2."""
     try:
         given = json.loads(row.get("solutions") or "[]")
     except ValueError as error:
-        raise TaskError(f"solutions are no JSON: {error}") from None
+        raise TaskError(f"solutions are not JSON: {error}") from None
     found = 0
     for source in given if isinstance(given, list) else []:
         if found < GOLDS and isinstance(source, str) and _is_python(source):
@@ -219,7 +218,7 @@ def _programs(tests: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _joined(value: Any) -> str:
-    """A text; some problems have it as a list of lines."""
+    """Return a text; some problems have it as a list of lines."""
     return "\n".join(map(_joined, value)) if isinstance(value, list) else str(value)
 
 
@@ -233,7 +232,7 @@ def _calls(function: str, tests: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _numbered(value: Any) -> Any:
-    """Numbers as an object's keys, which JSON has made texts: the authors' grading does so, too."""
+    """Turn an object's keys, which JSON made texts, into numbers, as the authors' grading does."""
     if isinstance(value, dict) and all(key.lstrip("-").isdecimal() for key in value):
         return {int(key): item for key, item in value.items()}
     return value

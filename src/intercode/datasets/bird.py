@@ -8,8 +8,8 @@ Three layouts are read:
   it: they are the authors', whose folder ``dev_databases`` is given as `databases`.
 
 Gold is in SQLite's dialect. The difficulty, as the authors give it (``simple``, ``moderate``,
-``challenging``), is a tag and ``metadata["hardness"]``. What the authors call external knowledge
-is ``metadata["evidence"]`` and, unless it is not wanted, told with the question.
+``challenging``), is a tag and ``metadata["hardness"]``. The authors' external knowledge is
+``metadata["evidence"]`` and, by default, told with the question.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.layout import locate, read_tables, read_tasks
+from intercode.datasets.files import locate, read_tables, read_tasks
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -38,7 +38,7 @@ def load(
     evidence: bool = True,
     databases: str | Path | None = None,
 ) -> Dataset:
-    """One split; a task's id is its row number.
+    """Load one split; a task's id is its row number.
 
     Args:
         root: A folder with one of the layouts in it or a little below; None: where
@@ -67,7 +67,7 @@ def load(
 def load_mini_dev(
     root: str | Path | None = None, evidence: bool = True, databases: str | Path | None = None
 ) -> Dataset:
-    """The 500 tasks of the mini-dev; as `load`."""
+    """Load the 500 tasks of the mini-dev: see `load`."""
     return load(root, "mini_dev", evidence, databases)
 
 

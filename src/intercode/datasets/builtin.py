@@ -12,22 +12,22 @@ DATABASES = FOLDER / "databases"
 
 
 def load(env: str = "bash") -> Dataset:
-    """All bundled tasks of an environment, in the order of their files' names."""
+    """Load all bundled tasks of an environment, in the order of their files' names."""
     files = sorted(FOLDER.glob(f"{env}_*.json"))
     tasks = (task for file in files for task in load_file(file))
     return Dataset(tasks, env, str(FOLDER), str(DATABASES) if env == "sql" else None)
 
 
 def load_sql() -> Dataset:
-    """The bundled SQL tasks, with their databases."""
+    """Load the bundled SQL tasks, with their databases."""
     return load("sql")
 
 
 def load_python() -> Dataset:
-    """The bundled Python tasks."""
+    """Load the bundled Python tasks."""
     return load("python")
 
 
 def load_swe() -> Dataset:
-    """The bundled SWE tasks; their repositories lie beside them."""
+    """Load the bundled SWE tasks; their repositories lie beside them."""
     return load("swe")

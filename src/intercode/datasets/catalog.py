@@ -1,7 +1,7 @@
-"""The datasets that InterCode knows: what they are, whose, and where their authors put them.
+"""The catalogue of datasets: titles, licences, and the authors' archives.
 
 The checksums are of the archives as many people have fetched them; the authors publish none. An
-archive that its authors have replaced does not match: then look at what is new, and say
+archive that its authors have replaced does not match: then look at the new one, and give its
 ``--checksum`` yourself.
 """
 
@@ -15,22 +15,22 @@ from intercode.registry import DATASETS
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One dataset."""
+    """A dataset of the catalogue."""
 
     name: str
     title: str
     licence: str
     home: str
-    """Where people read about it; empty for those that come with InterCode."""
+    """The address of its page; empty for those that come with InterCode."""
     url: str = ""
-    """The archive, if it has a stable place."""
+    """The archive's address, if it has a stable one."""
     sha256: str = ""
     size: int = 0
-    """The archive's, in bytes, or about that."""
+    """The archive's size in bytes, roughly."""
     advice: str = ""
-    """How to get it, where there is nothing to fetch."""
+    """Instructions for a dataset that cannot be fetched."""
     package: str = ""
-    """The Python package that has it."""
+    """The Python package that contains it."""
 
     @property
     def bundled(self) -> bool:
@@ -45,7 +45,7 @@ _SWE_BENCH = (
 _ENTRIES = (
     Entry("bash", "our own Bash tasks", "MIT", ""),
     Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
-    Entry("ctf", "our own CTF puzzles, made anew for each seed", "MIT", ""),
+    Entry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
     Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
     Entry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
     Entry(
@@ -150,14 +150,14 @@ _ENTRIES = (
 
 
 def entries() -> list[Entry]:
-    """Every dataset that has a name: those of the catalogue, then what else is registered."""
+    """List every dataset that has a name: the catalogue's, then others that are registered."""
     known = {entry.name for entry in _ENTRIES}
     others = [name for name in DATASETS.names() if name not in known]
     return [*_ENTRIES, *(Entry(name, "registered here", "unknown", "") for name in others)]
 
 
 def find(name: str) -> Entry:
-    """The entry of a dataset.
+    """Return the entry of a dataset.
 
     Raises:
         UsageError: There is none.

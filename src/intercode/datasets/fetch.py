@@ -1,28 +1,59 @@
-"""Fetching a dataset: downloaded, unpacked, tried, and only then where its loader looks.
+"""Fetching a dataset: downloaded, unpacked, tried, and only then put where its loader looks.
 
 ::
 
     ROOT/datasets/NAME          whole, or not there
-    ROOT/datasets/.NAME.part/   what is being fetched, kept to go on with
-    ROOT/datasets/.NAME.lock    held by who fetches it
+    ROOT/datasets/.NAME.part/   being fetched
+    ROOT/datasets/.NAME.lock    held by the process that fetches it
 
 where ROOT is InterCode's cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import cast
+import errno
+import http.client
+import lzma
+import shutil
+import stat
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+from typing import IO, cast
+from urllib.parse import urlsplit
 
+from intercode import files
 from intercode.datasets.catalog import Entry, find
-from intercode.datasets.download import Progress, download
-from intercode.datasets.layout import home
-from intercode.datasets.unpack import unpack
+from intercode.datasets.files import home
 from intercode.errors import FetchError, TaskError, UsageError
-from intercode.files import locked, remove_tree
+from intercode.files import locked, remove_tree, replaced
 from intercode.registry import DATASETS
 from intercode.task import Dataset
+
+Progress = Callable[[int, "int | None"], None]
+"""Receives the number of bytes that have come, and of all bytes, if that is known."""
+
+LIMIT = 16 << 30
+"""Bytes that an archive may unpack to."""
+
+_MOST_MEMBERS = 200_000
+_BLOCK = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_DAMAGED = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    UnicodeError,
+)
 
 
 def fetch(
@@ -37,22 +68,22 @@ def fetch(
     """Fetch a dataset, unless it is there.
 
     Args:
-        name: One of the catalogue that has a place, or any of it with `origin`.
+        name: A dataset of the catalogue that has a place, or any of it with `origin`.
         origin: Instead of that place: another URL of the same archive, the archive as a file, or
             a folder that holds the dataset, which is linked to.
-        sha256: What the archive must be; default: what the catalogue says, where it comes from
+        sha256: The archive's digest, in hexadecimal; default: the catalogue's, for an archive from
             the catalogue's place.
         force: Fetch it again.
-        say: Is told, as a line of text, what happens.
-        progress: Is told how the download goes.
+        say: Called with lines of text about the steps.
+        progress: Called during the download.
 
     Returns:
         The dataset, loaded.
 
     Raises:
-        UsageError: There is nothing to fetch under this name.
+        UsageError: There is no such dataset to fetch.
         FetchError: It cannot be fetched.
-        TaskError: What is there by that name is malformed.
+        TaskError: The dataset that is there is malformed.
     """
     entry = find(name)
     if entry.bundled:
@@ -61,15 +92,20 @@ def fetch(
         raise UsageError(f"dataset {name!r} has no place to fetch it from; {entry.advice}")
     place = home(name)
     tell = say or (lambda line: None)
-
-    def waiting() -> None:
-        tell("waiting for another process that fetches it")
-
+    work = place.with_name(f".{name}.part")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with locked(place.with_name(f".{name}.lock"), waiting=waiting):
+        with locked(
+            place.with_name(f".{name}.lock"),
+            waiting=lambda: tell("waiting for another process that fetches it"),
+        ):
             if force or not place.exists():
-                _fetch(entry, place, origin, sha256, tell, progress)
+                remove_tree(work)
+                work.mkdir()
+                try:
+                    _fetch(entry, place, work, origin, sha256, tell, progress)
+                finally:
+                    remove_tree(work)
     except OSError as error:
         if isinstance(error, FetchError):
             raise
@@ -77,50 +113,42 @@ def fetch(
     return _load(name, place)
 
 
-def is_here(name: str) -> bool:
-    """Whether the dataset has been fetched."""
-    return home(name).exists()
-
-
 def _fetch(
     entry: Entry,
     place: Path,
+    work: Path,
     origin: str,
     sha256: str,
     tell: Callable[[str], None],
     progress: Progress | None,
 ) -> None:
-    work = place.with_name(f".{entry.name}.part")
-    work.mkdir(exist_ok=True)
-    local = Path(origin).expanduser() if origin and "://" not in origin else None
     fresh = work / "unpacked"
-    remove_tree(fresh)
+    local = Path(origin).expanduser() if origin and "://" not in origin else None
     if local is not None and local.is_dir():
         if local.resolve() in (place.parent.resolve() / place.name).parents:
             raise UsageError(f"{origin}: holds the cache itself; name a folder nearer to the data")
         fresh.symlink_to(local.resolve())
         archive = None
-    else:
-        archive = local or work / "archive"
-        if local is None:
-            url = origin or entry.url
-            tell(f"fetching {url} ({entry.licence}; {entry.home})")
-            digest = sha256 or ("" if origin else entry.sha256)
-            download(url, archive, sha256=digest, progress=progress)
-        elif not archive.is_file():
+    elif local is not None:
+        if not local.is_file():
             raise UsageError(f"{origin}: there is no such file or folder")
-        tell("unpacking")
+        archive = local
+    else:
+        archive = work / "archive"
+        url = origin or entry.url
+        tell(f"fetching {url} ({entry.licence}; {entry.home})")
+        digest = sha256 or ("" if origin else entry.sha256)
+        download(url, archive, sha256=digest, progress=progress)
     try:
         if archive is not None:
+            tell("unpacking")
             unpack(archive, fresh)
         dataset = _load(entry.name, fresh)
     except (FetchError, TaskError) as error:
-        remove_tree(fresh)
-        if archive is not None and local is None:
-            archive.unlink()
         raise FetchError(f"what was fetched is not {entry.name!r}: {error}") from error
-    _replace(fresh, place)
-    remove_tree(work)
+    if place.is_symlink() or place.exists():
+        place.rename(work / "old")
+    fresh.rename(place)
     tell(f"{len(dataset)} tasks, in {place}")
 
 
@@ -128,9 +156,182 @@ def _load(name: str, root: Path) -> Dataset:
     return cast(Dataset, DATASETS.get(name)(root=root))
 
 
-def _replace(fresh: Path, place: Path) -> None:
-    old = fresh.with_name("old")
-    remove_tree(old)
-    if place.is_symlink() or place.exists():
-        place.rename(old)
-    fresh.rename(place)
+class _BrokenOffError(Exception):
+    """A failure that may pass."""
+
+
+def download(
+    url: str,
+    target: Path,
+    *,
+    sha256: str = "",
+    progress: Progress | None = None,
+    attempts: int = 5,
+    timeout: float = 60.0,
+    pause: float = 1.0,
+) -> None:
+    """Download a file, which is then whole and checked, or not there.
+
+    Args:
+        url: Its address, by HTTP or HTTPS.
+        target: Its place.
+        sha256: The digest that it must have, in hexadecimal; empty: any.
+        progress: Called with the bytes that have come.
+        attempts: The number of attempts, if the connection breaks or the server is in trouble.
+        timeout: Seconds without a byte, before the connection counts as broken.
+        pause: Seconds before the second attempt; each further one waits twice as long.
+
+    Raises:
+        UsageError: The URL is not one of HTTP's.
+        FetchError: It is not there, does not come whole, or is something else.
+    """
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise UsageError(f"{url}: only http:// and https:// can be downloaded")
+    with replaced(target) as part:
+        for attempt in range(attempts):
+            try:
+                _receive(url, part, progress or (lambda done, total: None), timeout)
+                break
+            except _BrokenOffError as error:
+                if attempt + 1 == attempts:
+                    raise FetchError(f"{url}: {error}") from error
+                time.sleep(pause * 2**attempt)
+        if sha256 and (found := files.sha256(part)) != sha256.lower():
+            raise FetchError(
+                f"{url}: is not what it was: SHA-256 is {found}, not {sha256}; if the "
+                "authors have changed it and you trust that, say so by --checksum"
+            )
+
+
+def _receive(url: str, part: Path, progress: Progress, timeout: float) -> None:
+    """Make one attempt to download a file."""
+    headers = {"User-Agent": "intercode", "Accept-Encoding": "identity"}
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response, part.open("wb") as file:
+            if "text/html" in response.headers.get("Content-Type", ""):
+                raise FetchError(
+                    f"{url}: what came is a web page, not an archive; open it in a browser"
+                )
+            length = response.headers.get("Content-Length") or ""
+            total = int(length) if length.isdigit() else None
+            progress(0, total)
+            while block := response.read(_BLOCK):
+                file.write(block)
+                progress(file.tell(), total)
+            if total not in (None, file.tell()):
+                raise _BrokenOffError(f"the connection broke off at {file.tell()} of {total} bytes")
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code < 500 and error.code not in (408, 425, 429):
+            raise FetchError(f"{url}: {error.code} {error.reason}") from error
+        raise _BrokenOffError(f"{error.code} {error.reason}") from error
+    except FetchError:
+        raise
+    except (http.client.HTTPException, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            raise FetchError(f"cannot write {part}: {error.strerror}") from error
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+        raise _BrokenOffError(str(reason)) from error
+
+
+def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
+    """Unpack a ZIP or TAR archive of a stranger; ZIP archives of databases that it holds, too.
+
+    Only plain files are unpacked, and only below the folder. An archive with members that would
+    lie elsewhere, with links, devices or encrypted members, or larger than the limit, is refused.
+    Modes, owners and times are not taken over.
+
+    Args:
+        archive: The file.
+        folder: The folder to unpack it into; it must not exist.
+        limit: Bytes, for all files together.
+
+    Raises:
+        FetchError: It is not such an archive, is damaged, or is refused. All that was unpacked
+            till then is removed.
+    """
+    try:
+        folder.mkdir(parents=True)
+        _Unpacker(limit).unpack(archive, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+class _Unpacker:
+    """Counts the members and bytes of an archive and of those inside it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._left = limit
+        self._members = 0
+
+    def unpack(self, archive: Path, folder: Path) -> None:
+        self._unpack_one(archive, folder)
+        for inner in sorted(folder.rglob("*databases.zip")):
+            self._unpack_one(inner, inner.parent)
+            inner.unlink()
+
+    def _unpack_one(self, archive: Path, folder: Path) -> None:
+        try:
+            is_zip = zipfile.is_zipfile(archive)
+            if not is_zip and not tarfile.is_tarfile(archive):
+                raise FetchError(f"{archive}: is neither a ZIP nor a TAR archive")
+            for name, content in _zip_members(archive) if is_zip else _tar_members(archive):
+                self._add(folder, name, content)
+        except FetchError:
+            raise
+        except _DAMAGED as error:
+            raise FetchError(f"{archive.name}: is damaged: {error}") from error
+        except (OSError, RuntimeError) as error:
+            # RuntimeError: a member is encrypted. OSError: bzip2's damage, among others.
+            raise FetchError(f"{archive.name}: cannot be unpacked: {error}") from error
+
+    def _add(self, folder: Path, name: str, content: IO[bytes] | None) -> None:
+        self._members += 1
+        if self._members > _MOST_MEMBERS:
+            raise FetchError(f"the archive has more than {_MOST_MEMBERS} members")
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise FetchError(f"the archive has a member {name!r}, which would lie elsewhere")
+        if "__MACOSX" in path.parts or path.name == ".DS_Store":
+            return  # some systems put these into every archive
+        place = folder.joinpath(*path.parts)
+        if content is None:
+            place.mkdir(parents=True, exist_ok=True)
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as file:
+            while block := content.read(_BLOCK):
+                self._left -= len(block)
+                if self._left < 0:
+                    raise FetchError(f"the archive unpacks to more than {self._limit} bytes")
+                file.write(block)
+
+
+def _zip_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Yield name and content of each member; the content is None for a folder."""
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise FetchError(f"the archive has a member {info.filename!r} that is not a file")
+            if info.is_dir():
+                yield info.filename, None
+                continue
+            with opened.open(info) as content:
+                yield info.filename, content
+
+
+def _tar_members(archive: Path) -> Iterator[tuple[str, IO[bytes] | None]]:
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if member.isdir():
+                yield member.name, None
+                continue
+            content = opened.extractfile(member) if member.isfile() else None
+            if content is None:
+                raise FetchError(f"the archive has a member {member.name!r} that is not a file")
+            with closing(content):
+                yield member.name, content

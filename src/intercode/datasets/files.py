@@ -1,8 +1,12 @@
-"""Data files: JSON (an object or a list), JSONL, CSV, TSV, YAML, told apart by their suffix.
+"""Data files, copies of benchmarks, and reviews of their golds.
 
-Whatever is wrong with a file is a `TaskError` that names file, row and field, before anything is
-started. Rows count from 0, as the ids that the 2023 data's rows get; where a format has lines of
-its own, the line is named too. Pickle is refused: to read it is to run what it says.
+A data file is JSON (an object or a list), JSONL, CSV, TSV or YAML, told apart by its suffix. A
+fault in it is a `TaskError` that names file, row and field, before anything is started. Rows count
+from 0, like the ids of rows without one; where a format has lines, the line is named too. Pickle is
+refused: reading it runs its code.
+
+A benchmark is found by the files that its loader needs, in a folder and a little below it: archives
+of the same benchmark differ in how many folders they put around it.
 """
 
 from __future__ import annotations
@@ -10,20 +14,24 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from intercode.errors import TaskError
-from intercode.task import Dataset, Task
+from intercode.files import cache_root
+from intercode.task import CANNOT, Dataset, Task
 
 Row = tuple[str, Any]
-"""Where it stands (``row 3 (line 7)``), and what was read there."""
+"""A row's place, such as ``row 3 (line 7)``, and its content."""
 
 
 def load_file(path: str | Path, name: str | None = None) -> Dataset:
-    """The tasks in a file.
+    """Read the tasks in a file.
 
     Args:
         path: The file.
@@ -47,9 +55,10 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file as they are, each with where it stands.
+    """Read the rows of a file as they are, each with its place.
 
-    An object with nothing but ``canary`` is no row: its text keeps a file out of training corpora.
+    An object with nothing but ``canary`` is not a row: its text keeps a file out of
+    training corpora.
 
     Raises:
         TaskError: It cannot be read, or is malformed.
@@ -80,7 +89,7 @@ def _is_canary(row: object) -> bool:
 
 
 def _numbered(data: object) -> Iterator[Row]:
-    """The rows of a parsed document: one object, or a list of them."""
+    """Yield the rows of a parsed document: one object, or a list of them."""
     if not isinstance(data, (list, dict)):
         raise ValueError(f"must hold an object or a list of objects, not {type(data).__name__}")
     rows = data if isinstance(data, list) else [data]
@@ -88,7 +97,7 @@ def _numbered(data: object) -> Iterator[Row]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of a field that stands in it twice, JSON would silently keep the last."""
+    """Make an object; of a field that is given twice, JSON would silently keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -148,8 +157,8 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
 
 
 def _typed(row: dict[str, Any]) -> dict[str, Any]:
-    """A table's row, with its one number a number."""
-    # Where it is none, the task's own check says so, and where.
+    """Return a table's row with its one number as a number."""
+    # Where it is not one, the task's own check says so, and where.
     with suppress(KeyError, ValueError):
         row["timeout"] = float(row["timeout"])
     return row
@@ -177,3 +186,138 @@ _READERS: dict[str, Callable[[str], Iterator[Row]]] = {
     ".yaml": _yaml,
     ".yml": _yaml,
 }
+
+
+_DEPTH = 3
+
+
+def home(name: str) -> Path:
+    """Return the place of a fetched dataset, where its loader looks first."""
+    return cache_root() / "datasets" / name
+
+
+def installed(package: str) -> Path | None:
+    """Return the folder of an installed package, without importing it; None if it is not there."""
+    spec = find_spec(package)
+    return next(map(Path, spec.submodule_search_locations or ()), None) if spec else None
+
+
+def locate(
+    root: str | Path | None, name: str, layouts: Sequence[Sequence[str]]
+) -> tuple[Path, int]:
+    """Return the folder that has all files of one of the layouts, and that layout's number.
+
+    Args:
+        root: The folder to search, and a few folders below; None: the fetched dataset's.
+        name: The dataset.
+        layouts: Each a list of files and folders, relative to the folder; the first counts most.
+
+    Raises:
+        TaskError: There is none; the message lists the files.
+    """
+    place = home(name) if root is None else Path(root)
+    if place.is_dir():
+        for folder in _folders(place.resolve(), _DEPTH):
+            for number, files in enumerate(layouts):
+                if all((folder / file).exists() for file in files):
+                    return folder, number
+    looked = "; or ".join(" and ".join(files) for files in layouts)
+    advice = f"; to get it: intercode datasets fetch {name}" if root is None else ""
+    raise TaskError(f"{place}: dataset {name!r} is not there; looked for {looked}{advice}")
+
+
+def _folders(place: Path, depth: int) -> list[Path]:
+    """List a folder and those below it, the nearer ones first."""
+    found = [place]
+    level = [place]
+    for _ in range(depth):
+        level = sorted(
+            child
+            for folder in level
+            for child in folder.iterdir()
+            if child.is_dir() and not child.name.startswith((".", "__"))
+        )
+        found += level
+    return found
+
+
+def read_tasks(
+    path: Path, convert: Callable[[Mapping[str, Any], int], Mapping[str, Any]]
+) -> list[Task]:
+    """Read the tasks of a benchmark's own file.
+
+    Args:
+        path: The file.
+        convert: A row and its number → the fields of a task (see `Task.from_dict`).
+
+    Raises:
+        TaskError: The file is malformed; the message names file and row.
+    """
+    tasks = []
+    for index, (where, row) in enumerate(read_rows(path)):
+        if not isinstance(row, dict):
+            raise TaskError(f"{path}: {where}: must be an object, not {type(row).__name__}")
+        try:
+            tasks.append(Task.from_dict(convert(row, index), index))
+        except KeyError as error:
+            raise TaskError(f"{path}: {where}: field {error} is missing") from None
+        except TaskError as error:
+            raise TaskError(f"{path}: {where}: {error}") from None
+    return tasks
+
+
+def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
+    """Map database to table to columns, from a ``tables.json`` as Spider and BIRD have it.
+
+    Raises:
+        TaskError: It is malformed.
+    """
+    found = {}
+    for where, row in read_rows(path):
+        tables: dict[str, list[str]] = {}
+        try:
+            names = row["table_names_original"]
+            tables |= {name: [] for name in names}
+            for table, column in row["column_names_original"]:
+                if table >= 0:  # -1 is that of "*"
+                    tables[names[table]].append(column)
+            found[row["db_id"]] = tables
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise TaskError(f"{path}: {where}: no description of a database: {error!r}") from None
+    return found
+
+
+def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
+    """Return a task as its review has it; without one, as it is.
+
+    A file of reviews has a line for each task that was reviewed and needs a remark, which ``row``
+    names: ``gold`` is ``right`` or ``wrong``, ``golds`` are others, which are as right, and
+    ``tests`` are further ones; or ``cannot`` says why a right answer cannot be told from a wrong
+    one. ``note`` is for people. All of it was written for this project; nothing is quoted from the
+    data.
+
+    Args:
+        task: The task.
+        review: Its line.
+
+    Raises:
+        TaskError: The review is of another task, so of another version of the data.
+    """
+    if review is None:
+        return task
+    if review.get("db", task.db) != task.db:
+        raise TaskError(
+            f"task {task.task_id!r} is over {task.db!r}, but was over {review['db']!r} when it was "
+            f"reviewed: this is another version of the data"
+        )
+    if CANNOT in review:
+        return replace(task, metadata={**task.metadata, CANNOT: review[CANNOT]})
+    own = task.gold if review["gold"] == "right" else ()
+    tests = (*task.tests, *review.get("tests", ()))
+    return replace(task, gold=(*own, *review["golds"]), tests=tests)
+
+
+@cache
+def reviews(file: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Read the lines of a review, by their ``row`` as text."""
+    return {str(row["row"]): row for _, row in read_rows(file)}

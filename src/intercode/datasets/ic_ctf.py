@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.layout import locate, read_tasks
+from intercode.datasets.files import locate, read_tasks
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -31,7 +31,7 @@ _WRITE_UP = "solution"
 
 
 def load(root: str | Path | None = None) -> Dataset:
-    """All tasks; a task's id is that of the data.
+    """Load all tasks; a task's id is that of the data.
 
     Without the folder of assets, which is not in every copy, the tasks have no files: most of them
     cannot be solved then.

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.layout import locate, read_tasks
-from intercode.datasets.review import apply, reviews
+from intercode.datasets.files import apply, locate, read_tasks, reviews
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -25,14 +24,14 @@ SPLITS = {
 }
 """The authors' splits, by the ids of their tasks."""
 REVIEW = Path(__file__).with_name("mbpp_reviewed.jsonl")
-"""The tasks whose tests a constant passes, or are wrong, by id (`intercode.datasets.review`)."""
+"""The tasks whose tests a constant passes, or are wrong, by id (see `files.apply`)."""
 
 _AUTHORED = "mbpp.jsonl"
 _RELEASED = "ic_mbpp.json"
 
 
 def load(root: str | Path | None = None, split: str = "all", reviewed: bool = False) -> Dataset:
-    """One split; a task's id is the authors'.
+    """Load one split; a task's id is the authors'.
 
     Args:
         root: A folder with one of the files in it or a little below; None: ``datasets/mbpp`` in

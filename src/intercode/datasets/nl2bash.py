@@ -2,13 +2,13 @@
 
 Nothing of it is bundled. A folder is taken in either of two layouts: that of the release itself,
 where ``docker/bash_scripts/setup_nl2b_fs_N.sh`` makes the file system of suite N, or one with the
-ready file systems as ``data/nl2bash/filesystems/fs_N.tar.gz``. What is there is laid over the
+ready file systems as ``data/nl2bash/filesystems/fs_N.tar.gz``. The file system is laid over the
 image ``nl2bash``, which has the tools of the paper's own.
 
 Many golds are one author's command for a sentence that has several, and some do not do what the
-sentence asks. A review of our own, `REVIEW`, says of each task what a right answer is: whether gold
-is one, which others are, of which type the answer is (`intercode.rewards.answer`), or why it cannot
-be graded. It is applied where it is asked for.
+sentence asks. Our own review, `REVIEW`, states for each task whether gold is right, which other
+golds are, the type of the answer (`intercode.rewards.answer`), or why it cannot be graded. It is
+applied on request.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import load_file, read_rows
-from intercode.datasets.layout import locate
-from intercode.datasets.review import apply
+from intercode.datasets.files import apply, load_file, locate, read_rows
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
 BASE_IMAGE = "nl2bash"
 SUITES = ("nl2bash_fs_1", "nl2bash_fs_2", "nl2bash_fs_3", "nl2bash_fs_4", "test_queries")
 REVIEW = Path(__file__).with_name("nl2bash_reviewed.jsonl")
-"""A line for each task of the four file systems, by `suite` and `row`; how it was made is told in
+"""A line for each task of the four file systems, by `suite` and `row`; see
 ``benchmarks/graders/REVIEW.md``."""
 
 _ALL = SUITES[:4]
@@ -39,7 +37,7 @@ _NOT_OF_THE_ANSWER = {"suite", "row", "gold", "golds", "answer", "may_change", "
 def load(
     root: str | Path | None = None, suite: str | None = None, reviewed: bool = False
 ) -> Dataset:
-    """The 200 tasks, or those of one suite.
+    """Load the 200 tasks, or those of one suite.
 
     Args:
         root: A folder with ``data/nl2bash`` in it; None: where ``intercode datasets fetch nl2bash``
@@ -82,7 +80,7 @@ def _suite(root: Path, suite: str, reviewed: bool) -> list[Task]:
 
 
 def _as_reviewed(task: Task) -> Task:
-    """A task with what the review says of it.
+    """Apply the review to a task.
 
     Raises:
         TaskError: The review does not have it.
@@ -99,12 +97,12 @@ def _as_reviewed(task: Task) -> Task:
 
 @cache
 def _review() -> Mapping[str, Mapping[str, Any]]:
-    """The review, by the tasks' ids."""
+    """Read the review, by the tasks' ids."""
     return {f"fs{row['suite']}-{row['row']}": row for _, row in read_rows(REVIEW)}
 
 
 def image_for(root: Path, suite: str) -> str:
-    """The image of a suite: the base, and the suite's file system over it, if it has one.
+    """Return the image of a suite: the base, and the suite's file system over it, if it has one.
 
     Raises:
         TaskError: The folder has the suite's file system in neither form.

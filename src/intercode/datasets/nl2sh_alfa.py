@@ -1,8 +1,8 @@
 """NL2SH-ALFA (Westenfelder et al. 2025): 300 Bash tasks with two golds each, in five file systems.
 
 A corrected successor of NL2Bash, from the package ``icalfa`` where that is installed, or a checkout
-of westenfelder/InterCode-ALFA. Nothing of it is bundled but our own `TYPES`: of which type each
-task's answer is (`intercode.rewards.answer`).
+of westenfelder/InterCode-ALFA. Nothing of it is bundled but our own `TYPES`: the type of each
+task's answer (`intercode.rewards.answer`).
 
 The authors run it in containers of Ubuntu 24.04 and, for the fifth file system, of Alpine. Here the
 image ``nl2bash`` stands in for both: Debian 11, with GNU's tools and Bash for busybox's. The script
@@ -17,15 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import read_rows
-from intercode.datasets.layout import home, installed, locate, read_tasks
+from intercode.datasets.files import home, installed, locate, read_rows, read_tasks
 from intercode.datasets.nl2bash import BASE_IMAGE
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
 TYPES = Path(__file__).with_name("nl2sh_alfa_answers.jsonl")
-"""A line for each task, by `suite` and `row`: of which type its answer is, or why it cannot be
-graded; and, as `wrong`, which of its golds, 1 or 2, is not what the words ask for."""
+"""A line for each task, by `suite` and `row`: the type of its answer, or why it cannot be graded;
+and, as `wrong`, the gold, 1 or 2, that does not do what the words ask for."""
 
 _NAME = "nl2sh-alfa"
 _PACKAGE = "icalfa"
@@ -38,13 +37,13 @@ _DIFFICULTIES = ("easy", "medium", "hard")
 
 
 def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
-    """All tasks; the one of row 7 of the second file system has the id ``fs2-7``.
+    """Load all tasks; the one of row 7 of the second file system has the id ``fs2-7``.
 
     Args:
         root: A folder with the package or a checkout in it; None: where ``intercode datasets fetch
             nl2sh-alfa`` puts it, or the installed package.
-        every_gold: Whether a task has both golds, also where one is not what its words ask for in
-            this file system.
+        every_gold: Whether a task has both golds, also one that does not do what its words ask for
+            in this file system.
 
     Raises:
         TaskError: It is not there, or malformed.

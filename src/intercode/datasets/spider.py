@@ -3,7 +3,7 @@
 Two layouts are read:
 
 - the authors': ``dev.json``, ``tables.json`` and ``database/NAME/NAME.sqlite``; gold is in
-  SQLite's dialect, and hardness is computed by the authors' rule (`spider_hardness`). The folder
+  SQLite's dialect, and hardness is computed by the authors' rule (`hardness`). The folder
   ``database`` of their distilled test suites has the same layout, with more files for each name;
 - that of the 2023 release of InterCode: ``ic_spider_dev.json`` and ``ic_spider_dbs.sql``; gold is
   in MySQL's, and hardness is stored. 19 of its 1,034 golds fail on MySQL 8: `REVIEW` has others.
@@ -16,15 +16,15 @@ order than gold's, unless the question says in which.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import load_file
-from intercode.datasets.layout import locate, read_tables, read_tasks
-from intercode.datasets.review import apply, reviews
-from intercode.datasets.spider_hardness import hardness
+import sqlglot
+from sqlglot import exp
+
+from intercode.datasets.files import apply, load_file, locate, read_tables, read_tasks, reviews
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 
@@ -35,13 +35,17 @@ SPLITS = {
 }
 """Split → the authors' files of tasks, of tables, and the folder of databases."""
 REVIEW = Path(__file__).with_name("spider_reviewed.jsonl")
-"""The release's golds that are known to be wrong, by `row` (`intercode.datasets.review`)."""
+"""The release's golds that are known to be wrong, by `row` (`intercode.datasets.files.apply`)."""
+
+LEVELS = ("easy", "medium", "hard", "extra")
+"""The levels of hardness."""
 
 _FIXED_ORDER = re.compile(
     r"\bin (?:this|that|the following|the given|exactly this) order\b|\bfollowed by\b"
     r"|\b(?:first|second|third|last|left|right)most? column\b|\border of (?:the )?columns\b",
     re.IGNORECASE,
 )
+_Node = Any  # of sqlglot's tree; its base class has another name in each of its versions
 _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 
@@ -51,7 +55,7 @@ def load(
     databases: str | Path | None = None,
     reviewed: bool = False,
 ) -> Dataset:
-    """One split; a task's id is its row number.
+    """Load one split; a task's id is its row number.
 
     Args:
         root: A folder with one of the layouts in it or a little below; None: where
@@ -112,5 +116,96 @@ def _released(task: Task) -> Task:
 
 
 def fixes_order(question: str) -> bool:
-    """Whether a question says in which order the columns of its answer come."""
+    """Whether a question states the order of the columns of its answer."""
     return _FIXED_ORDER.search(question) is not None
+
+
+def hardness(sql: str, dialect: str = "sqlite") -> str | None:
+    """Return how hard a query is, as one of `LEVELS`; None if it cannot be parsed.
+
+    That is the rule of Spider's authors (their ``evaluation.py``). Counted, in the outermost query
+    (of a set operation, the first):
+
+    - *components*: WHERE, GROUP BY, ORDER BY and LIMIT, each once; each join; each OR and each
+      LIKE in the conditions of ON, WHERE and HAVING;
+    - *nested queries*: conditions that hold a subquery, and one for UNION, INTERSECT or EXCEPT;
+    - *others*, each at most once: several aggregates (in SELECT and ORDER BY; the authors' count
+      also takes a negated condition, and the connectors of HAVING, for one), several columns
+      selected, several conditions in WHERE, several columns to group by.
+    """
+    try:
+        query: _Node = sqlglot.parse_one(sql, dialect=dialect)
+    except sqlglot.errors.SqlglotError:
+        return None
+    is_set = isinstance(query, exp.SetOperation)
+    while isinstance(query, (exp.SetOperation, exp.Subquery)):
+        query = query.this
+    return _level(*_count(query, is_set)) if isinstance(query, exp.Select) else None
+
+
+def _level(components: int, nested: int, others: int) -> str:
+    if nested == 0:
+        if components <= 1 and others == 0:
+            return "easy"
+        if (components <= 1 and others <= 2) or (components <= 2 and others <= 1):
+            return "medium"
+        if (components <= 2 and others > 2) or (components == 3 and others <= 2):
+            return "hard"
+    elif nested == 1 and components <= 1 and others == 0:
+        return "hard"
+    return "extra"
+
+
+def _count(query: _Node, is_set: bool) -> tuple[int, int, int]:
+    joins = query.args.get("joins") or []
+    where = list(_conditions(query.args.get("where")))
+    having = list(_conditions(query.args.get("having")))
+    every = [*where, *having, *(c for join in joins for c in _conditions(join.args.get("on")))]
+    group, order = query.args.get("group"), query.args.get("order")
+    ors = sum(_ors(join.args.get("on")) for join in joins)
+    ors += _ors(query.args.get("where")) + _ors(query.args.get("having"))
+    likes = sum(isinstance(_positive(condition), exp.Like) for condition in every)
+    clauses = [query.args.get(name) for name in ("where", "group", "order", "limit")]
+    components = sum(clause is not None for clause in clauses) + len(joins) + ors + likes
+    nested = is_set + sum(condition.find(exp.Select) is not None for condition in every)
+    aggregates = sum(isinstance(column.unalias(), exp.AggFunc) for column in query.expressions)
+    aggregates += len(list(order.find_all(exp.AggFunc))) if order else 0
+    aggregates += sum(isinstance(condition, exp.Not) for condition in [*where, *having])
+    aggregates += max(0, len(having) - 1)
+    others = [
+        aggregates > 1,
+        len(query.expressions) > 1,
+        len(where) > 1,
+        group is not None and len(group.expressions) > 1,
+    ]
+    return components, nested, sum(others)
+
+
+def _conditions(clause: _Node) -> Iterator[_Node]:
+    """Yield the conditions that AND and OR join in a clause."""
+    if clause is None:
+        return
+    body = _body(clause)
+    if isinstance(body, exp.Connector):
+        yield from _conditions(body.left)
+        yield from _conditions(body.right)
+    else:
+        yield body
+
+
+def _ors(clause: _Node) -> int:
+    if clause is None:
+        return 0
+    body = _body(clause)
+    if not isinstance(body, exp.Connector):
+        return 0
+    return isinstance(body, exp.Or) + _ors(body.left) + _ors(body.right)
+
+
+def _body(clause: _Node) -> _Node:
+    body = clause.this if isinstance(clause, (exp.Where, exp.Having)) else clause
+    return body.unnest()
+
+
+def _positive(condition: _Node) -> _Node:
+    return condition.this if isinstance(condition, exp.Not) else condition

@@ -1,11 +1,11 @@
 """SWE-bench (Jimenez et al. 2024): issues of Python projects, from the user's copy of its rows.
 
-The authors' rows are read from one file, JSON or JSONL, or from a folder that has one. What they
-have under ``hints_text`` was said after the issue, and is no part of what the agent is told.
+The authors' rows are read from one file, JSON or JSONL, or from a folder that has one. Their
+``hints_text`` was written after the issue; the agent does not see it.
 
 The rows say which repository and which commit, not where: see ``--repositories``. Nor do they say
-how a project's tests are run: the image must have pytest and what the project needs, and projects
-with a runner of their own (Django, SymPy) need tasks that name it.
+how a project's tests are run: the image must have pytest and the project's dependencies, and
+projects with a runner of their own (Django, SymPy) need tasks that name it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.layout import home, read_tasks
+from intercode.datasets.files import home, read_tasks
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -27,7 +27,7 @@ _KEPT = ("version", "environment_setup_commit", "created_at")
 
 
 def load(root: str | Path | None = None, name: str = "swe-bench") -> Dataset:
-    """All rows; a task's id is the authors' ``instance_id``.
+    """Load all rows; a task's id is the authors' ``instance_id``.
 
     Args:
         root: The file, or a folder with one file of rows; None: ``datasets/NAME`` in InterCode's
@@ -42,12 +42,12 @@ def load(root: str | Path | None = None, name: str = "swe-bench") -> Dataset:
 
 
 def load_lite(root: str | Path | None = None) -> Dataset:
-    """SWE-bench Lite: see `load`."""
+    """Load SWE-bench Lite: see `load`."""
     return load(root, "swe-bench-lite")
 
 
 def load_verified(root: str | Path | None = None) -> Dataset:
-    """SWE-bench Verified: see `load`."""
+    """Load SWE-bench Verified: see `load`."""
     return load(root, "swe-bench-verified")
 
 

@@ -4,10 +4,10 @@ Two layouts are read:
 
 - the authors': ``dev.jsonl``, ``dev.tables.jsonl`` and ``dev.db``. The structured queries become
   SQL in SQLite's dialect, as the authors' own engine does it: texts are compared in lower case,
-  in which their database holds them. The columns there are ``col0``, ``col1``…: so the query tells
-  the table and what its columns are called;
+  in which their database holds them. The columns there are ``col0``, ``col1``…: so the query names
+  the table and its columns;
 - that of the 2023 release of InterCode: ``ic_wikisql_dev.json`` and ``ic_wikisql_dev.sql``. 174 of
-  its 196 golds are no valid SQL, as neither names nor texts are quoted (``SELECT COUNT
+  its 196 golds are not valid SQL, as neither names nor texts are quoted (``SELECT COUNT
   School/Club_Team FROM … WHERE No. = 3``), and 7 of the others find nothing for the same reason
   (``Record = 2-13``). They are *repaired*: their form is simple enough that what they mean is
   certain. The published text stays in ``metadata["gold_as_published"]``.
@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from intercode.datasets.files import read_rows
-from intercode.datasets.layout import locate, read_tasks
+from intercode.datasets.files import locate, read_rows, read_tasks
 from intercode.errors import TaskError
 from intercode.syntax import quoted
 from intercode.task import Dataset
@@ -46,7 +45,7 @@ def load(
     repair: bool = True,
     databases: str | Path | None = None,
 ) -> Dataset:
-    """One split; a task's id is its row number.
+    """Load one split; a task's id is its row number.
 
     Args:
         root: A folder with one of the layouts in it or a little below; None: where
@@ -75,7 +74,7 @@ def load(
 
 
 def repaired(gold: str) -> str | None:
-    """A gold of the 2023 release as valid SQL (MySQL's); None if it has another form."""
+    """Turn a gold of the 2023 release into valid SQL (MySQL's); None if it has another form."""
     match = _PUBLISHED.fullmatch(gold.strip())
     if match is None:
         return None
@@ -95,7 +94,7 @@ def repaired(gold: str) -> str | None:
 
 
 def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
-    """The authors' structured query as SQL.
+    """Turn the authors' structured query into SQL.
 
     Args:
         query: Its ``sel``, ``agg`` and ``conds``.
@@ -103,7 +102,7 @@ def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
         types: Its columns' types, ``text`` or ``real``.
 
     Raises:
-        TaskError: It refers to what is not there.
+        TaskError: It refers to a column or operator that does not exist.
     """
     try:
         selected = f"col{range(len(types))[query['sel']]}"
@@ -114,7 +113,7 @@ def to_sql(query: Mapping[str, Any], table: str, types: Sequence[str]) -> str:
             for column, operator, value in query["conds"]
         ]
     except (IndexError, ValueError, TypeError) as error:
-        raise TaskError(f"field 'sql' is no query: {error}") from None
+        raise TaskError(f"field 'sql' is not a query: {error}") from None
     sql = f"SELECT {selected} FROM {table}"
     return f"{sql} WHERE {' AND '.join(conditions)}" if conditions else sql
 

@@ -22,7 +22,7 @@ from intercode.interpreters.bash import shell_in
 from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks, subtasks
 from intercode.rewards.own import choose
 from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
-from intercode.sandbox.images.pack import pack
+from intercode.sandbox.images.archive import pack
 from intercode.task import Dataset, Task
 
 NETWORK = "network"

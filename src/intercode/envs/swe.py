@@ -23,8 +23,8 @@ from intercode.rewards.swe import SweReward
 from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.images import hide
+from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
 from intercode.sandbox.images.repository import is_url, prepare
-from intercode.sandbox.images.spec import BUILTIN, BUILTIN_FOLDER
 from intercode.task import Dataset, Task
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from intercode.episode import Episode
-from intercode.models.base import Message, Usage
-from intercode.models.budget import Spending
-from intercode.models.client import Request
+from intercode.models.base import Message, Request, Usage
+from intercode.models.limits import Spending
 from intercode.models.prices import Price
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes

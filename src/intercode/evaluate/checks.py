@@ -1,9 +1,12 @@
-"""Checks of a task: pure functions of it and of what came of its trials: `CHECKS`, `DOUBTS`."""
+"""Checks of a task: pure functions of it and of its trials, see `CHECKS` and `DOUBTS`.
+
+Trials are the epochs of the run that tries a task: gold, gold again, and the guesses.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,9 +19,9 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 GOLD, AGAIN = 0, 1
-"""The trials of gold. Trials are the epochs of the run that tries a task; see `guesses`."""
+"""The trials of gold; see `guesses` for the others."""
 WAITED = "waited"
-"""In an episode's metadata: seconds for which gold was held back, so that the clock is another."""
+"""In an episode's metadata: the seconds for which gold was held back, to get another clock."""
 SLOW = 0.25
 """The share of its time limit from which on an action of gold's is called slow."""
 _KEPT = 1000
@@ -29,7 +32,7 @@ Kind = Literal["gold", "free", "varies", "error", "constant", "empty", "twin"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is the matter with a task."""
+    """A problem of a task, or a doubt."""
 
     task_id: str
     kind: Kind
@@ -37,7 +40,7 @@ class Problem:
     there was an ``error`` instead of a score. Doubts: a ``constant`` solves it, perhaps by chance;
     gold's answer is ``empty``; a test has no ``twin``."""
     problem: str
-    """The same for people."""
+    """A description for people."""
     reward: float | None = None
     error_type: str | None = None
 
@@ -48,7 +51,7 @@ class Slow:
 
     task_id: str
     seconds: float
-    """Of gold's slowest action, or of its tests."""
+    """The time of gold's slowest action, or of its tests."""
     limit: float
     suggested_timeout: float
     """A time limit with room to spare."""
@@ -56,36 +59,36 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What gold takes."""
+    """The resources that gold takes."""
 
     task_id: str
     seconds: float
-    """Of its slowest action, or of its tests."""
+    """The time of its slowest action, or of its tests."""
     memory: int | None
-    """The most bytes that its sandbox has used, files that it wrote included; None where nobody
-    counts."""
+    """The most bytes that its sandbox has used, files that it wrote included; None where it is not
+    counted."""
     suggested_timeout: float
     """A time limit with room to spare, in whole seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What the checks need to know of an episode."""
+    """The part of an episode that the checks need."""
 
     reward: float | None
     error: str | None
     error_type: str | None
     why: str
-    """What the reward says of a value below 1."""
+    """The detail of a score below 1."""
     observations: tuple[tuple[int, str], ...]
-    """Of each turn: a hash, and how it begins."""
+    """The hash of each turn's observation, and its beginning."""
     slowest: float
     """Seconds of the action that took longest."""
     rest: float
     """Seconds that no action took: to begin and to score."""
     timed_out: bool
     without_twin: tuple[str, ...] = ()
-    """Tests that have passed, and whose twins nobody knows (`intercode.rewards.swe_twins`)."""
+    """Tests that have passed and have no known twins (`intercode.rewards.swe_twins`)."""
     guess: Guess | None = None
     """The guess that was tried; None: gold."""
     no_rows: bool = False
@@ -93,20 +96,19 @@ class Trial:
 
     @classmethod
     def of(cls, episode: Episode) -> Trial:
-        """What came of an episode."""
-        score = episode.score
-        detail = score.detail if score is not None else {}
-        waited = episode.metadata.get(WAITED, 0.0)
+        """Return the trial of an episode."""
+        detail = episode.score.detail if episode.score is not None else {}
+        busy = sum(turn.seconds for turn in episode.turns)
         return cls(
             reward=episode.reward,
             error=episode.error,
             error_type=episode.metadata.get("error_type"),
-            why=_details(score.detail) if score is not None and not episode.success else "",
+            why="" if episode.success else _one_line(detail),
             observations=tuple(
                 (hash(turn.observation), turn.observation[:_KEPT]) for turn in episode.turns
             ),
             slowest=max((turn.seconds for turn in episode.turns), default=0.0),
-            rest=episode.seconds - waited - sum(turn.seconds for turn in episode.turns),
+            rest=episode.seconds - episode.metadata.get(WAITED, 0.0) - busy,
             timed_out=any(turn.info.get("timed_out") for turn in episode.turns),
             without_twin=tuple(detail.get("without_twin", ())),
             guess=guesses(episode.env).get(episode.epoch),
@@ -115,21 +117,22 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """A name of the trial, for people."""
+        """A name for people."""
         return "gold" if self.guess is None else self.guess.name
 
     @property
-    def shown(self) -> Sequence[str]:
-        """How each observation begins."""
-        return [text for _, text in self.observations]
+    def prints(self) -> bool:
+        """Whether any observation has text."""
+        return any(text for _, text in self.observations)
 
 
 Trials = Mapping[int, Trial]
-"""The trials of one task that took place."""
+"""The trials of one task that took place, by number."""
+Check = Callable[["Task", Trials], "Iterator[Problem]"]
 
 
 def _scores(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Every trial has a score; if several have none, the first says why."""
+    """Report the first trial without a score."""
     for _, trial in sorted(trials.items()):
         if trial.reward is None:
             text = f"{trial.name} cannot be scored: {trial.error}"
@@ -138,7 +141,7 @@ def _scores(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Gold scores 1.0."""
+    """Report gold that does not score 1.0."""
     if not task.gold:
         yield Problem(task.task_id, "gold", "it has no gold: nothing shows that it can be solved")
         return
@@ -155,13 +158,13 @@ def _gold_solves(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _is_not_free(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Doing nothing, a wrong answer, and constants do not score 1.0."""
+    """Report guesses that score 1.0."""
     for number, trial in sorted(trials.items()):
-        # What needs nothing done is solved by every constant, too.
+        # A task that is solved by doing nothing is solved by every constant, too.
         said = number < FIRST_CONSTANT or not _free(trials.get(NOTHING))
         if trial.guess is not None and not trial.guess.by_chance and _free(trial) and said:
             text = f"{trial.name} scores 1.00"
-            if trial.guess.idle and GOLD in trials and not any(trials[GOLD].shown):
+            if trial.guess.idle and GOLD in trials and not trials[GOLD].prints:
                 text += ": gold prints nothing, and changes nothing that counts"
             yield Problem(task.task_id, "free", text, 1.0)
 
@@ -171,12 +174,12 @@ def _free(trial: Trial | None) -> bool:
 
 
 def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Gold does the same twice: rewards and observations."""
+    """Report gold whose rewards or observations differ from trial to trial."""
     one, other = trials.get(GOLD), trials.get(AGAIN)
     if one is None or other is None:
         return
-    # Where the reward runs gold, too, and what it did at about the same time was the same, the
-    # clock has made the difference.
+    # Where the reward runs gold, too, and found no difference at about the same time, the clock has
+    # made the difference.
     if one.reward == 1.0 and not task.verification and not task.tests:
         yield from varies(task, one, other, "an odd number of seconds later", "with the clock")
     else:
@@ -184,14 +187,14 @@ def _does_not_vary(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def varies(task: Task, one: Trial, other: Trial, when: str, between: str) -> Iterator[Problem]:
-    """Two trials of gold do the same, if both have a score.
+    """Report the first difference between two trials of gold, if both have a score.
 
     Args:
         task: The task.
-        one: The one.
+        one: The one trial.
         other: The other one.
-        when: What is special about the other one.
-        between: What lies between them.
+        when: How the other one differs, after its reward: ``the second time``.
+        between: The cause of a difference between observations: ``from run to run``.
     """
     if one.reward is None or other.reward is None:
         return
@@ -209,7 +212,7 @@ def varies(task: Task, one: Trial, other: Trial, when: str, between: str) -> Ite
 
 
 def elsewhere(task: Task, here: Trials, there: Trials, name: str) -> Iterator[Problem]:
-    """Gold does the same on another back end, of this name."""
+    """Report gold that behaves differently on another back end, of this name."""
     other = there.get(GOLD)
     if other is None or GOLD not in here:
         return
@@ -220,7 +223,7 @@ def elsewhere(task: Task, here: Trials, there: Trials, name: str) -> Iterator[Pr
         yield from varies(task, here[GOLD], other, f"on {name}", f"on {name}")
 
 
-CHECKS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
+CHECKS: tuple[Check, ...] = (
     _scores,
     _gold_solves,
     _is_not_free,
@@ -229,7 +232,7 @@ CHECKS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
 
 
 def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Every test of a repository's has a twin."""
+    """Report tests of a repository that have no twin."""
     if GOLD in trials and (tests := trials[GOLD].without_twin):
         text = f"a test has no twin, so that tampering with it does not show: {tests[0]}"
         if len(tests) > 1:
@@ -238,7 +241,7 @@ def _has_twins(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
-    """No constant is the answer."""
+    """Report constants that are the answer."""
     names = [t.name for t in trials.values() if t.guess and t.guess.by_chance and _free(t)]
     if names and not _free(trials.get(NOTHING)):
         text = f"{' and '.join(names)} scores 1.00: a constant, perhaps by chance"
@@ -246,23 +249,23 @@ def _is_no_constant(task: Task, trials: Trials) -> Iterator[Problem]:
 
 
 def _has_rows(task: Task, trials: Trials) -> Iterator[Problem]:
-    """Gold's answer says something."""
+    """Report gold whose answer is empty."""
     if GOLD in trials and trials[GOLD].no_rows:
         yield Problem(task.task_id, "empty", "gold's result has no rows")
 
 
-DOUBTS: tuple[Callable[[Task, Trials], Iterator[Problem]], ...] = (
+DOUBTS: tuple[Check, ...] = (
     _is_no_constant,
     _has_rows,
     _has_twins,
 )
-"""Checks that find what may be intended."""
+"""Checks whose findings may be intended."""
 
 
 def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
-    """What gold takes.
+    """Return the resources that gold takes.
 
-    How long the tests of gold take is known by what doing nothing, which fails them, does not take.
+    The time of gold's tests is the time by which it is slower than doing nothing, which fails them.
     """
     golds = [trials[number] for number in (GOLD, AGAIN) if number in trials]
     seconds = max((trial.slowest for trial in golds), default=0.0)
@@ -272,22 +275,21 @@ def usage(task: Task, trials: Trials, memory: int | None) -> Usage:
 
 
 def slow(task: Task, used: Usage, timeout: float) -> Iterator[Slow]:
-    """Gold's actions leave room below the time limit, and so do its tests."""
+    """Report gold whose actions, or tests, come near the time limit."""
     limit = timeout if task.timeout is None else task.timeout
     if used.seconds > SLOW * limit:
         yield Slow(task.task_id, used.seconds, limit, max(limit, used.suggested_timeout))
 
 
 def _difference(one: str, other: str) -> str:
-    """The first lines that differ, if they are among what was kept."""
+    """Show the first lines that differ, if they are in the beginnings that were kept."""
     for mine, theirs in zip_longest(one.split("\n"), other.split("\n"), fillvalue=""):
         if mine != theirs:
             return f": {mine[:_SHOWN]!r}, then {theirs[:_SHOWN]!r}"
     return ""
 
 
-def _details(detail: Mapping[str, Any]) -> str:
-    """What a score's detail says, in a line."""
+def _one_line(detail: Mapping[str, Any]) -> str:
     text = ", ".join(f"{name}: {value}" for name, value in detail.items())
     text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -11,7 +11,7 @@ from typing import Any
 
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.manifest import flat
-from intercode.sandbox.images.spec import parse
+from intercode.sandbox.images.base import parse
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """What a run's record says of the run as a whole, and is compared."""

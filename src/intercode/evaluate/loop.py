@@ -1,10 +1,17 @@
-"""The loop: one agent, one environment, one episode."""
+"""The episode loop: one agent, one environment, one episode."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+import os
+import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 from intercode.agents.base import (
@@ -18,14 +25,18 @@ from intercode.agents.base import (
 )
 from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, ModelError, UsageError
-from intercode.evaluate.permits import Permits, Stopped
 
 if TYPE_CHECKING:
     from intercode.task import Task
 
+SANDBOXES_PER_CORE = 2
+"""Enough to keep every core busy while others wait for the kernel."""
+Step = tuple[str, SupportsFloat, bool, bool, dict[str, Any]]
+"""Observation, reward, whether the episode ended, whether it was truncated, info."""
+
 
 class EpisodeEnv(Protocol):
-    """What the loop needs of an environment: `InterCodeEnv`, or anything that looks like it."""
+    """The part of an environment that the loop needs: `InterCodeEnv`, or any class like it."""
 
     @property
     def episode(self) -> Episode:
@@ -36,11 +47,105 @@ class EpisodeEnv(Protocol):
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode."""
 
-    def step(self, action: str, /) -> tuple[str, SupportsFloat, bool, bool, dict[str, Any]]:
+    def step(self, action: str, /) -> Step:
         """Take an action."""
 
     def close(self) -> None:
-        """Free everything. Idempotent."""
+        """Free all resources. Idempotent."""
+
+
+class Stopped(Exception):  # noqa: N818 - it is not an error
+    """The run was told to stop at once; this episode has no end."""
+
+
+class Semaphore:
+    """A first-come, first-served semaphore that says how long a thread has waited.
+
+    Entering gives the seconds that were waited::
+
+        with semaphore as waited:
+            ...
+
+    Args:
+        count: The number of threads that may hold it at a time; None: any number.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count: float = math.inf if count is None else count
+        self._held = 0
+        self._lock = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+        self._closed = False
+
+    def __enter__(self) -> float:
+        with self._lock:
+            if self._closed:
+                raise Stopped
+            if self._held < self._count:
+                self._held += 1
+                return 0.0
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        start = time.monotonic()
+        turn.acquire()
+        if self._closed:
+            self.__exit__(None, None, None)
+            raise Stopped
+        return time.monotonic() - start
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._lock:
+            if self._waiting:
+                # Handed on, never put back in between: a later thread cannot snatch it.
+                self._waiting.popleft().release()
+            else:
+                self._held -= 1
+
+    @property
+    def held(self) -> int:
+        """The number of threads that hold it."""
+        return self._held
+
+    def close(self) -> None:
+        """Stop all waiting: threads that wait now, or enter later, raise `Stopped`."""
+        with self._lock:
+            self._closed = True
+            while self._waiting:
+                self._held += 1  # as if it had been handed on: the woken thread gives it back
+                self._waiting.popleft().release()
+
+
+def default_sandboxes() -> int:
+    """Return the number of busy sandboxes that this machine's cores keep up with."""
+    return SANDBOXES_PER_CORE * len(os.sched_getaffinity(0))
+
+
+def _ignore(task: Task, action: str) -> None:
+    """Take no notice of an action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The things that all episodes of a run share."""
+
+    calls: Semaphore = field(default_factory=Semaphore)
+    """Held by each call to the model; by an agent that does not say when it makes one, while it
+    decides."""
+    sandboxes: Semaphore = field(default_factory=Semaphore)
+    """Held while an environment is reset, takes an action, or scores."""
+    on_action: Callable[[Task, str], None] = _ignore
+    """Called with each action before it is taken."""
+
+    def stop(self) -> None:
+        """Stop all waiting."""
+        self.calls.close()
+        self.sandboxes.close()
 
 
 def run_episode(
@@ -51,55 +156,45 @@ def run_episode(
     seed: int | None = None,
     epoch: int = 0,
     name: str = "",
-    on_action: Callable[[Task, str], None] | None = None,
-    calls: Permits | None = None,
-    sandboxes: Permits | None = None,
+    shared: Shared | None = None,
 ) -> Episode:
     """Let an agent try a task once.
 
     Args:
         env: An environment whose dataset holds the task.
         agent: Makes the agent.
-        task: What is asked.
+        task: The task.
         seed: For the environment.
-        epoch: Which of several attempts at the task this is, for the record.
+        epoch: The number of this attempt at the task, for the record.
         name: The agent's name, for the record.
-        on_action: Called with each action before it is taken.
-        calls: Held by each call to the model; by an agent that does not say when it makes one,
-            while it decides.
-        sandboxes: Held while the environment is reset, and while it takes an action.
+        shared: The limits on concurrency, and the observer of actions.
 
     Raises:
-        AgentError: The agent raised, or gave something that is no action.
+        AgentError: The agent raised, or gave something that is not an action.
         ModelError: The agent's model gave no answer.
         UsageError: The agent cannot act in this environment.
         SandboxError: The sandbox died.
         RewardError: The result could not be judged.
     """
-    acting, sandboxes = calls or Permits(), sandboxes or Permits()
+    shared = shared or Shared()
+    acting = shared.calls
     if isinstance(agent, CallsModel):
-        agent, acting = agent.calling(acting), Permits()
-    with sandboxes:
+        agent, acting = agent.calling(acting), Semaphore()
+    with shared.sandboxes:
         observation, _ = env.reset(seed=seed, options={"task_id": task.task_id})
     episode = env.episode
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
-    try:
-        actor = make(agent, env, task)
-    except UsageError:
-        raise  # it would be the same for every task
-    except Exception as error:
-        raise AgentError(f"the agent could not be made: {_described(error)}") from error
+    actor = _made(agent, env, task)
     try:
         terminated = truncated = False
         while not (terminated or truncated):
             with acting as waited:
                 _leave_out(waited, actor)
                 action = _act(actor, observation, episode.turns)
-            if on_action is not None:
-                on_action(task, action)
-            with sandboxes as waited:
+            shared.on_action(task, action)
+            with shared.sandboxes as waited:
                 _leave_out(waited, actor)
                 observation, _, terminated, truncated, _ = env.step(action)
     finally:
@@ -108,11 +203,20 @@ def run_episode(
     return episode
 
 
+def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent:
+    try:
+        return make(agent, env, task)
+    except UsageError:
+        raise  # it would be the same for every task
+    except Exception as error:
+        raise AgentError(f"the agent could not be made: {_described(error)}") from error
+
+
 def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     try:
         action = actor.act(observation, turns)
     except (ModelError, Stopped):
-        raise  # no fault in the agent
+        raise  # not the agent's fault
     except Exception as error:
         raise AgentError(f"the agent raised {_described(error)}") from error
     if not isinstance(action, str):
@@ -121,29 +225,29 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
 
 
 def _leave_out(waited: float, actor: Agent) -> None:
-    """Waiting for one's turn is in no limit of the agent's time."""
+    """Keep the time that an agent has waited for its turn out of its time limit."""
     if waited and isinstance(actor, LeavesOutWaiting):
         actor.leave_out(waited)
 
 
 def episode_seed(seed: int, epoch: int, task_id: str) -> int:
-    """The seed of one episode. It depends on nothing else, so that the order does not matter."""
+    """Return the seed of one episode; it depends on the arguments only, not on the order."""
     text = f"{seed}:{epoch}:{task_id}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big")
 
 
-def failed(
-    task: Task, error: Exception, *, env: str, name: str, epoch: int, partial: Episode | None
-) -> Episode:
-    """The record of an episode that has no result, with the turns that it got to."""
-    if partial is None or partial.task_id != task.task_id or partial.epoch != epoch:
-        partial = Episode(task_id=task.task_id, query=task.query, env=env, epoch=epoch)
-    partial.agent = name
+def failed(error: Exception, partial: Episode) -> Episode:
+    """Make the record of an episode without a result.
+
+    Args:
+        error: The reason.
+        partial: The episode with the turns that it got to; it is changed.
+    """
     partial.status = "error"
     partial.score = None
     partial.error = str(error) or type(error).__name__
     partial.metadata["error_type"] = type(error).__name__
-    # A failure that the reader is likely to have written, and wants to find.
+    # A failure in code that is likely the user's own, who wants to find it.
     written = error.__cause__ if isinstance(error, AgentError) else error
     if written is not None and not isinstance(written, InterCodeError):
         partial.metadata["traceback"] = "".join(traceback.format_exception(written))

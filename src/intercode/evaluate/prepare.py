@@ -268,7 +268,7 @@ def budget_of(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:
     """
     from intercode.evaluate.budget_spent import spent_by
     from intercode.models import Budget
-    from intercode.models.budget import Spending
+    from intercode.models.limits import Spending
     from intercode.models.prices import Prices
 
     before = Spending()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from intercode.episode import Episode
-from intercode.evaluate.report import Outcome
+from intercode.records import Outcome
 
 if TYPE_CHECKING:
     from intercode.task import Task

@@ -15,10 +15,14 @@ from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
 from intercode.evaluate import drift, manifest
 from intercode.evaluate.exclusion import not_gradable, select
-from intercode.evaluate.interrupts import Interrupts
-from intercode.evaluate.loop import EpisodeEnv
-from intercode.evaluate.permits import Permits, default_sandboxes
-from intercode.evaluate.pool import Pool
+from intercode.evaluate.loop import (
+    EpisodeEnv,
+    Semaphore,
+    Shared,
+    default_sandboxes,
+    episode_seed,
+    run_episode,
+)
 from intercode.evaluate.prepare import (
     Actors,
     Plan,
@@ -32,7 +36,7 @@ from intercode.evaluate.prepare import (
 )
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
-from intercode.evaluate.worker import Job, Orders
+from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
 from intercode.records import EPISODES, MANIFEST, RecordWriter, latest, read_episodes, read_manifest
 from intercode.sandbox.images import hide
 from intercode.spec import RunSpec
@@ -218,7 +222,7 @@ def _run(
         hide(out)
         if out is None:
             kept: list[Episode] = []
-            orders = _orders(plan, who, where, kept.append)
+            orders = _orders(plan, who, where, kept.append, progress)
             return replace(_work(plan, orders, {}, progress), kept=kept)
         log = stack.enter_context(RecordWriter(Path(out)))
         record, finished = _resumed(log.folder, wanted, plan.locked)
@@ -226,7 +230,7 @@ def _run(
             session |= drift.of_run(plan.locked, wanted)
         record["sessions"].append(session)
         log.write_manifest(record)
-        result = _work(plan, _orders(plan, who, where, log.append), finished, progress)
+        result = _work(plan, _orders(plan, who, where, log.append, progress), finished, progress)
         result.folder = log.folder
         manifest.finish(
             session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short
@@ -241,7 +245,6 @@ def _work(
     """Run the episodes that are not finished."""
     jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
     done = {job.key: finished[job.key] for job in jobs if job.key in finished}
-    orders = replace(orders, on_action=progress.action)
     pool = Pool([job for job in jobs if job.key not in done], orders, plan.spec.how.workers)
     progress.begin(len(jobs), list(done.values()))
     with ExitStack() as stack:
@@ -263,19 +266,35 @@ def _work(
         )
 
 
-def _orders(plan: Plan, who: Actors, where: Setting, record: Callable[[Episode], None]) -> Orders:
-    how = plan.spec.how
+def _orders(
+    plan: Plan,
+    who: Actors,
+    where: Setting,
+    record: Callable[[Episode], None],
+    progress: Progress,
+) -> Orders:
+    how, seed = plan.spec.how, plan.spec.seed
+    shared = Shared(
+        calls=Semaphore(how.max_connections),
+        sandboxes=Semaphore(how.max_sandboxes or default_sandboxes()),
+        on_action=progress.action,
+    )
     return Orders(
-        agent=who.factory,
+        attempt=lambda job, env: run_episode(
+            env(),
+            who.factory,
+            job.task,
+            seed=episode_seed(seed, job.epoch, job.task.task_id),
+            epoch=job.epoch,
+            name=who.name,
+            shared=shared,
+        ),
         env_factory=where.make,
-        seed=plan.spec.seed,
         max_retries=how.retries,
         agent_name=who.name,
         env_name=str(where.facts.get("env", "")),
         record=record,
-        on_action=lambda task, action: None,
-        calls=Permits(how.max_connections),
-        sandboxes=Permits(how.max_sandboxes or default_sandboxes()),
+        shared=shared,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from intercode.errors import ImageError
-from intercode.sandbox.images.spec import parse
+from intercode.sandbox.images.base import parse
 
 if TYPE_CHECKING:
     from intercode.sandbox.base import Provider, Sandbox

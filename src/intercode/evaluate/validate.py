@@ -1,94 +1,100 @@
-"""Whether the tasks of a dataset are sound: gold solves them, twice alike, and nothing else does.
+"""Validation of a dataset: gold solves every task, twice alike, and nothing else does.
 
-Every task is tried with gold, with gold again an odd number of seconds later, and with all that is
-in `guesses`: doing nothing, a wrong answer, constants. What is checked then is in `checks`.
+Every task is tried with gold, with gold again an odd number of seconds later, and with all
+`guesses`: doing nothing, a wrong answer, constants. Then the trials are checked, see `checks`.
 """
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from intercode.agents.scripted import Oracle, ScriptedAgent
+from intercode.envs.traits import Guess, traits_in
 from intercode.evaluate.checks import (
     AGAIN,
     CHECKS,
     DOUBTS,
     GOLD,
+    WAITED,
+    Check,
     Problem,
     Slow,
     Trial,
+    Trials,
     Usage,
     elsewhere,
     slow,
     usage,
 )
 from intercode.evaluate.exclusion import not_gradable, select
-from intercode.evaluate.guesses import FIRST_CONSTANT, guesses
+from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, guesses
+from intercode.evaluate.leaks import Leak, leaks
+from intercode.evaluate.loop import EpisodeEnv, Step
 from intercode.evaluate.report import summarize
 from intercode.evaluate.runner import RunResult, evaluate
-from intercode.evaluate.watched import Seen, Watched
+from intercode.sandbox.base import CountsMemory
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from intercode.agents.base import Agent, AgentFactory
-    from intercode.evaluate.leaks import Leak
-    from intercode.evaluate.loop import EpisodeEnv
+    from intercode.episode import Episode
     from intercode.evaluate.progress import Progress
-    from intercode.evaluate.report import Outcome, Statistics
+    from intercode.evaluate.report import Statistics
+    from intercode.records import Outcome
     from intercode.task import Dataset, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What came of it."""
+    """The result of `validate`."""
 
     tasks: int
     statistics: Mapping[int, Statistics]
-    """Of each trial, over all tasks."""
+    """The statistics of each trial, over all tasks."""
     constants: Mapping[str, int]
-    """Constant → how many tasks it solves."""
+    """Constant → the number of tasks that it solves."""
     solved_by_constants: int
-    """How many tasks any of them solves."""
+    """The number of tasks that any of them solves."""
     problems: list[Problem]
     doubts: list[Problem]
-    """No problems but warnings, like the next two: a task may be meant to be like that."""
+    """Warnings, like `slow` and `leaks`: a task may be meant to be like that."""
     slow: list[Slow]
     leaks: list[Leak]
     usage: list[Usage]
     """One for each task."""
     seconds: float
     complete: bool
-    """Whether all was tried."""
+    """Whether every trial took place."""
 
     @property
     def valid(self) -> bool:
-        """Whether all was tried, and all is as it should be."""
+        """Whether every trial took place, and no task has a problem."""
         return self.complete and not self.problems
 
     def reasons(self) -> dict[str, str]:
-        """Task id → what is the matter with it."""
+        """Return task id → its problems, for those that have any."""
         found: dict[str, list[str]] = {}
         for problem in self.problems:
             found.setdefault(problem.task_id, []).append(problem.problem)
         return {task_id: "; ".join(texts) for task_id, texts in found.items()}
 
 
-class Prober:
-    """Makes the agent of each trial."""
+class Options(TypedDict, total=False):
+    """Options of `validate` that are those of `evaluate`."""
 
-    needs_gold = True
-
-    def __call__(self, task: Task) -> Agent:
-        """Gold's, where no environment is known."""
-        return Oracle()(task)
-
-    def within(self, env: Any, task: Task) -> Agent:
-        """The one of the trial that the environment's episode is."""
-        guess = guesses(env.episode.env).get(env.episode.epoch)
-        return Oracle().within(env, task) if guess is None else ScriptedAgent(guess.actions(task))
+    workers: int
+    limit: int | None
+    tasks: Sequence[str] | None
+    progress: Progress | None
+    settings: Mapping[str, Any] | None
 
 
 def validate(
@@ -96,105 +102,199 @@ def validate(
     env_factory: Callable[[], EpisodeEnv],
     *,
     timeout: float,
-    workers: int = 1,
-    limit: int | None = None,
-    tasks: Sequence[str] | None = None,
-    progress: Progress | None = None,
-    settings: Mapping[str, Any] | None = None,
     also_on: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
+    **options: Unpack[Options],
 ) -> Validation:
-    """Try every task in all ways, and check what comes of it.
+    """Try every task in all ways, and check the trials.
 
     Args:
         dataset: The tasks.
-        env_factory: See `evaluate`, as for the other arguments.
-        timeout: The time limit of an action in tasks that have none of their own.
-        workers: Threads.
-        limit: Only the first so many tasks.
-        tasks: Only these.
-        progress: Is told how it goes.
-        settings: Of the environment.
-        also_on: Name → what makes the same environment elsewhere: there gold must do the same.
+        env_factory: As for `evaluate`.
+        timeout: The time limit of an action in tasks that have none of their own, in seconds.
+        also_on: Name → factory of the same environment on another back end, where gold must behave
+            in the same way.
+        options: See `Options`.
 
     Raises:
         UsageError: The arguments make no sense.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    chosen = select(dataset, tasks, limit, not_gradable(dataset))
+    chosen = select(dataset, options.get("tasks"), options.get("limit"), not_gradable(dataset))
     seen = Seen()
-
-    def attempt(
-        agent: AgentFactory, make: Callable[[], EpisodeEnv], epochs: int
-    ) -> tuple[RunResult, dict[str, dict[int, Trial]]]:
-        trials: dict[str, dict[int, Trial]] = {task.task_id: {} for task in chosen}
-        # On the disk, because observations may be large, and there may be many.
-        with TemporaryDirectory(prefix="intercode-validate-") as folder:
-            result = evaluate(
-                dataset,
-                agent,
-                make,
-                workers=workers,
-                out=folder,
-                limit=limit,
-                tasks=tasks,
-                epochs=epochs,
-                progress=progress,
-                settings=settings,
-            )
-            for episode in result.episodes():
-                trials[episode.task_id][episode.epoch] = Trial.of(episode)
-        return result, trials
-
     with closing(env_factory()) as env:
         tried = guesses(getattr(env, "name", ""))
-    result, trials = attempt(
-        Prober(), lambda: Watched(env_factory(), dataset, seen), epochs=max(tried) + 1
-    )
-    constants = {number: guess for number, guess in tried.items() if number >= FIRST_CONSTANT}
-    statistics = {
-        trial: summarize(_only(trial, result.outcomes)) for trial in (GOLD, AGAIN, *tried)
-    }
-    problems = [
-        problem
-        for task in chosen
-        for check in CHECKS
-        for problem in check(task, trials[task.task_id])
-    ]
-    runs = [result]
+
+    def probed() -> EpisodeEnv:
+        return ProbedEnv(env_factory(), dataset, seen)
+
+    first, trials = _attempt(dataset, _Prober(), probed, max(tried) + 1, options)
+    runs, problems = [first], _findings(CHECKS, chosen, trials)
     for name, make in (also_on or {}).items():
         if runs[-1].interrupted:
             break
-        other, there = attempt(Oracle(), make, epochs=1)
+        other, there = _attempt(dataset, Oracle(), make, 1, options)
         runs.append(other)
         for task in chosen:
             problems += elsewhere(task, trials[task.task_id], there[task.task_id], name)
+    complete = len(runs) == 1 + len(also_on or {})
     used = [usage(task, trials[task.task_id], seen.memory.get(task.task_id)) for task in chosen]
     return Validation(
         tasks=len(chosen),
-        statistics=statistics,
-        constants={guess.name: statistics[n].successes for n, guess in constants.items()},
-        solved_by_constants=len(
-            {one.task_id for one in result.outcomes if one.epoch in constants and one.success}
-        ),
+        **_statistics(first.outcomes, tried),
         problems=problems,
-        doubts=[
-            doubt
-            for task in chosen
-            for check in DOUBTS
-            for doubt in check(task, trials[task.task_id])
-        ],
-        slow=[
-            found
-            for task, one in zip(chosen, used, strict=True)
-            for found in slow(task, one, timeout)
-        ],
+        doubts=_findings(DOUBTS, chosen, trials),
+        slow=[one for pair in zip(chosen, used, strict=True) for one in slow(*pair, timeout)],
         leaks=[leak for task in chosen for leak in seen.leaks.get(task.task_id, ())],
         usage=used,
         seconds=sum(run.seconds for run in runs),
-        complete=all(len(run.outcomes) == run.planned for run in runs)
-        and len(runs) == 1 + len(also_on or {}),
+        complete=complete and all(len(run.outcomes) == run.planned for run in runs),
     )
 
 
-def _only(trial: int, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.epoch == trial]
+def _attempt(
+    dataset: Dataset,
+    agent: AgentFactory,
+    make: Callable[[], EpisodeEnv],
+    epochs: int,
+    options: Options,
+) -> tuple[RunResult, Mapping[str, Trials]]:
+    """Run an agent, and return each task's trials."""
+    trials: dict[str, dict[int, Trial]] = defaultdict(dict)
+    # On the disk, because observations may be large, and there may be many.
+    with TemporaryDirectory(prefix="intercode-validate-") as folder:
+        result = evaluate(dataset, agent, make, out=folder, epochs=epochs, **options)
+        for episode in result.episodes():
+            trials[episode.task_id][episode.epoch] = Trial.of(episode)
+    return result, trials
+
+
+def _findings(
+    checks: Sequence[Check], tasks: Sequence[Task], trials: Mapping[str, Trials]
+) -> list[Problem]:
+    return [one for task in tasks for check in checks for one in check(task, trials[task.task_id])]
+
+
+def _statistics(outcomes: Sequence[Outcome], tried: Mapping[int, Guess]) -> dict[str, Any]:
+    """Return the statistics of a `Validation`, by trial and by constant."""
+    statistics = {
+        trial: summarize(one for one in outcomes if one.epoch == trial)
+        for trial in (GOLD, AGAIN, *tried)
+    }
+    constants = {trial: guess for trial, guess in tried.items() if trial >= FIRST_CONSTANT}
+    solved = {one.task_id for one in outcomes if one.epoch in constants and one.success}
+    return {
+        "statistics": statistics,
+        "constants": {guess.name: statistics[n].successes for n, guess in constants.items()},
+        "solved_by_constants": len(solved),
+    }
+
+
+class _Prober:
+    """The factory of the agent of each trial."""
+
+    needs_gold = True
+
+    def __call__(self, task: Task) -> Agent:
+        """Return gold's agent, where no environment is known."""
+        return Oracle()(task)
+
+    def within(self, env: Any, task: Task) -> Agent:
+        """Return the agent of the trial that the environment's episode is."""
+        guess = guesses(env.episode.env).get(env.episode.epoch)
+        return Oracle().within(env, task) if guess is None else ScriptedAgent(guess.actions(task))
+
+
+class Clock:
+    """Holds back the two trials of a task's gold until an odd number of seconds lies between them.
+
+    So all gold shows that depends on whole seconds, even on whether their number is even.
+
+    Args:
+        now: Returns the seconds since 1970.
+        sleep: Waits for some seconds.
+    """
+
+    LATEST = 0.7
+    """The part of a second in which a trial may begin: its actions have the rest of it."""
+
+    def __init__(
+        self, now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._now = now
+        self._sleep = sleep
+        self._begun: dict[tuple[str, int], int] = {}
+        self._lock = Lock()
+
+    def wait(self, task_id: str, trial: int) -> float:
+        """Wait until a trial may begin.
+
+        Returns:
+            The seconds for which it was held back.
+        """
+        first = self._now()
+        while not self._begins(task_id, trial, now := self._now()):
+            self._sleep(1 - now % 1)
+        return now - first
+
+    def _begins(self, task_id: str, trial: int, now: float) -> bool:
+        with self._lock:
+            other = self._begun.get((task_id, GOLD if trial == AGAIN else AGAIN))
+            if now % 1 > self.LATEST or (other is not None and (int(now) - other) % 2 == 0):
+                return False
+            self._begun[task_id, trial] = int(now)
+            return True
+
+
+class Seen:
+    """The findings of all probes. Workers share it; each has other tasks, or another trial."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.leaks: dict[str, list[Leak]] = {}
+        self.memory: dict[str, int] = {}
+        """Task → the most bytes that a sandbox has used in which gold ran."""
+
+
+class ProbedEnv:
+    """An environment that is searched for leaks and measured, and in which gold begins on time."""
+
+    def __init__(self, env: EpisodeEnv, dataset: Dataset, seen: Seen) -> None:
+        self._env = env
+        self._dataset = dataset
+        self._seen = seen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    @property
+    def episode(self) -> Episode:
+        """The environment's episode."""
+        return self._env.episode
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode."""
+        return self._env.reset(seed=seed, options=options)
+
+    def step(self, action: str, /) -> Step:
+        """Take an action. Doing nothing finds the sandbox as an agent finds it: it is searched."""
+        episode, place = self.episode, getattr(self._env, "place", None)
+        task_id, is_gold = episode.task_id, episode.epoch in (GOLD, AGAIN)
+        if episode.epoch == NOTHING and not episode.turns:
+            flags = traits_in(self._env).secret_gold
+            image = episode.metadata.get("image", "")
+            task = self._dataset.by_id(task_id)
+            self._seen.leaks[task_id] = leaks(task, place, image, flags=flags)
+        if is_gold and not episode.turns:
+            episode.metadata[WAITED] = self._seen.clock.wait(task_id, episode.epoch)
+        result = self._env.step(action)
+        if is_gold and (result[2] or result[3]) and isinstance(place, CountsMemory):
+            used = max(place.memory_peak() or 0, self._seen.memory.get(task_id, 0))
+            if used:
+                self._seen.memory[task_id] = used
+        return result
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()

@@ -1,33 +1,82 @@
-"""One worker of a run: takes jobs, runs each to its end, and begins anew where a sandbox died."""
+"""The threads of a run: workers take jobs in order and give back episodes, until interrupted."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.base import AgentFactory
 from intercode.episode import Episode
 from intercode.errors import (
+    BudgetError,
     EnvironmentStateError,
+    ModelAccessError,
     RecordError,
     SandboxError,
     SandboxUnavailableError,
     UsageError,
 )
-from intercode.evaluate.loop import EpisodeEnv, episode_seed, failed, run_episode
-from intercode.evaluate.permits import Permits, Stopped
+from intercode.evaluate.loop import EpisodeEnv, Shared, Stopped, failed
+from intercode.evaluate.progress import Progress
+from intercode.records import Key
 
 if TYPE_CHECKING:
     from intercode.task import Task
 
-
 log = logging.getLogger(__name__)
 
+TICK = 0.1
+"""Seconds between calls of `Progress.tick`."""
+PATIENCE = 5.0
+"""Seconds that workers get to close their sandboxes after a second interrupt."""
+SAME_FOR_ALL = {BudgetError.__name__, ModelAccessError.__name__}
+"""Errors of an episode that every other one would end in, too."""
 _SAME_FOR_ALL = (SandboxUnavailableError, RecordError, UsageError)
-"""Errors that would meet every other episode, too. Any other exception is its own episode's."""
+"""Exceptions that every other episode would meet, too. Any other is its own episode's."""
+_SOON = 0.01
+
+
+class Interrupts:
+    """While entered, SIGINT and SIGTERM are counted and put into `messages`.
+
+    `SimpleQueue.put` is the one way to wake the main thread that may be called from a signal
+    handler at any moment. Outside the main thread no signal is caught.
+    """
+
+    def __init__(self) -> None:
+        self.messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.count = 0
+        self._previous: dict[int, Any] = {}
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        # SIGTERM does not ask twice: its sender will send SIGKILL next.
+        self.count += 2 if number == signal.SIGTERM else 1
+        self.messages.put(None)
+        if self.count > 2:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,136 +87,201 @@ class Job:
     task: Task
 
     @property
-    def key(self) -> tuple[int, str]:
-        """What tells it from all others of a run."""
+    def key(self) -> Key:
+        """The episode's key within the run."""
         return self.epoch, self.task.task_id
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What is the same for all workers of a run."""
+    """The instructions that all workers of a run have in common."""
 
-    agent: AgentFactory
+    attempt: Callable[[Job, Callable[[], EpisodeEnv]], Episode]
+    """Runs one episode, in the environment that the callable gives if it is called."""
     env_factory: Callable[[], EpisodeEnv]
-    seed: int
     max_retries: int
     agent_name: str
     env_name: str
     record: Callable[[Episode], None]
     """Returns when the episode is safe."""
-    on_action: Callable[[Task, str], None]
-    calls: Permits = field(default_factory=Permits)
-    """For calls to the model; see `intercode.evaluate.loop.run_episode`."""
-    sandboxes: Permits = field(default_factory=Permits)
-    """For sandboxes to be busy."""
-
-    def stop(self) -> None:
-        """Let nobody wait for his turn any longer."""
-        self.calls.close()
-        self.sandboxes.close()
+    shared: Shared = field(default_factory=Shared)
 
 
 class Worker:
-    """Has one environment at a time. `stop` may be called from another thread."""
+    """The owner of at most one environment at a time. `stop` may be called from any thread."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._env: EpisodeEnv | None = None
+        self._making = False
         self._stopped = False
 
     def run(self, job: Job) -> Episode:
-        """Do a job to its end and record it; failures that are the sandbox's are retried.
+        """Run a job to its end and record it; failures of the sandbox are retried.
 
         Raises:
             Stopped: `stop` was called.
-            SandboxUnavailableError, UsageError: Trying again cannot help, nor can another task.
+            SandboxUnavailableError, UsageError: Neither a retry nor another task can help.
             RecordError: The episode could not be recorded.
         """
-        attempts = 0
-        earlier: list[Any] = []
-        judged: list[Any] = []
+        lost: list[Episode] = []
         while True:
-            attempts += 1
             try:
-                episode = self._attempt(job)
+                episode = self._orders.attempt(job, self._open)
                 break
             except (Stopped, *_SAME_FOR_ALL):
                 raise
             except Exception as error:
                 if self._stopped:
                     raise Stopped from error
-                if self._env is None and not isinstance(error, SandboxError):
+                retried = isinstance(error, SandboxError)
+                if self._making and not retried:
                     raise  # no environment can be made: it is not the task's fault
-                partial = self._partial()
+                partial = self._partial(job)
                 self._let_go()
-                if isinstance(error, SandboxError) and attempts <= self._orders.max_retries:
-                    earlier += _talk(partial, job, "model")
-                    judged += chain(*_talk(partial, job, "judge"))
-                    continue
-                episode = failed(
-                    job.task,
-                    error,
-                    env=self._orders.env_name,
-                    name=self._orders.agent_name,
-                    epoch=job.epoch,
-                    partial=partial,
-                )
-                break
-        if attempts > 1:
-            episode.metadata["attempts"] = attempts
-        if earlier:
-            episode.metadata["earlier"] = earlier
-        if judged:
-            episode.metadata["judge"] = [*judged, *episode.metadata.get("judge", [])]
+                if not retried or len(lost) >= self._orders.max_retries:
+                    episode = failed(error, partial)
+                    break
+                lost.append(partial)
+        if lost:
+            _add_lost(episode, lost)
         self._orders.record(episode)
         return episode
 
-    def _attempt(self, job: Job) -> Episode:
+    def _open(self) -> EpisodeEnv:
         if self._env is None:
+            self._making = True
             self._env = self._orders.env_factory()
+            self._making = False
         if self._stopped:  # asked here, as `stop` may have looked before there was one
             raise Stopped
-        return run_episode(
-            self._env,
-            self._orders.agent,
-            job.task,
-            seed=episode_seed(self._orders.seed, job.epoch, job.task.task_id),
-            epoch=job.epoch,
-            name=self._orders.agent_name,
-            on_action=self._orders.on_action,
-            calls=self._orders.calls,
-            sandboxes=self._orders.sandboxes,
-        )
+        return self._env
 
-    def _partial(self) -> Episode | None:
-        """The episode that the environment was in when it failed."""
-        try:
-            return None if self._env is None else self._env.episode
-        except EnvironmentStateError:
-            return None  # it failed in its first reset
+    def _partial(self, job: Job) -> Episode:
+        """Return the episode that the environment was in when it failed, or an empty one."""
+        task, partial = job.task, None
+        with suppress(EnvironmentStateError):  # it failed in its first reset
+            partial = None if self._env is None else self._env.episode
+        if partial is None or (partial.epoch, partial.task_id) != job.key:
+            partial = Episode(task.task_id, task.query, self._orders.env_name, epoch=job.epoch)
+        partial.agent = self._orders.agent_name
+        return partial
 
     def stop(self) -> None:
-        """Pull the sandbox out from under a running job."""
+        """Close the sandbox of a running job."""
         self._stopped = True
         if (env := self._env) is not None:
             env.close()
 
     def _let_go(self) -> None:
-        """Let go of an environment that has failed: that it fails to close, too, ends no run."""
+        """Close an environment that has failed; if closing fails, too, that ends no run."""
         try:
             self.close()
         except Exception:
             log.exception("an environment that had failed could not be closed")
 
     def close(self) -> None:
-        """Let go of the environment. Idempotent."""
-        env, self._env = self._env, None
+        """Close the environment. Idempotent."""
+        env, self._env, self._making = self._env, None, False
         if env is not None:
             env.close()
 
 
-def _talk(partial: Episode | None, job: Job, whose: str) -> list[Any]:
-    """What an attempt that failed had said to a model and heard: it was paid for."""
-    if partial is None or (partial.epoch, partial.task_id) != job.key:
-        return []
-    return [partial.metadata[whose]] if whose in partial.metadata else []
+def _add_lost(episode: Episode, lost: Sequence[Episode]) -> None:
+    """Add what was said to models in lost attempts, which was paid for, to an episode's record."""
+    episode.metadata["attempts"] = len(lost) + 1
+    if earlier := [one.metadata["model"] for one in lost if "model" in one.metadata]:
+        episode.metadata["earlier"] = earlier
+    if judged := [*chain.from_iterable(one.metadata.get("judge", ()) for one in lost)]:
+        episode.metadata["judge"] = [*judged, *episode.metadata.get("judge", [])]
+
+
+class Pool:
+    """A pool of threads that runs jobs; each thread has an environment of its own."""
+
+    def __init__(self, jobs: Sequence[Job], orders: Orders, workers: int) -> None:
+        self._jobs = iter(jobs)
+        self._shared = orders.shared
+        self._workers = [Worker(orders) for _ in range(min(workers, len(jobs)))]
+        # Daemons, so that a worker that hangs cannot keep the process from ending.
+        self._threads = [
+            threading.Thread(target=self._work, args=(worker,), name=f"worker-{n}", daemon=True)
+            for n, worker in enumerate(self._workers)
+        ]
+        self._lock = threading.Lock()
+        self._draining = False
+        self.stopped: str | None = None
+        """The error of an episode after which no other was begun."""
+        self._messages: queue.SimpleQueue[Episode | BaseException | Worker | None]
+
+    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+        """Yield the episodes, each as soon as it is recorded.
+
+        Raises:
+            KeyboardInterrupt: There was a second interrupt.
+        """
+        self._messages = interrupts.messages
+        alive = len(self._threads)
+        failure: BaseException | None = None
+        try:
+            for thread in self._threads:
+                thread.start()
+            while alive:
+                try:
+                    message = self._messages.get(timeout=TICK)
+                except queue.Empty:
+                    progress.tick()
+                    continue
+                if isinstance(message, Episode):
+                    yield message
+                elif isinstance(message, Worker):
+                    alive -= 1
+                elif message is not None:
+                    failure = failure or message
+                elif interrupts.count > 1:
+                    raise KeyboardInterrupt
+                else:
+                    self._draining = True
+                    progress.stopping(alive)
+        except BaseException:
+            self._stop()
+            raise
+        if failure is not None:
+            raise failure
+
+    def _stop(self) -> None:
+        """Close the sandboxes of the workers and wait a little for them.
+
+        Workers whose agent is at work hold no sandbox, and its model may take an hour: they are
+        not waited for.
+        """
+        self._draining = True
+        self._shared.stop()
+        for worker in self._workers:
+            worker.stop()
+        deadline = time.monotonic() + PATIENCE
+        while self._shared.sandboxes.held and time.monotonic() < deadline:
+            time.sleep(_SOON)
+
+    def _work(self, worker: Worker) -> None:
+        try:
+            try:
+                while (job := self._next()) is not None:
+                    episode = worker.run(job)
+                    if episode.metadata.get("error_type") in SAME_FOR_ALL:
+                        self._draining = True
+                        self.stopped = self.stopped or episode.error
+                    self._messages.put(episode)
+            finally:
+                worker.close()
+        except Stopped:
+            pass  # by the main thread, which knows
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, raised there
+            self._draining = True
+            self._messages.put(error)
+        finally:
+            self._messages.put(worker)
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            return None if self._draining else next(self._jobs, None)

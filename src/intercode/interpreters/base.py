@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
 """An action that prints this many times the output limit is stopped: the rest would not be read."""

@@ -31,8 +31,7 @@ from intercode.interpreters.shell import (
     ShellLateError,
     ShellStartError,
 )
-from intercode.sandbox.base import Sandbox
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer, Sandbox
 
 _GRACE_SECONDS = 2.0
 """The time that an interrupted shell gets to report its state: most take a millisecond."""

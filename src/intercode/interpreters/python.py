@@ -20,8 +20,7 @@ from intercode.errors import ActionError, ImageError, TaskError
 from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, Execution
 from intercode.interpreters.inside.session import DONE, EXITED, STARTED
 from intercode.interpreters.python_start import SESSION, PythonProcess, start
-from intercode.sandbox.base import Sandbox
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer, Sandbox
 
 _GRACE_SECONDS = 3.0
 """The time that an action has to heed a `KeyboardInterrupt`, before it is killed."""

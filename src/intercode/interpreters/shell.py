@@ -20,8 +20,7 @@ from dataclasses import dataclass, replace
 
 from intercode.errors import SandboxError
 from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR
-from intercode.sandbox.base import Sandbox
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer, Sandbox
 
 OUTPUT, EPILOGUE, CONTROL, ACTION, STATUS = 195, 196, 197, 198, 199
 """Descriptors in the shell: a spare of its output; files to source; where it reads; its report."""

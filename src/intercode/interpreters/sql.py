@@ -23,7 +23,7 @@ from decimal import Decimal
 
 from intercode.databases.base import Failure, Outcome, Result, Row, Session, Value
 from intercode.interpreters.base import Execution
-from intercode.sandbox.output import OutputBuffer
+from intercode.sandbox.base import OutputBuffer
 
 MAX_ROWS = 50
 """Rows of a result that are shown."""

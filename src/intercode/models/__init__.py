@@ -1,19 +1,33 @@
-"""Language models: one contract, a client for each protocol, and what stands around a call."""
+"""Language models: one contract, a client for each protocol, and the frame around their calls."""
 
 from __future__ import annotations
 
-from intercode.models.base import Message, Model, Reply, Settings, Tool, ToolCall, Usage
-from intercode.models.budget import Budget
-from intercode.models.rate_limit import RateLimit
-from intercode.models.registry import MODELS, get_model
+from intercode.models.base import (
+    Answer,
+    AttemptError,
+    Message,
+    Model,
+    Reply,
+    Request,
+    Settings,
+    Tool,
+    ToolCall,
+    Usage,
+)
+from intercode.models.limits import Budget, RateLimit, Retry
+from intercode.models.remote import MODELS, get_model
 
 __all__ = [
     "MODELS",
+    "Answer",
+    "AttemptError",
     "Budget",
     "Message",
     "Model",
     "RateLimit",
     "Reply",
+    "Request",
+    "Retry",
     "Settings",
     "Tool",
     "ToolCall",

@@ -1,13 +1,24 @@
-"""The contract of a model: messages in, a reply out. Plain data, that of no provider."""
+"""The contracts of models and of clients, and the plain data that they exchange.
+
+A `Model` answers dialogues. A `Client` makes a single call to a single provider, without a second
+try; `intercode.models.remote` puts cache, budget, pace, retries and cost around it, the same for
+all providers. So a client is small, also one of a reader's own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "tool_calls", "filter"]
+
+MESSAGE_OVERHEAD = 16
+"""Upper bound of the tokens that a chat template puts around a message."""
+TOOLS_OVERHEAD = 1024
+"""Upper bound of the tokens of a provider's own prompt where tools are offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +26,9 @@ class ToolCall:
     """A function that the model asks to have called.
 
     Attributes:
-        call_id: What the answer, a message of role ``tool``, refers to.
-        name: The tool's.
-        arguments: By name. What is no JSON object is kept as it came: ``{"_raw": text}``.
+        call_id: The id that the answer, a message of role ``tool``, refers to.
+        name: The tool's name.
+        arguments: Arguments by name. Text that is not a JSON object is kept: ``{"_raw": text}``.
     """
 
     call_id: str
@@ -30,9 +41,9 @@ class Message:
     """One message of a dialogue.
 
     Attributes:
-        role: Who says it.
-        content: What.
-        tool_calls: What an assistant asked to have called.
+        role: The speaker.
+        content: The text.
+        tool_calls: The calls that an assistant asked for.
         call_id: The call that a message of role ``tool`` answers.
     """
 
@@ -53,7 +64,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to sample. ``None`` leaves it to the model."""
+    """Sampling settings. ``None`` leaves a setting to the model."""
 
     temperature: float | None = 0.0
     top_p: float | None = None
@@ -67,9 +78,9 @@ class Usage:
     """Tokens, as the provider counts them.
 
     Attributes:
-        input_tokens: Of the prompt, those from the provider's cache among them.
-        output_tokens: Of the reply, hidden reasoning among them.
-        cached_tokens: How many of the prompt's the provider had in its cache.
+        input_tokens: Tokens of the prompt, including those from the provider's cache.
+        output_tokens: Tokens of the reply, including hidden reasoning.
+        cached_tokens: Tokens of the prompt that the provider had in its cache.
     """
 
     input_tokens: int = 0
@@ -85,24 +96,25 @@ class Usage:
 
     @property
     def total(self) -> int:
-        """All tokens, in and out."""
+        """The sum of input and output tokens."""
         return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model answered, and what that took.
+    """A model's answer, and its cost.
 
     Attributes:
-        text: What it said; may be empty where it calls tools.
-        tool_calls: What it asks to have called.
-        usage: What was charged for, as far as the provider says.
-        cost: In US dollars; ``None`` where the price, or the tokens, are unknown.
+        text: The text; may be empty where the model calls tools.
+        tool_calls: The calls that the model asks for.
+        usage: The tokens that were charged, as far as the provider says.
+        cost: US dollars; ``None`` where the price or the tokens are unknown.
         model: The model that answered, as its provider names it.
-        finish: Why it ended: ``length`` is cut off, ``filter`` refused by the provider.
-        cached: It comes from our cache: nothing was called, and it cost nothing.
-        seconds: How long the call that answered took; neither waiting nor retries.
-        retries: How many calls failed before it.
+        finish: The reason why the reply ended: ``length`` is cut off, ``filter`` refused by the
+            provider.
+        cached: Whether the reply comes from our cache: no call was made, and it cost 0.
+        seconds: Duration of the call that answered, without waiting and retries.
+        retries: The number of calls that failed before it.
     """
 
     text: str
@@ -117,7 +129,7 @@ class Reply:
 
 
 class Model(Protocol):
-    """A language model. It may be called from several threads at once."""
+    """A language model. Several threads may call it at once."""
 
     name: str
 
@@ -127,11 +139,94 @@ class Model(Protocol):
         settings: Settings = Settings(),
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """The model's next message.
+        """Return the model's next message.
 
         Raises:
             ContextLengthError: The dialogue is longer than the model takes.
             BudgetError: The call might cost more than is left.
-            ModelUnavailableError: No answer, after all retries.
+            ModelUnavailableError: There was no answer, after all retries.
             ModelError: The provider refused the request for good.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to a model."""
+
+    messages: tuple[Message, ...]
+    settings: Settings = field(default_factory=Settings)
+    tools: tuple[Tool, ...] = ()
+
+    def most_input_tokens(self) -> int:
+        """Return an upper bound of the prompt's tokens: each token is at least one byte."""
+        size = sum(len(message.content.encode(errors="replace")) for message in self.messages)
+        size += MESSAGE_OVERHEAD * len(self.messages)
+        for message in self.messages:
+            size += sum(len(json.dumps([c.name, dict(c.arguments)])) for c in message.tool_calls)
+        for tool in self.tools:
+            size += len(json.dumps([tool.name, tool.description, dict(tool.parameters)]))
+        return size + (TOOLS_OVERHEAD if self.tools else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of one call; `usage` is ``None`` where the server does not state it."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage | None = None
+    model: str = ""
+    finish: Finish = "stop"
+
+
+class AttemptError(Exception):
+    """A call without a usable answer, where another try may succeed.
+
+    It never leaves `intercode.models`.
+
+    Attributes:
+        retry_after: Seconds that the server asks callers to wait.
+        throttled: Whether the server was called too often.
+        charged: Whether the model may have worked, so that the provider may charge for the call.
+        unreachable: Whether no server could be reached.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        retry_after: float | None = None,
+        throttled: bool = False,
+        charged: bool = False,
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+        self.throttled = throttled
+        self.charged = charged
+        self.unreachable = unreachable
+
+
+class Client(Protocol):
+    """One model of one provider.
+
+    Attributes:
+        endpoint: Address and protocol of the server; part of the hash of a cached reply.
+    """
+
+    endpoint: str
+
+    def send(self, request: Request) -> Answer:
+        """Make one call. Several threads may do so at once.
+
+        Raises:
+            AttemptError: There was no usable answer; another try may succeed.
+            ModelError: The provider refused the request for good.
+        """
+
+    def close(self) -> None:
+        """Close all connections."""
+
+
+ClientFactory = Callable[..., Client]
+"""``factory(model, *, base_url: str | None, timeout: float)``; registered in `MODELS`."""

@@ -1,7 +1,7 @@
-"""Replies on disk, under a hash of everything they hang on.
+"""Replies on disk, under a hash of everything that they depend on.
 
-One file a reply, written beside its place and moved there, so that readers see all of it or
-nothing, and writers who come together write the same. What cannot be read is asked for anew.
+Each reply is a file, written beside its place and moved there, so that readers see all of it or
+nothing, and writers that meet write equal files. A reply that cannot be read is requested again.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.files import sha256, write_whole
-from intercode.models.base import Reply, Settings, ToolCall, Usage
-from intercode.models.client import Request
+from intercode.models.base import Reply, Request, Settings, ToolCall, Usage
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Part of the hash: another form of these files is another cache."""
+"""The version of the files' form; part of the hash."""
 
 
 def varies(settings: Settings) -> bool:
-    """Whether asking twice is meant to give two answers: one that is drawn, with no seed.
+    """Whether two calls are meant to give two answers: they are sampled, without a seed.
 
-    Such replies are not cached, or ten samples would be ten times the first.
+    Such replies are not cached, or ten samples would be ten copies of the first.
     """
     return settings.temperature != 0 and settings.seed is None
 
 
 def digest(model: str, endpoint: str, request: Request) -> str:
-    """The hash of everything that a reply hangs on. No secret is part of it."""
+    """Return the hash of everything that a reply depends on. No secret is part of it."""
     parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": asdict(request)}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return sha256(text)
@@ -45,7 +44,7 @@ class Cache:
         """Create the folder if need be.
 
         Raises:
-            UsageError: It cannot be.
+            UsageError: The folder cannot be created.
         """
         self.folder = Path(folder)
         try:
@@ -57,15 +56,15 @@ class Cache:
         return f"Cache({str(self.folder)!r})"
 
     def get(self, key: str) -> Reply | None:
-        """The reply, if it is there and whole."""
+        """Return the reply, if it is there and whole."""
         try:
             data = json.loads(self._path(key).read_bytes())
             return _reply(data)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # not there, cut off, or another's: as good as not there
+            return None  # missing, cut off, or of another form
 
     def put(self, key: str, reply: Reply) -> None:
-        """Keep a reply. Where it cannot be kept, a warning says so: it has been paid for."""
+        """Keep a reply. A failure is a warning only: the reply has been paid for."""
         path = self._path(key)
         data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:

@@ -1,6 +1,6 @@
 """Secrets: from the environment, or from ``.env`` in the working directory; from nowhere else.
 
-They are handed to the clients and kept out of everything that is shown or written.
+They are handed to the clients, and kept out of all output and records.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
 SHORTEST = 6
-"""Shorter values are no secrets, and hiding them would tear texts apart."""
+"""The least length of a secret: hiding shorter values would tear texts apart."""
 
 
 def parse(text: str) -> dict[str, str]:
-    r"""The variables of an ``.env`` file.
+    r"""Parse the variables of an ``.env`` file.
 
     ``NAME=value``, with or without ``export``; ``#`` begins a comment, within an unquoted value
     only after a blank; ``'…'`` is taken as it is, ``"…"`` with ``\n`` and the like. Nothing is
-    expanded. Other lines are passed over, as other tools' files may have them.
+    expanded. Other lines are ignored, as the files of other tools may have them.
     """
     found: dict[str, str] = {}
     for line in text.removeprefix("\ufeff").splitlines():
@@ -54,11 +54,11 @@ def _file() -> dict[str, str]:
 
 
 def find(name: str) -> str | None:
-    """A variable's value, from the environment or else from ``.env``; not if it is empty.
+    """Return a variable's value, from the environment or else from ``.env``; ``None`` if empty.
 
     Raises:
-        UsageError: No key or URL could be so; and in what a client says of it, it would be hard
-            to find and hide.
+        UsageError: The value cannot be a key or URL, and in a client's messages it would be
+            hard to find and hide.
     """
     value = os.environ.get(name, "").strip() or _file().get(name) or None
     if value and not (value.isascii() and value.isprintable()):
@@ -67,10 +67,10 @@ def find(name: str) -> str | None:
 
 
 def require(name: str, what: str) -> str:
-    """A key that must be there.
+    """Return a key that must be there.
 
     Raises:
-        UsageError: It is not.
+        UsageError: The key is missing.
     """
     if value := find(name):
         return value
@@ -78,9 +78,9 @@ def require(name: str, what: str) -> str:
 
 
 def hide(text: str, *secrets: str) -> str:
-    """A text without these, and without any other secret that the environment or ``.env`` has.
+    """Remove these secrets from a text, and all those of the environment and ``.env``.
 
-    A server may say a key back in its error message.
+    A server may repeat a key in its error message.
     """
     try:
         variables = {**_file(), **os.environ}
@@ -95,7 +95,7 @@ def hide(text: str, *secrets: str) -> str:
 
 
 def hide_in(data: Any, secret: str) -> Any:
-    """What a server answered, as JSON, without this."""
+    """Remove a secret from a server's answer, given as JSON data."""
     if len(secret) < SHORTEST:
         return data
     if isinstance(data, str):
@@ -108,10 +108,10 @@ def hide_in(data: Any, secret: str) -> Any:
 
 
 def check_url(url: str) -> str:
-    """A base URL that may be shown and recorded.
+    """Return a base URL, without a slash at its end, that may be shown and recorded.
 
     Raises:
-        UsageError: It is none, or holds a secret.
+        UsageError: The text is not a URL, or may hold a secret.
     """
     try:
         parts = urlsplit(url)

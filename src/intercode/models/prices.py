@@ -1,4 +1,4 @@
-"""What tokens cost: a table that comes with InterCode, and a reader's own file before it."""
+"""Prices of tokens: a table that comes with InterCode, and before it a file of the reader's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from intercode.errors import UsageError
 from intercode.models.base import Usage
 
 PER = 1_000_000
-"""Tokens that a price is for."""
+"""The number of tokens that a price is for."""
 _KEYS = {"input", "output", "cached_input"}
 _DATED = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
@@ -29,7 +29,7 @@ class Price:
     cached_input: float | None = None
 
     def of(self, usage: Usage) -> float:
-        """What these tokens cost."""
+        """Return the cost of these tokens in US dollars."""
         cached = self.input if self.cached_input is None else self.cached_input
         fresh = usage.input_tokens - usage.cached_tokens
         total = fresh * self.input + usage.cached_tokens * cached
@@ -40,7 +40,7 @@ class Prices:
     """Prices by a model's name with its provider: ``openai/gpt-4o``."""
 
     def __init__(self, file: str | Path | None = None) -> None:
-        """Read the table, and a file of one's own in the same form.
+        """Read the table, and a file of the reader's own in the same form.
 
         Raises:
             UsageError: The file cannot be read, or is malformed.
@@ -55,7 +55,7 @@ class Prices:
             self._table.update(_parse(text, str(file)))
 
     def find(self, name: str) -> Price | None:
-        """A model's price: under its name, or under that without the date at its end.
+        """Return a model's price: under its name, or under its name without the date at its end.
 
         ``None`` is unknown, which is not free. LiteLLM's names are looked for without ``litellm/``.
         """

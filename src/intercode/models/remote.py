@@ -1,7 +1,8 @@
-"""A model behind a client: what stands around each call, and is the same for all providers.
+"""Models by name, ``PROVIDER/NAME``, and the frame around the calls of their clients.
 
-In this order: the cache; then, for each try, one's turn (`RateLimit`), the money (`Budget`), the
-call. What a reply took is counted once, exactly as the provider says.
+The frame is the same for all providers. In this order: the cache; then, for each try, the pace
+(`RateLimit`), the money (`Budget`) and the call. The cost of a reply is counted once, exactly as
+the provider states it.
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ import logging
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import TracebackType
 
-from intercode.errors import (
-    ModelAccessError,
-    ModelError,
-    ModelUnavailableError,
-    UsageError,
+from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
+from intercode.models.base import (
+    Answer,
+    AttemptError,
+    Client,
+    ClientFactory,
+    Message,
+    Reply,
+    Request,
+    Settings,
+    Tool,
+    Usage,
 )
-from intercode.models.base import Message, Reply, Settings, Tool, Usage
-from intercode.models.budget import Budget
 from intercode.models.cache import Cache, digest, varies
-from intercode.models.client import Answer, AttemptError, Client, Request
-from intercode.models.decoding import clean
-from intercode.models.prices import Price
-from intercode.models.rate_limit import Permit, RateLimit
-from intercode.models.retry import FIRST, backoff
+from intercode.models.keys import check_url
+from intercode.models.limits import Budget, RateLimit, Retry
+from intercode.models.prices import Price, Prices
+from intercode.models.wire import clean
+from intercode.registry import Registry
 
 log = logging.getLogger(__name__)
 
@@ -34,30 +41,87 @@ GREEDY = Settings()
 ASSUMED_OUTPUT = 4096
 """Tokens that are set aside for a reply without a limit of its own."""
 TYPICAL_OUTPUT = 256
-"""Tokens that a reply is thought to take until it is there."""
+"""Tokens that a reply is estimated at until it is there."""
 BYTES_PER_TOKEN = 4
-"""Of ordinary text."""
+"""Bytes of a token of ordinary text."""
+
+MODELS = Registry(
+    "provider of models",
+    {
+        "anthropic": "intercode.models.anthropic:anthropic",
+        "litellm": "intercode.models.litellm:litellm",
+        "llama.cpp": "intercode.models.openai:llama_cpp",
+        "ollama": "intercode.models.openai:ollama",
+        "openai": "intercode.models.openai:openai",
+        "openai-compatible": "intercode.models.openai:compatible",
+        "openai-completions": "intercode.models.openai:openai_completions",
+        "scripted": "intercode.models.scripted:scripted",
+        "vllm": "intercode.models.openai:vllm",
+    },
+    "intercode.models",
+)
+"""A provider's name → the factory of its `Client`."""
+
+
+def get_model(
+    name: str,
+    *,
+    base_url: str | None = None,
+    cache: Cache | str | Path | None = None,
+    budget: Budget | None = None,
+    prices: Prices | str | Path | None = None,
+    rate_limit: RateLimit | None = None,
+    retry: Retry = Retry(),  # noqa: B008 - frozen
+) -> RemoteModel:
+    """Make a model.
+
+    Args:
+        name: ``PROVIDER/NAME``: ``openai/gpt-4o``, ``vllm/Qwen/Qwen2.5-Coder-7B-Instruct``.
+        base_url: The server's URL, if it is not the provider's usual one.
+        cache: Replies on disk, or their folder.
+        budget: The money and tokens that all who share the budget may spend.
+        prices: A file of prices that goes before the table that comes with InterCode.
+        rate_limit: The pace, for all who share it; by default the model's own, without limits
+            until the provider first refuses a call.
+        retry: The patience with the server.
+
+    Raises:
+        UsageError: There is no such provider, no key or no SDK, or an option is wrong.
+    """
+    provider, slash, model = name.partition("/")
+    if not slash or not model:
+        raise UsageError(f"a model is named PROVIDER/NAME, for instance openai/gpt-4o: {name!r}")
+    factory: ClientFactory = MODELS.get(provider)
+    prices = prices if isinstance(prices, Prices) else Prices(prices)
+    around = Around(
+        rate_limit=rate_limit or RateLimit(),
+        budget=budget or Budget(),
+        cache=Cache(cache) if isinstance(cache, str | Path) else cache,
+        price=prices.find(name),
+        retry=retry,
+    )
+    url = base_url and check_url(base_url)
+    return RemoteModel(name, factory(model, base_url=url, timeout=retry.timeout), around)
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What stands around calls. One `Budget`, `RateLimit` and `Cache` may serve many models."""
+    """The frame of calls. One `Budget`, `RateLimit` and `Cache` may serve many models."""
 
-    rate_limit: RateLimit
-    budget: Budget
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+    budget: Budget = field(default_factory=Budget)
     cache: Cache | None = None
     price: Price | None = None
-    retries: int = 6
-    first_wait: float = FIRST
+    retry: Retry = field(default_factory=Retry)
 
 
 class RemoteModel:
-    """A `Model`: a client, and what stands around it.
+    """A `Model`: a client, and the frame of its calls.
 
     Args:
-        name: With its provider: ``openai/gpt-4o``.
+        name: The name with the provider: ``openai/gpt-4o``.
         client: Makes the calls.
-        around: The rest.
+        around: The frame.
 
     Raises:
         UsageError: The budget is in dollars, and the price is not known.
@@ -69,7 +133,7 @@ class RemoteModel:
         self._around = around
         self._chance = random.Random()
         self._reached = False
-        """Whether anybody ever was there."""
+        """Whether a server ever answered."""
         if around.price is None:
             if around.budget.max_cost is not None:
                 raise UsageError(
@@ -93,7 +157,7 @@ class RemoteModel:
         self.close()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         self._client.close()
 
     def complete(
@@ -102,7 +166,7 @@ class RemoteModel:
         settings: Settings = GREEDY,
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """The model's next message; see `Model`."""
+        """Return the model's next message; see `Model`."""
         if not messages:
             raise ModelError(f"{self.name}: there is no message to answer")
         said = tuple(replace(message, content=clean(message.content)) for message in messages)
@@ -118,24 +182,22 @@ class RemoteModel:
         return reply
 
     def _ask(self, request: Request) -> Reply:
-        """Ask until there is an answer, as often as is allowed."""
-        failures = 0
-        while isinstance(outcome := self._outcome(request), AttemptError):
-            failures += 1
-            wait = backoff(failures, outcome.retry_after, self._chance, self._around.first_wait)
-            if failures > self._around.retries or wait is None:
-                raise self._unavailable(outcome, failures)
-            log.info("%s: %s; again in %.1f s", self.name, outcome, wait)
+        """Repeat the call until there is an answer, as often as is allowed."""
+        retry, failures = self._around.retry, 0
+        ticket = self._around.rate_limit.ticket()
+        while True:
+            try:
+                return replace(self._paced(request, ticket), retries=failures)
+            except AttemptError as error:
+                failures += 1
+                wait = retry.backoff(failures, error.retry_after, self._chance)
+                if failures > retry.retries or wait is None:
+                    raise self._unavailable(error, failures) from None
+                log.info("%s: %s; again in %.1f s", self.name, error, wait)
+                wait = 0.0 if error.throttled else wait  # the pace is slower for all
+            except ModelError as error:
+                raise type(error)(f"{self.name}: {error}") from None
             time.sleep(wait)
-        return replace(outcome, retries=failures)
-
-    def _outcome(self, request: Request) -> Reply | AttemptError:
-        try:
-            return self._try(request)
-        except AttemptError as error:
-            return error
-        except ModelError as error:
-            raise type(error)(f"{self.name}: {error}") from None
 
     def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
         times = "once" if failures == 1 else f"{failures} times"
@@ -146,11 +208,26 @@ class RemoteModel:
         asked = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
         return ModelUnavailableError(said + asked)
 
-    def _try(self, request: Request) -> Reply:
-        around, most = self._around, request.most_input_tokens()
-        limit = request.settings.max_tokens
-        permit = around.rate_limit.acquire(most // BYTES_PER_TOKEN + (limit or TYPICAL_OUTPUT))
-        bound = Usage(most, limit or ASSUMED_OUTPUT)
+    def _paced(self, request: Request, ticket: int) -> Reply:
+        """Call once, at the pace that is allowed."""
+        pace, output = self._around.rate_limit, request.settings.max_tokens or TYPICAL_OUTPUT
+        estimate = request.most_input_tokens() // BYTES_PER_TOKEN + output
+        started = pace.acquire(estimate, ticket)
+        try:
+            reply = self._paid(request)
+        except BaseException as error:
+            if isinstance(error, AttemptError) and error.throttled:
+                pace.refuse(error.retry_after)
+            else:
+                pace.release(started, succeeded=False)
+            raise
+        pace.release(started, unused=estimate - reply.usage.total if reply.usage.total else 0)
+        return reply
+
+    def _paid(self, request: Request) -> Reply:
+        """Call once, within the budget."""
+        around = self._around
+        bound = Usage(request.most_input_tokens(), request.settings.max_tokens or ASSUMED_OUTPUT)
         hold = around.budget.reserve(bound.total, around.price.of(bound) if around.price else 0.0)
         started = time.monotonic()
         try:
@@ -158,33 +235,27 @@ class RemoteModel:
         except AttemptError as error:
             self._reached = self._reached or not error.unreachable
             hold.presume() if error.charged else hold.release()
-            self._note_refusal(permit, error)
             raise
         except BaseException:
             hold.release()
             raise
-        seconds = time.monotonic() - started
+        seconds, cost = time.monotonic() - started, None
         self._reached = True
         if answer.usage is None:
             hold.presume()
-            around.rate_limit.used(permit, permit.taken)
-            return self._reply(answer, Usage(), None, seconds)
-        cost = around.price.of(answer.usage) if around.price else None
-        hold.settle(answer.usage, cost)
-        around.rate_limit.used(permit, answer.usage.total)
-        return self._reply(answer, answer.usage, cost, seconds)
+        else:
+            cost = around.price.of(answer.usage) if around.price else None
+            hold.settle(answer.usage, cost)
+        return _reply(answer, cost, seconds)
 
-    def _note_refusal(self, permit: Permit, error: AttemptError) -> None:
-        if error.throttled:
-            self._around.rate_limit.refused(permit, error.retry_after)
 
-    def _reply(self, answer: Answer, usage: Usage, cost: float | None, seconds: float) -> Reply:
-        return Reply(
-            text=answer.text,
-            tool_calls=answer.tool_calls,
-            usage=usage,
-            cost=cost,
-            model=answer.model,
-            finish=answer.finish,
-            seconds=seconds,
-        )
+def _reply(answer: Answer, cost: float | None, seconds: float) -> Reply:
+    return Reply(
+        text=answer.text,
+        tool_calls=answer.tool_calls,
+        usage=answer.usage or Usage(),
+        cost=cost,
+        model=answer.model,
+        finish=answer.finish,
+        seconds=seconds,
+    )

@@ -1,4 +1,4 @@
-"""The talk with a model on one occasion, and its cost."""
+"""The dialogue with a model in one episode, and its cost."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from intercode.models.base import Message, Model, Reply, Settings, Tool, Usage
 
 
 class Transcript:
-    """A model that keeps every message to and from another.
+    """A model that records all messages to and from another model.
 
-    A message is kept once, however often it is sent; a call names its messages by their numbers.
+    Each message is recorded once, however often it is sent; calls refer to messages by number.
 
     Args:
-        model: The one that answers.
-        permits: Held by each call; entered, they say how long was waited. None: no waiting.
+        model: The model that answers.
+        permits: Held by each call; entering returns the seconds waited. None: no waiting.
     """
 
     def __init__(self, model: Model, permits: AbstractContextManager[float] | None = None) -> None:
         self.name = model.name
         self.usage = Usage()
         self.cost: float | None = 0.0
-        """In US dollars; None once the price of a call is unknown."""
+        """US dollars; None once the price of a call is unknown."""
         self.turn = 0
-        """The turn that is being decided on."""
+        """The number of the present turn."""
         self.waited = 0.0
-        """Seconds until calls could be made, all together."""
+        """The sum of the seconds that calls waited for their permits."""
         self._model = model
         self._permits = nullcontext(0.0) if permits is None else permits
         self._messages: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
         self._seen: dict[int, tuple[Message, int]] = {}
-        """By identity: a dialogue sends the same objects again and again."""
+        """Messages by identity: a dialogue sends the same objects again and again."""
         self._calls: list[dict[str, Any]] = []
         self._tools: Sequence[Tool] = ()
 
@@ -46,10 +46,10 @@ class Transcript:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """What the model answers.
+        """Return the model's answer.
 
         Raises:
-            ModelError: See `Model.complete`; the call is kept all the same.
+            ModelError: See `Model.complete`; the call is recorded all the same.
         """
         call: dict[str, Any] = {"turn": self.turn, "sent": [*map(self._number, messages)]}
         if settings.seed is not None:
@@ -80,11 +80,11 @@ class Transcript:
         return reply
 
     def note(self, **facts: Any) -> None:
-        """Say more of the last call: which thought, which step of a plan."""
+        """Add facts to the last call: its thought, or its step of a plan."""
         self._calls[-1].update(facts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types, for the episode's record."""
+        """Return plain JSON types, for the episode's record."""
         return {
             "name": self.name,
             **asdict(self.usage),
@@ -107,7 +107,7 @@ class Transcript:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """A message without what is empty in it."""
+    """Return a message without its empty fields."""
     found: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         found["tool_calls"] = [asdict(call) for call in message.tool_calls]

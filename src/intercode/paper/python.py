@@ -101,7 +101,7 @@ class PaperPython:
         """Test a function of the agent's under gold's name, then gold, whose names then stay.
 
         Raises:
-            RewardError: Gold is no function, or there are no tests.
+            RewardError: Gold is not a function, or there are no tests.
         """
         if not task.tests:
             raise RewardError(f"task {task.task_id!r} has no tests")

@@ -20,8 +20,7 @@ import sqlglot
 from intercode.databases import Engine, Session, Source, find
 from intercode.databases.base import Outcome
 from intercode.databases.convert.build import as_sqlite
-from intercode.databases.convert.schema import read_schema
-from intercode.databases.convert.schema_model import Schema, TableSchema
+from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
 from intercode.paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
 from intercode.sandbox.base import Limits

@@ -25,9 +25,9 @@ from sqlglot.dialects.mysql import MySQL
 
 from intercode.databases import engine_name, get_engine
 from intercode.databases.convert.dump import read, section
-from intercode.databases.servers import naming
+from intercode.databases.servers import driver
+from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import Server, start_mariadb
-from intercode.databases.servers.private_mysql import driver
 from intercode.databases.source import find, names
 from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.paper.sql_databases import (
@@ -46,9 +46,9 @@ from intercode.syntax import quoted
 def usual_engine() -> str:
     """Return ``mysql`` where its server and driver are installed, else ``sqlite``."""
     with suppress(UsageError):
-        from intercode.databases.servers.private_mysql import recipe
+        from intercode.databases.servers.private import mysql_recipe
 
-        recipe()
+        mysql_recipe()
         return "mysql"
     return "sqlite"
 
@@ -110,7 +110,7 @@ class MySQLDatabases:
     ) -> None:
         self._server: Server | None = start_mariadb() if url is None else None
         self._admin: dict[str, Any] = self._server.connect_args if self._server else _address(url)
-        self._account = naming.new()
+        self._account = new_name()
         self._host = "localhost" if "unix_socket" in self._admin else "%"
         self._password = secrets.token_urlsafe(18)
         self._made: list[str] = []
@@ -210,7 +210,7 @@ def _address(url: str | None) -> dict[str, Any]:
 
 @contextmanager
 def _cursor(args: dict[str, Any]) -> Iterator[Any]:
-    pymysql = driver()
+    pymysql = driver("MySQL")
     try:
         connection = pymysql.connect(**args, charset="utf8mb4", autocommit=True)
         with closing(connection), connection.cursor() as cursor:
@@ -249,7 +249,7 @@ class MySQLConnection:
     def __init__(self, args: dict[str, Any], is_mariadb: bool) -> None:
         self._args = args
         self._is_mariadb = is_mariadb
-        self._errors = driver().err
+        self._errors = driver("MySQL").err
         self._database = ""
         self._tables: dict[str, Tables] = {}
         self._full_group_by = True
@@ -320,7 +320,7 @@ class MySQLConnection:
         return self._tables[self._database]
 
     def _open(self) -> None:
-        pymysql = driver()
+        pymysql = driver("MySQL")
         try:
             self._connection = pymysql.connect(
                 **self._args,

@@ -2,7 +2,7 @@
 
 A question has one answer, and many forms of it: ``8``, ``8 files``, ``/srv: 8``; absolute paths or
 relative ones; a list with sizes or without. Where a task says of which type its answer is
-(``metadata.answer``), outputs are compared by what they say in that type. An output may often be
+(``metadata.answer``), outputs are compared as that type reads them. An output may often be
 read in several ways: a line of ``du`` is a path beside a size, or a path with blanks in it. Two
 outputs agree if they do in one of the readings, and each reading takes the whole output: a right
 answer among others is none.
@@ -19,7 +19,7 @@ answer among others is none.
 ==========  ======================================================================================
 
 Paths, lines and rows come in any order, and as often as they do, unless the task says otherwise.
-What tools say of files that they cannot read is no part of an answer. Pure.
+Complaints of tools about files that they cannot read do not belong to an answer. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from itertools import chain, combinations, islice
+from itertools import combinations, islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -45,19 +45,19 @@ _LONGEST, _LONGEST_LINE = 50_000, 1000
 """Characters from which on outputs are compared as text: an answer is made for people to read, and
 reading it takes up to the square of a line's."""
 _LINES_OF_ONE, _CHARACTERS_OF_ONE = 3, 200
-"""Of an output that is taken for one number, or for yes or no."""
+"""The most lines and characters of an output that is taken for one number, or for yes or no."""
 _DEPTH = 40
-"""How many folders above a path are tried as the one that others are relative to."""
+"""Folders above a path that are tried as the one that other paths are relative to."""
 _READINGS = 60
-"""In how many ways a table is read, at most."""
+"""Ways to read a table that are tried, at most."""
 _SPARE = 5
-"""Of how many numbers and words more than are asked for; an output of all numbers is no answer."""
+"""Numbers and words beyond those asked for that are tried: all numbers are not an answer."""
 
 _NUMBER = re.compile(
     r"(?<![\w./#@-])([+-]?(?:\d{1,3}(?:,\d{3}){1,9}|\d+)(?:\.\d+)?)(?:[KMGTP]i?B?|B|%)?(?![\w/]|[.,-]\w)"
 )
 _NO_NUMBER = re.compile(r"(?<!\S)\d{1,4}[.:-]\d{1,4}[.:-]\d|\b[\da-f]{32,128}\b")
-"""An address, a date, a time, a hash: what is counted beside one is not what was asked."""
+"""An address, a date, a time, a hash: a number beside one is not the answer."""
 _PERMISSIONS = r"[-dlbcps][-rwxsStT]{9}[.+@]?"
 _LONG = re.compile(
     rf"(?:\d+\s+)?(?:\d+\s+)?{_PERMISSIONS}\s+\d+\s+\S+\s+\S+\s+(?:\d+,\s+)?"
@@ -101,7 +101,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The type of an answer, and what counts in it."""
+    """The type of an answer, and the properties that count in it."""
 
     type: str
     columns: tuple[Column, ...] = ()
@@ -112,15 +112,15 @@ class Answer:
     names: bool = False
     """Whether only the last part of a path counts."""
     total: str = ""
-    """Of a table: whether a row with the total may (``optional``) or must (``needed``) be there."""
+    """Whether a table may (``optional``) or must (``needed``) have a row with the total."""
     both: bool = False
     """Whether both the files and the output count."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """Path → kind (`intercode.rewards.archive`): files that are compared by what is in them."""
+    """Path → kind (`intercode.rewards.archive`): files that are compared by their content."""
 
     @classmethod
     def of(cls, task: Task) -> Answer | None:
-        """That of a task; None if it says nothing of it.
+        """Return the type of a task's answer; None if the task does not say it.
 
         Raises:
             TaskError: It is malformed.
@@ -171,7 +171,7 @@ class Answer:
 
 
 def _readable(text: str) -> list[str]:
-    """The lines that are not empty, without what tools say of pipes, and of what is unreadable."""
+    """Return the lines that are not empty, without names of pipes and complaints of tools."""
     lines = [line.rstrip() for line in text.split("\n")]
     kept = [line for line in lines if line and not _NOISE.fullmatch(line)]
     return [found[1] if (found := _OF_INPUT.fullmatch(line)) else line for line in kept]
@@ -187,7 +187,7 @@ def _same_number(answer: Answer, gold: list[str], given: list[str]) -> bool:
     # In more text than that, it would have to be looked for.
     told = len(given) <= _LINES_OF_ONE and sum(map(len, given)) <= _CHARACTERS_OF_ONE
     alone = len(found) == 1 and not any(map(_NO_NUMBER.search, given))
-    # A share is no count; but one can be told without its sign.
+    # A share is not a count; but it can be told without its sign.
     share = "%" in "".join(given) and "%" not in "".join(gold)
     return told and alone and not share and _is_same(wanted[0], found[0])
 
@@ -197,7 +197,7 @@ def _numbers(lines: Sequence[str]) -> list[str]:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether they are equal, or one is the other with fewer decimals."""
+    """Return whether two numbers are equal, or one is the other with fewer decimals."""
     try:
         first, second = Decimal(one), Decimal(other)
         decimals = [len(text.partition(".")[2]) for text in (one, other)]
@@ -229,7 +229,7 @@ def _same_paths(answer: Answer, gold: list[str], given: list[str]) -> bool:
 
 
 def _paths(lines: Sequence[str]) -> Forms:
-    """Ways to read paths out of lines."""
+    """Read paths out of lines, in each of the ways to do so."""
     rows = [line for line in lines if not _TOTAL.fullmatch(_packed(line))]
     found = [
         rows,
@@ -298,17 +298,22 @@ def _are_same_paths(answer: Answer, ours: Sequence[str], theirs: Sequence[str]) 
         return True
     if "." not in (*names, *others) and gathered(names) != gathered(others):
         return False
-    # The one's may be relative to a folder that all of the other's are in; but "." alone would be
-    # every path.
-    pairs = chain(
-        ((one, theirs) for one in _relative(ours, theirs)),
-        ((other, ours) for other in _relative(theirs, ours)),
-    )
+    # "." alone would be every path.
+    pairs = _aligned(ours, theirs)
     return any({*one} != {"."} and gathered(one) == gathered(other) for one, other in pairs)
 
 
+def _aligned(
+    ours: Sequence[str], theirs: Sequence[str]
+) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
+    """Yield both lists; then each relative to folders that all its paths are in, with the other."""
+    yield ours, theirs
+    yield from ((one, theirs) for one in _relative(ours, theirs))
+    yield from ((ours, other) for other in _relative(theirs, ours))
+
+
 def _relative(paths: Sequence[str], others: Sequence[str]) -> Iterator[list[str]]:
-    """Paths without the folder that all are in, and those above it, if the others have none."""
+    """Yield paths relative to the folder that all are in, and to those above it."""
     if not paths or any(path.startswith("/") for path in others):
         return
     parents = islice(map(str, PurePosixPath(paths[0]).parents), _DEPTH)
@@ -319,7 +324,7 @@ def _relative(paths: Sequence[str], others: Sequence[str]) -> Iterator[list[str]
 
 
 def _gathered(answer: Answer) -> Callable[[Sequence[Hashable]], object]:
-    """How items are compared: as they are, as often as they come, or at all."""
+    """Return what items are gathered in to be compared: by order, by number, or as a set."""
     if answer.ordered:
         return list if answer.repeated else lambda items: [*dict.fromkeys(items)]
     return Counter if answer.repeated else frozenset
@@ -343,7 +348,7 @@ _BEFORE = (
 
 
 def _forms(lines: Sequence[str], beside: Sequence[re.Pattern[str]]) -> Forms:
-    """The lines, and what is left of them without what stands before each."""
+    """Return the lines, and the rest of them without the text that stands before each."""
     rows = [line for line in lines if not _HEADING.fullmatch(line)]
     found = [[*map(_packed, lines)], [*map(_packed, rows)]]
     for before in beside:
@@ -379,7 +384,7 @@ def _same_table(answer: Answer, gold: list[str], given: list[str]) -> bool:
 
 
 def _without_folder(rows: _Rows) -> _Rows:
-    """The rows but for that of the folder which all others are in: what `du` gives as a total."""
+    """Return the rows but for that of the folder that holds all others: the total of `du`."""
     folder = min((path for path, _ in rows), key=lambda path: (path != ".", len(path)), default="")
     start = "" if folder == "." else f"{folder.rstrip('/')}/"
     inside = [(path, cells) for path, cells in rows if path != folder]
@@ -393,21 +398,16 @@ def _are_same_rows(answer: Answer, ours: _Rows, theirs: _Rows) -> bool:
     paths, others = ([path for path, _ in rows] for rows in (ours, theirs))
     if answer.names:
         paths, others = ([*map(_last, one)] for one in (paths, others))
-    pairs = [(paths, others)]
-    if paths and not answer.names:
-        pairs += [(one, others) for one in _relative(paths, others)]
-        pairs += [(paths, one) for one in _relative(others, paths)]
-    for one, other in pairs:
-        mine = [(path, cells) for path, (_, cells) in zip(one, ours, strict=True)]
-        if gathered(mine) == gathered(
-            [(path, cells) for path, (_, cells) in zip(other, theirs, strict=True)]
-        ):
-            return True
-    return False
+
+    def placed(paths: Sequence[str], rows: _Rows) -> object:
+        return gathered([(path, cells) for path, (_, cells) in zip(paths, rows, strict=True)])
+
+    pairs = [(paths, others)] if answer.names else _aligned(paths, others)
+    return any(placed(one, ours) == placed(other, theirs) for one, other in pairs)
 
 
 def _tables(answer: Answer, lines: Sequence[str]) -> Iterator[list[tuple[str, _Cells]]]:
-    """Paths and other cells, for each way to take the columns from the words of the lines."""
+    """Yield paths and other cells, for each way to take the columns from the words of the lines."""
     totals = [line for line in lines if answer.total and _TOTAL.fullmatch(_packed(line))]
     no_rows = frozenset(totals)
     rows = [_Row.of(line) for line in lines if line not in no_rows]
@@ -458,7 +458,7 @@ class _Row:
     def taken(
         self, numbers: Sequence[int], words: Sequence[int], path: bool
     ) -> tuple[str, _Cells] | None:
-        """The path, if one is asked for, and the cells; None if the path is among them."""
+        """Return the path, if one is asked for, and the cells; None if the path is among them."""
         found = [self.words[index] for index in words]
         if path and (not self.path or self.path in map(_path, found)):
             return None
@@ -466,7 +466,7 @@ class _Row:
 
 
 def _tokens(line: str) -> list[str]:
-    """Its words, without what stands between them."""
+    """Return the words of a line, without the separators."""
     words = re.split(r"[\s,;|=]+|:(?=\s|\d|$)", line)
     return [token for word in words if (token := word.strip("()[]\"'"))]
 
@@ -485,10 +485,10 @@ _COMPARE: Mapping[str, Callable[[Answer, list[str], list[str]], bool]] = {
 
 
 def normalise(text: str) -> str:
-    """The text without what no reader of a terminal sees.
+    """Return a text without the characters that a terminal does not show.
 
     Windows line ends become plain ones; spaces and tabs at the end of a line go, and so do empty
-    lines at the end of the text. Nothing else: case, order, and space within a line count.
+    lines at the end of the text. Case, order, and space within a line count.
     """
     lines = [line.rstrip(" \t\r\v\f") for line in text.split("\n")]
     while lines and not lines[-1]:
@@ -497,7 +497,7 @@ def normalise(text: str) -> str:
 
 
 def similarity(one: str, other: str) -> float:
-    """How much of two texts is the same, in [0, 1]: the share of words, counted with repeats.
+    """Return the share of words that two texts have in common, in [0, 1], counted with repeats.
 
     It is Dice's coefficient, 2·|common| / (|one| + |other|), which takes time linear in the
     texts. Only for partial credit: equal values do not mean equal texts.
@@ -510,7 +510,7 @@ def similarity(one: str, other: str) -> float:
 
 
 def last_output(episode: Episode) -> str | None:
-    """What the last action printed, without what we told the agent about it; None before any."""
+    """Return the output of the last action, without notes to the agent; None: no action has run."""
     for turn in reversed(episode.turns):
         if turn.info.get("executed", True):
             return str(turn.info.get("output", turn.observation))

@@ -1,9 +1,9 @@
-"""Prints a digest of what is in the archive on standard input. A program with limits of its own.
+"""A program that prints a digest of the members of the archive on standard input.
 
-It is started by `archive` as a script: the standard library's readers were not made for somebody
-who wants them to fail. A header of 30 MB of digits takes `tarfile` hours, in which no other thread
-runs; a name of 8 GiB, packed in 8 MB, takes as much memory; and what they raise has no end. Here
-all of that ends this process, and nothing else.
+It is started as a script, with limits of its own: the standard library's readers were not made for
+archives that are to make them fail. A header of 30 MB of digits takes `tarfile` hours, in which no
+other thread runs; a name of 8 GiB, packed in 8 MB, takes as much memory; and their exceptions are
+of any type. Here all of that ends this process, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, cast
 
 LARGEST = 64 * 1024 * 1024
-"""Bytes of an archive, and of all that is in it, up to which it is looked into."""
+"""Bytes of an archive, and of all its members, up to which it is looked into."""
 _SECONDS = 10
-"""Of a processor."""
+"""Seconds of a processor."""
 _MEMORY = 1024 * 1024 * 1024
 
 
@@ -57,7 +57,7 @@ def _of_zip(file: IO[bytes]) -> Iterator[tuple[str, str]]:
 
 
 def _digest(file: IO[bytes], most: int) -> tuple[str, int]:
-    """Of a file, and its size.
+    """Return the digest of a file, and its size.
 
     Raises:
         ValueError: It is larger than that.

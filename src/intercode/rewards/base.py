@@ -14,17 +14,17 @@ PlaceT = TypeVar("PlaceT", contravariant=True)
 
 
 class Reward(Protocol[PlaceT]):
-    """A function of what was asked, what was done, and the place as it was left.
+    """A function of a task, an episode, and the place as the episode left it.
 
     The place is where the environment's actions run: a sandbox, or a database's session.
     """
 
     def __call__(self, task: Task, episode: Episode, place: PlaceT, /) -> Score:
-        """The score.
+        """Return the score of an episode.
 
         Raises:
             RewardError: Gold or the verification could not be run.
-            CausedInsideError: What the agent ran has left nothing that could be scored.
+            CausedInsideError: The agent's programs have left nothing that could be scored.
             SandboxError: The place was lost otherwise.
         """
 
@@ -37,13 +37,13 @@ def quiesced(
     sandbox: Sandbox,
     look: Callable[[], object] = lambda: None,
 ) -> Iterator[Sandbox]:
-    """The sandbox of an episode that has ended; of one that goes on, a copy of its files.
+    """Yield the sandbox with nothing running in it; of an episode that still runs, a copy of it.
 
     Args:
-        provider: Starts the copy.
+        provider: The provider that starts the copy.
         network: Whether it reaches the network.
         episode: The episode.
-        sandbox: Where it happens.
+        sandbox: The sandbox of the episode.
         look: Called while no program can change a file. To look later, at the sandbox or the copy,
             would be too late: a program could have undone meanwhile what was copied.
     """
@@ -66,13 +66,13 @@ def quiesced(
 def copied(
     provider: Provider, network: bool, limits: Limits, snapshot: Snapshot
 ) -> Iterator[Sandbox]:
-    """A sandbox begun from a snapshot that nobody else needs.
+    """Start a sandbox from a snapshot, and delete that afterwards.
 
     Args:
-        provider: Starts it.
+        provider: The provider that starts it.
         network: Whether it reaches the network.
-        limits: What it may use.
-        snapshot: The snapshot, which is deleted afterwards.
+        limits: The limits of the copy.
+        snapshot: The snapshot.
     """
     try:
         with closing(provider.start(snapshot, limits, network)) as copy:

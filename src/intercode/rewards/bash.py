@@ -36,7 +36,7 @@ from intercode.sandbox.base import Change, Sandbox
 from intercode.task import Task
 
 NOT_EXACT = 0.99
-"""The most that anything but an exact result can reach."""
+"""The highest value below that of an exact result."""
 
 _SCRATCH = re.compile(
     r"/(tmp|var/tmp|dev/shm)/."
@@ -44,13 +44,13 @@ _SCRATCH = re.compile(
 )
 NO_ARCHIVES: Mapping[str, str] = {}
 _WRONG = ("missing", "different", "extra")
-"""In a score's detail: the paths that are not as gold's."""
+"""Keys of a score's detail that list the paths that are not as gold leaves them."""
 _SHOWN = 20
-"""How many paths, and how many characters by the hundred, a score's detail quotes."""
+"""The number of paths, and of hundreds of characters, that a score's detail quotes."""
 
 
 class BashReward:
-    """Compares what an episode did with what gold does.
+    """Compares the effect of an episode with the effect of gold.
 
     Args:
         gold: Runs gold.
@@ -62,7 +62,7 @@ class BashReward:
         self._judge = judge
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
-        """The score against the best gold.
+        """Return the score against the best gold.
 
         Raises:
             TaskError: The task has no gold.
@@ -103,14 +103,14 @@ def compare(
     archives: Mapping[str, str] = NO_ARCHIVES,
     expects: Callable[[str], bool] = lambda path: False,
 ) -> Score:
-    """The score of a result against one gold.
+    """Return the score of a result against one gold.
 
     Args:
-        gold: What gold did.
+        gold: The effect of gold.
         changes: By path, how the agent's file system differs from the image.
-        output: What the last action printed, normalised; None if there was no action.
+        output: The output of the last action, normalised; None if there was no action.
         answer: The type of the answer; None: text.
-        archives: By path, what is in the archives that the task names.
+        archives: By path, the digests of the archives that the task names.
         expects: Whether a path may be changed, whatever gold does to it.
     """
 
@@ -121,7 +121,7 @@ def compare(
     wrong = set(filter(counts, differing(changes, gold.after)))
     done = set(filter(counts, differing(changes, gold.before)))
     files = _f1(len(gold.touched - wrong), len(gold.touched), len(done))
-    # Where there is nothing to print, having printed nothing counts only for who has acted.
+    # Where there is nothing to print, an empty output counts only after an action.
     said = 0.0 if output is None else similarity(output, gold.output)
     if answer is None:
         compares_output, agrees = bool(gold.output) or not gold.touched, output == gold.output
@@ -140,7 +140,7 @@ def compare(
 
 
 def _f1(right: int, wanted: int, done: int) -> float:
-    """Twice what was done rightly, over what was wanted and what was done."""
+    """Return the F1 of changes: twice the right ones, over those wanted and those done."""
     return 2 * right / (wanted + done) if wanted + done else 1.0
 
 
@@ -157,7 +157,7 @@ def _is_scratch(path: str, gold: GoldResult) -> bool:
 def _detail(
     gold: GoldResult, changes: Mapping[str, Change], wrong: set[str], output: str | None
 ) -> dict[str, Any]:
-    """What a person asks when a score is not what was expected."""
+    """List the differences that explain a score to a person."""
 
     def shown(paths: set[str] | frozenset[str]) -> list[str]:
         return sorted(paths)[:_SHOWN]

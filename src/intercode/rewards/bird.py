@@ -26,18 +26,18 @@ from intercode.rewards.sql_run import Answer, Databases, Grader, golds, last_ans
 from intercode.task import Task
 
 ITERATIONS = 100
-"""How often R-VES runs both."""
+"""The number of times that R-VES runs both."""
 _REWARDS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
 """R-VES: from this ratio of gold's time to the answer's on, this reward; below, 0.25."""
 
 
 def execution_accuracy(gold: Sequence[Row], answer: Sequence[Row]) -> float:
-    """EX: 1.0 if both have the same set of rows, else 0.0."""
+    """Compute EX: 1.0 if both have the same set of rows, else 0.0."""
     return float(set(map(_hashable, gold)) == set(map(_hashable, answer)))
 
 
 def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
-    """Soft F1: how many of the cells agree, row by row in the order given, repeated rows dropped.
+    """Compute soft F1: how many cells agree, row by row in the order given, repeated rows dropped.
 
     A cell of the answer matches if its value is anywhere in gold's row at the same place; each
     row counts as one, whatever its number of columns. The other columns' order does not matter.
@@ -59,21 +59,21 @@ def soft_f1(gold: Sequence[Row], answer: Sequence[Row]) -> float:
 
 
 def time_ratio(ratios: Sequence[float]) -> float:
-    """The mean of measured ratios, without those three standard deviations or more away."""
+    """Return the mean of measured ratios, without those three standard deviations or more away."""
     mean, deviation = statistics.fmean(ratios), statistics.pstdev(ratios)
     kept = [ratio for ratio in ratios if abs(ratio - mean) < 3 * deviation]
     return statistics.fmean(kept or ratios)  # all are kept where all are the same
 
 
 def ves_reward(ratio: float) -> float:
-    """R-VES's reward for a right answer, by gold's time over the answer's: from 0.25 to 1.25."""
+    """Return R-VES's reward for a right answer, by gold's time over its own: 0.25 to 1.25."""
     if ratio == 0:
         return 0.0
     return next((reward for least, reward in _REWARDS if ratio >= least), 0.25)
 
 
 def r_ves(rewards: Sequence[float]) -> float:
-    """R-VES of a dataset from its tasks' rewards: 100 times the mean of their square roots."""
+    """Compute R-VES of a dataset from its tasks' rewards: 100 times the mean of their roots."""
     return 100 * statistics.fmean(map(math.sqrt, rewards)) if rewards else 0.0
 
 
@@ -82,14 +82,14 @@ class ExReward:
 
     Args:
         databases: Opens the tasks' databases, for the grader.
-        cache: Where golds' results are kept; None: nowhere.
+        cache: The cache of golds' results; None: they are not kept.
     """
 
     def __init__(self, databases: Databases, cache: GoldCache | None = None) -> None:
         self._grader = Grader(databases, cache)
 
     def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
-        """The score against the best gold.
+        """Return the score against the best gold.
 
         Raises:
             TaskError: The task has no gold.
@@ -112,7 +112,7 @@ class ExReward:
     def _score(
         self, task: Task, sql: str, gold: str, wanted: Sequence[Row], given: Sequence[Row] | None
     ) -> Score:
-        """The score of one answer's rows; None: it has none."""
+        """Score the rows of one answer; None: it has none."""
         value = 0.0 if given is None else execution_accuracy(wanted, given)
         return Score(value, {"ex": value})
 
@@ -139,8 +139,8 @@ class RVesReward(ExReward):
 
     Args:
         databases: Opens the tasks' databases, for the grader.
-        cache: Where golds' results are kept; None: nowhere.
-        iterations: How often both run.
+        cache: The cache of golds' results; None: they are not kept.
+        iterations: The number of times that both run.
     """
 
     def __init__(
@@ -184,5 +184,5 @@ class RVesReward(ExReward):
 
 
 def _hashable(row: Row) -> tuple[Any, ...]:
-    """The row, with what cannot be hashed (a list, an object) by its text."""
+    """Return the row with values that cannot be hashed (a list, an object) by their text."""
     return tuple(value if isinstance(value, Hashable) else repr(value) for value in row)

@@ -1,13 +1,13 @@
-"""The verification reward: a command that the task names says whether it was solved.
+"""The verification reward: a command that the task names decides whether it is solved.
 
-It must judge what the agent *left*, and must not be steered by it. So, in this order:
+It must judge the files that the agent *left*, and must not be steered by them. So, in this order:
 
-1. Everything that the agent started is killed: what could flip files while they are looked at,
-   trace the command, or wait for it. An episode that still goes on (a reward in every turn) keeps
+1. All programs of the agent are killed: they could flip files while these are looked at, trace
+   the command, or wait for it. An episode that still goes on (a reward in every turn) keeps
    its processes: the command then runs in another sandbox, begun from a snapshot of the files.
 2. If the agent changed a file that decides how *any* command runs (programs, libraries, the
    loader's configuration: `SYSTEM_PATHS`), no command's word is worth anything, and the score is
-   0 with the paths in its detail. What the task's own setup changed there is no offence.
+   0 with the paths in its detail. Changes of the task's own setup do not count.
 3. The command runs in a new process of the sandbox's clean environment, not in the agent's shell:
    functions, aliases, variables, ``BASH_ENV`` and the working directory do not reach it. No
    start-up file is read. ``PATH`` is fixed, with the image's own directories first, so that
@@ -18,9 +18,9 @@ It must judge what the agent *left*, and must not be steered by it. So, in this 
 4. If the agent changed files that may configure a tool, the command must succeed a second time, in
    a copy in which these are as before: see `_put_back`. Honest work passes there as well.
 
-A task whose answer is such a file names it in `may_change`. What the command itself opens is its
-author's matter: it should not run a program of the agent's unless that is what is being judged.
-Its exit code comes from the kernel, not from its output.
+A task whose answer is such a file names it in `may_change`. The files that the command itself opens
+are its author's matter: it should not run a program of the agent's unless that program is being
+judged. Its exit code comes from the kernel, not from its output.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SYSTEM_PATHS = re.compile(
     r"/(bin|sbin|lib(32|64|x32)?|usr(?!/local/etc(/|$))|etc/(alternatives|ld\.so\.(cache|preload)|ld-musl-[^/]*|perl"
     r"|python3[^/]*|ssl/openssl\.cnf))(/|$)"
 )
-"""Files, and directories with all that is in them, that decide how any command runs."""
+"""Files, and directories with all their content, that decide how any command runs."""
 
 OPEN_PATHS = re.compile(r"/usr/(local/(bin|src)|src)(/|$)")
 """Exceptions to them, for new files: a program there is found only if no other has its name."""
@@ -59,7 +59,7 @@ ENVIRONMENT = {
 _OUTPUT = 2000
 """Bytes of the command's output that a score's detail quotes."""
 _PATHS = 20
-"""How many paths it names."""
+"""The number of paths that a score's detail names."""
 _ROOM, _FILES = 16 * MIB, 64
 """The bytes and the number of files that a verification must be able to write."""
 _NO_ROOM = "the agent has left no room on the disk: nothing that writes a file could be believed"
@@ -85,7 +85,7 @@ class CommandReward:
         self._prepared: dict[Task, dict[str, Change]] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
-        """The score. A verification that runs into the time limit has not succeeded.
+        """Return the score. A verification that runs into the time limit has not succeeded.
 
         Raises:
             TaskError: The task has no verification.
@@ -109,11 +109,11 @@ class CommandReward:
             return _refused(str(error))
 
     def _judge(self, task: Task, sandbox: Sandbox, found: dict[str, Change]) -> Score:
-        """The score of what the agent left, and of a copy without the settings that it made.
+        """Judge the sandbox as the agent left it, and a copy without the settings that it made.
 
         Args:
             task: The task.
-            sandbox: Where nothing of the agent's runs.
+            sandbox: A sandbox in which no program of the agent's runs.
             found: The unexpected differences to the image.
         """
         before = self._before(task)
@@ -137,7 +137,7 @@ class CommandReward:
             return _score(done, why)
 
     def _before(self, task: Task) -> dict[str, Change]:
-        """Changes by the task's files and setup, other than those expected of an answer.
+        """Return the changes by the task's files and setup, but for those expected of an answer.
 
         Needed also where the agent has none of it left: it may have put something in its place.
         """
@@ -174,7 +174,7 @@ def _refused(reason: str, tampered: Sequence[str] = ()) -> Score:
 
 
 def _has_room(sandbox: Sandbox) -> bool:
-    """Whether the command can write: else it would judge the little that it could.
+    """Return whether the command can write: else it would judge the little that it could.
 
     Every tool that fails for want of room is silent, and silence may be a good sign.
     """
@@ -188,7 +188,7 @@ def _has_room(sandbox: Sandbox) -> bool:
 
 
 def _unexpected(task: Task, sandbox: Sandbox) -> dict[str, Change]:
-    """By path, the system files and settings that differ from the image, but no expected ones."""
+    """Map path to change, of system files and settings that were not expected to change."""
     changes = sandbox.changes()
     settings = _settings_of(changes, sandbox.env.get("HOME", "/"))
     return {
@@ -202,12 +202,12 @@ def _unexpected(task: Task, sandbox: Sandbox) -> dict[str, Change]:
 def _tampered(
     changed: Collection[str], found: Mapping[str, Change], before: Mapping[str, Change]
 ) -> list[str]:
-    """The system paths that the agent changed. To have one as in the image is no offence.
+    """List the system paths that the agent changed. A path that is as in the image is allowed.
 
     Args:
-        changed: Those at which the next two differ.
+        changed: The paths at which the next two differ.
         found: How the sandbox differs from the image.
-        before: How it did so before the agent came.
+        before: How it differed from it before the agent came.
     """
     system = [path for path in changed if SYSTEM_PATHS.match(path)]
     # Where a program of the setup's is gone, a new one of its name is found in its place.
@@ -238,8 +238,8 @@ def _name(path: str) -> str:
 _FOLDERS = r"/etc|/usr/local/etc|/var/lib/(gems|misc|vim)"
 _HOMES = r"/root|/home/[^/]+|/var/lib/[^/]+"
 _NO_SETTINGS = r"\w+_history|lesshst|viminfo|wget-hsts|git(ignore|attributes|modules|hub)?"
-"""Hidden names that no tool takes settings from when a verification runs it: records of what was
-typed, and parts of a repository."""
+"""Hidden names that no tool takes settings from when a verification runs it: records of input, and
+parts of a repository."""
 _MARKS = ("HEAD", "refs", "objects")
 _OF_A_REPOSITORY = r"/(config(\.worktree)?|hooks|info)(/|$)"
 _PROGRAM = re.compile(r"/opt/[^/]+")
@@ -292,14 +292,14 @@ def _put_back(
     before: Mapping[str, Change],
     env: Mapping[str, str],
 ) -> bool:
-    """Make these paths of a copy as they are in the original; whether that could be done.
+    """Make these paths of a copy as they are in the original; return whether that was possible.
 
     Args:
         copy: A copy of the agent's sandbox.
         original: A sandbox as the agent got it.
         paths: Those at which the two differ.
         found: By path, how the copy differs from the image.
-        before: The same for the original.
+        before: By path, how the original differs from it.
         env: The environment of the programs that do it.
     """
     known = {path: found.get(path) or before[path] for path in sorted(paths)}
@@ -418,10 +418,10 @@ if PathFinder:
 
 @contextmanager
 def _python_path(sandbox: Sandbox, env: Mapping[str, str]) -> Iterator[str]:
-    """The value of ``PYTHONPATH``, in a sandbox where nothing of the agent's runs.
+    """Put the module into a sandbox; yield the value of ``PYTHONPATH``.
 
     Args:
-        sandbox: The sandbox.
+        sandbox: A sandbox in which no program of the agent's runs.
         env: The environment of the program that removes the archive.
     """
     path = f"{_FOLDER}/{secrets.token_hex(16)}"

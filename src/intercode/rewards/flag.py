@@ -1,13 +1,13 @@
-"""The reward of a CTF task: was its flag submitted.
+"""The reward of a CTF task: whether its flag was submitted.
 
 **1.0** means that one of the accepted flags was submitted, exactly: blanks around it do not count,
-everything else does, also case.
+everything else does, case included.
 
 **Below 1.0**, where a task has subtasks (``metadata.subtasks``, a list of objects with a ``name``
 and the ``answer`` to submit), the share of them that was answered, of `NOT_SOLVED`. The flag alone
 is worth 1.0, whether or not the subtasks were answered.
 
-It looks at the submissions that the environment recorded, and at nothing in the sandbox.
+The reward looks at the submissions that the environment recorded, and at nothing in the sandbox.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from intercode.sandbox.base import Sandbox
 from intercode.task import Task
 
 NOT_SOLVED = 0.99
-"""The most that an episode without the flag can reach."""
+"""The highest value of an episode without the flag."""
 
 SUBMITTED = "submitted"
-"""In a turn's `info`: the answer that the turn tried."""
+"""The key of a turn's `info` that holds the answer that the turn tried."""
 
 
 def is_flag(task: Task, answer: str) -> bool:
-    """Whether an answer is one of the task's flags."""
+    """Return whether an answer is one of the task's flags."""
     return answer.strip() in {flag.strip() for flag in task.gold}
 
 
 def subtasks(task: Task) -> dict[str, str]:
-    """The answers of the task's subtasks by name; most tasks have none.
+    """Return the answers of the task's subtasks by name; most tasks have none.
 
     Raises:
         TaskError: They are malformed.
@@ -54,12 +54,12 @@ def subtasks(task: Task) -> dict[str, str]:
 
 
 def solved_subtasks(task: Task, answers: set[str]) -> list[str]:
-    """The names of the subtasks that these answers solve, in the task's order."""
+    """List the names of the subtasks that these answers solve, in the task's order."""
     return [name for name, answer in subtasks(task).items() if answer in answers]
 
 
 def submissions(episode: Episode) -> Iterator[str]:
-    """Every answer that was submitted, in order, without the blanks around it."""
+    """Yield every answer that was submitted, in order, without the blanks around it."""
     for turn in episode.turns:
         if SUBMITTED in turn.info:
             yield str(turn.info[SUBMITTED]).strip()
@@ -68,10 +68,10 @@ def submissions(episode: Episode) -> Iterator[str]:
 
 
 class FlagReward:
-    """1.0 for the flag, else the share of the subtasks. See the module's docstring."""
+    """Gives 1.0 for the flag, else the share of the subtasks, as the module's docstring says."""
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
-        """The score.
+        """Return the score of an episode.
 
         Raises:
             TaskError: The task has no flag, or its subtasks are malformed.

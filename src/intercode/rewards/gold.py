@@ -1,4 +1,4 @@
-"""What gold does: run in a sandbox of its own that no agent sees, and remembered."""
+"""The effect of gold: run in a sandbox of its own that no agent sees, and remembered."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from intercode.task import Task
 T = TypeVar("T")
 
 _PATIENCE = 8
-"""How many times its time limit late gold gets: what agents run may have filled the machine."""
+"""The factor on the time limit of late gold: agents' programs may have filled the machine."""
 _alone = threading.Lock()
 _TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the output limit",
 }
-"""What makes its result no measure, by the interpreter's word for it."""
+"""Reasons why its result is not a measure, by the interpreter's word for them."""
 
 
 class LateError(RewardError):
@@ -38,13 +38,13 @@ class LateError(RewardError):
 
 
 def patiently(run: Callable[[int], T]) -> T:
-    """The result of gold; where gold is late, that of another try, with no other gold beside it.
+    """Return the result of gold; where gold is late, that of another try, with no gold beside it.
 
     Args:
         run: Runs gold with so many times its time limit.
 
     Raises:
-        RewardError: It has no result that could be a measure.
+        RewardError: Gold has no result that could be a measure.
     """
     try:
         return run(1)
@@ -55,10 +55,10 @@ def patiently(run: Callable[[int], T]) -> T:
 
 @contextmanager
 def own_fault(task: Task, what: str) -> Iterator[None]:
-    """For its duration, what ends a sandbox is no agent's work, but this part of the task.
+    """Blame this part of the task, and not an agent, if a sandbox ends meanwhile.
 
     Raises:
-        RewardError: It has.
+        RewardError: A sandbox has ended.
     """
     try:
         yield
@@ -68,25 +68,25 @@ def own_fault(task: Task, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class GoldResult:
-    """What one accepted solution did."""
+    """The effect of one accepted solution."""
 
     output: str
-    """What it printed, normalised."""
+    """The output, normalised."""
     before: Mapping[str, Change]
-    """By path, what the task's own files and setup had changed in the image."""
+    """The changes of the image by the task's own files and setup, by path."""
     after: Mapping[str, Change]
-    """By path, what was changed when gold had run."""
+    """The changes of the image when gold had run, by path."""
     touched: frozenset[str]
     """The paths at which the two differ: gold's own work."""
     archives: Mapping[str, str] = field(default_factory=dict)
-    """By path, what is in the archives that the task names."""
+    """The digests of the archives that the task names, by path."""
 
 
 class GoldCache:
     """Results of gold by key, the most recently used ones; share one between threads.
 
     Args:
-        size: How many to keep; 0: none.
+        size: The number of results to keep; 0: none.
     """
 
     def __init__(self, size: int = 4096) -> None:
@@ -96,11 +96,11 @@ class GoldCache:
 
     @classmethod
     def chosen(cls, given: bool | GoldCache) -> GoldCache:
-        """The cache that an environment's option asks for; that of False keeps nothing."""
+        """Return the cache that an environment's option asks for; False: one that keeps nothing."""
         return given if isinstance(given, GoldCache) else cls() if given else cls(0)
 
     def get(self, key: str, compute: Callable[[], T]) -> T:
-        """The result for `key`; computed by the first who asks, while others wait for it."""
+        """Return the result for `key`; the first caller computes it, and others wait for it."""
         with self._lock:
             future = self._results.get(key)
             first = future is None
@@ -114,7 +114,7 @@ class GoldCache:
             try:
                 future.set_result(compute())
             except BaseException as error:
-                # Those who wait get the error, too; whoever asks later tries again.
+                # Callers that wait get the error, too; a later one tries again.
                 with self._lock:
                     if self._results.get(key) is future:
                         del self._results[key]
@@ -127,7 +127,7 @@ class GoldCache:
         return len(self._results)
 
     def __deepcopy__(self, memo: object) -> GoldCache:
-        """Itself: Gymnasium copies the options of an environment, and a cache is to be shared."""
+        """Return itself: Gymnasium copies the options of an environment, and a cache is shared."""
         return self
 
 
@@ -137,8 +137,8 @@ class GoldRunner:
     Args:
         start: Starts a sandbox in which the task's files and setup are done.
         interpreter: Opens an interpreter in it.
-        identify: What gold's effect depends on besides gold: image, files, setup.
-        cache: Where results are kept; None runs gold anew each time. A task whose gold depends
+        identify: Names all that gold's effect depends on but gold: image, files, setup.
+        cache: The cache of results; None: gold runs each time. A task whose gold depends
             on the clock can say so itself: ``"metadata": {"cache_gold": false}``.
     """
 
@@ -155,11 +155,11 @@ class GoldRunner:
         self._cache = cache
 
     def run(self, task: Task, gold: str) -> GoldResult:
-        """What this solution of the task does.
+        """Return the effect of a solution of the task.
 
         Raises:
-            RewardError: Its result is no measure: it ran into a limit, or ended the shell for good.
-            SandboxError: The sandbox failed.
+            RewardError: Its result is not a measure: it ran into a limit, or ended the shell for
+            good. SandboxError: The sandbox failed.
         """
         if self._cache is None or task.metadata.get("cache_gold") is False:
             return self._run(task, gold)
@@ -197,24 +197,24 @@ class GoldRunner:
 
 
 def _archives(task: Task) -> Mapping[str, str]:
-    """The files that are compared by what is in them, each with its kind."""
+    """Return the files that are compared by their content as archives, each with its kind."""
     answer = Answer.of(task)
     return {} if answer is None else answer.archives
 
 
 def differing(one: Mapping[str, Change], other: Mapping[str, Change]) -> frozenset[str]:
-    """The paths at which two states differ, each given as its changes to the same image."""
+    """Return the paths at which two states differ, each given as its changes to the same image."""
     paths = one.keys() | other.keys()
     return frozenset(path for path in paths if one.get(path) != other.get(path))
 
 
 def content(sandbox: Sandbox, path: str, kind: str) -> str:
-    """A digest of what is in an archive of a sandbox's; empty if there is none that can be read.
+    """Return a digest of an archive's members; empty if there is no archive that can be read.
 
     Args:
-        sandbox: Where it is.
-        path: Absolute.
-        kind: One of `KINDS`.
+        sandbox: The sandbox that has it.
+        path: Its absolute path.
+        kind: One of `archive.KINDS`.
 
     Raises:
         SandboxError: The sandbox failed.
@@ -222,12 +222,12 @@ def content(sandbox: Sandbox, path: str, kind: str) -> str:
     try:
         data = sandbox.read_file(path, archive.LARGEST)
     except OutputLimitError:
-        return ""  # too large to look into, which is no end of the sandbox
+        return ""  # too large to look into, which does not end the sandbox
     except OSError as error:
         if isinstance(error, SandboxError):
             raise
         return ""
-    # In a process of its own, with limits: the archive is the agent's, or whoever's.
+    # In a process of its own, with limits: the archive is not trusted.
     argv = [sys.executable, "-I", archive.__file__, kind]
     done = subprocess.run(argv, input=data, capture_output=True, check=False)
     return done.stdout.decode().strip() if done.returncode == 0 else ""

@@ -1,10 +1,10 @@
-"""A reward of a reader's own: a function, ``score(task, episode, place)``.
+"""A reward of your own: a function, ``score(task, episode, place)``.
 
-It gives a `Score`, or a number in [0, 1], and may be named by its file, ``reward.py:score``. With
-a fourth parameter, ``default``, it is given the environment's own reward as well, a function of
-the first three.
+The function returns a `Score`, or a number in [0, 1], and may be named by its file,
+``reward.py:score``. With a fourth parameter, ``default``, it gets the environment's own reward as
+well, a function of the first three.
 
-It is looked at before anything is started, and when it fails, that is an error and no score.
+Its signature is checked before anything is started, and its failure is an error, not a score.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Function = Callable[..., "Score | float"]
 
 
 class OwnReward(Generic[PlaceT]):
-    """Calls the function, and checks what it gives.
+    """Calls the function, and checks its result.
 
     Args:
-        function: See the module's docstring.
+        function: A function as the module's docstring describes it.
         default: Makes the environment's own reward; called only if the function asks for it.
 
     Raises:
@@ -44,11 +44,11 @@ class OwnReward(Generic[PlaceT]):
             self._more["default"] = default()
 
     def __call__(self, task: Task, episode: Episode, place: PlaceT) -> Score:
-        """The score.
+        """Return the score of an episode.
 
         Raises:
-            RewardError: The function failed, or what it gave is no score.
-            InterCodeError: As the function let it through: the sandbox died, for instance.
+            RewardError: The function failed, or its result is not a score.
+            InterCodeError: The function let it through: the sandbox died, for instance.
         """
         try:
             given = self._function(task, episode, place, **self._more)
@@ -74,7 +74,7 @@ def choose(
     reward: str | Function | Reward[PlaceT] | None,
     default: Callable[[], Reward[PlaceT]],
 ) -> Reward[PlaceT]:
-    """The reward that an environment was asked for.
+    """Return the reward that an environment was asked for.
 
     Args:
         env: The environment's short name.
@@ -95,7 +95,7 @@ def choose(
 
 
 def _check_signature(function: Function) -> set[str]:
-    """The names of its parameters."""
+    """Check that a function takes the arguments of a reward; return the names of its parameters."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

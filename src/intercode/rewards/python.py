@@ -13,7 +13,7 @@ NAME that is not defined fails every test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 
 from intercode.episode import Episode, Score
@@ -26,13 +26,13 @@ from intercode.task import Task
 
 
 class PythonReward:
-    """Runs a task's tests against what an episode has submitted.
+    """Runs a task's tests against the submission of an episode.
 
     Args:
         provider: Starts the sandbox for an episode that still goes on.
         start: Starts a sandbox in which the task's files and setup are done.
         image: Names the image of a task's sandboxes.
-        network: Whether what was submitted may use the network.
+        network: Whether the submission may use the network.
         python: A program of the image's to run it; None: the Python of InterCode itself.
     """
 
@@ -53,10 +53,10 @@ class PythonReward:
         self._idle: tuple[str, Sandbox] | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
-        """The score.
+        """Return the score of an episode.
 
         Raises:
-            TaskError: The task has no tests, or they are no Python.
+            TaskError: The task has no tests, or they are not Python.
             SandboxError: A sandbox died.
         """
         return _share(self._results(task, episode, sandbox))
@@ -72,7 +72,9 @@ class PythonReward:
         sources = [*([setup] if setup else []), *session_source(episode)]
         with (
             quiesced(self._provider, self._network, episode, sandbox) as subject,
-            Trial(subject, self._python, sources, plan.message(episode.answer), timeout) as trial,
+            closing(
+                Trial(subject, self._python, sources, plan.message(episode.answer), timeout)
+            ) as trial,
             self._grader(task) as grader,
         ):
             return trial.run(grader, plan.tests)
@@ -85,7 +87,7 @@ class PythonReward:
 
     @contextmanager
     def _grader(self, task: Task) -> Iterator[Sandbox]:
-        """A sandbox for the tests: as fresh as any, though it may have been used for others."""
+        """Yield a sandbox for the tests: unchanged, though it may have been used before."""
         image = "" if task.files or task.setup else self._image(task)
         with own_fault(task, "its tests"):
             sandbox = self._take(image) or self._start(task)
@@ -98,7 +100,7 @@ class PythonReward:
                 sandbox.close()
 
     def _take(self, image: str) -> Sandbox | None:
-        """The sandbox that is kept, if it will do."""
+        """Return the sandbox that is kept, if it has the image and is unchanged."""
         idle, self._idle = self._idle, None
         if idle is None:
             return None

@@ -1,9 +1,9 @@
-"""What the tests of a task are about: which of their names are the submission's, found in source.
+"""The reading of a Python task's tests and of a submission: pure, and from source alone.
 
-A test may use what Python has, what it imports, what the task's own code imports, and what was
-submitted. Only the last comes from the submission, and never a builtin or a module of the standard
-library in its place, unless gold itself defines it: a submission's own `isclose` or `sorted` has no
-say in a test.
+A test may use builtins, its own imports, imports of the task's own code, and names of the
+submission. Only the last come from the submission, and never in the place of a builtin or a module
+of the standard library, unless gold itself defines the name: a submission's own `isclose` or
+`sorted` has no say in a test.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from intercode.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the process that runs the tests must know (see `interpreters.python_grader`)."""
+    """The facts that the process of the tests needs (`interpreters.inside.grader`)."""
 
     tests: tuple[Mapping[str, Any], ...]
-    """Each a ``source``, or the ``input`` of a case and what its output should be."""
+    """The tests: each a ``source``, or the ``input`` of a case and its expected output."""
     names: tuple[str, ...]
-    """What they use of the submission."""
+    """The names of the submission that the tests use."""
     imports: tuple[str, ...]
-    """Statements for what they use without importing it, as gold does."""
+    """Imports for names that the tests use without importing them, as gold does."""
     modules: tuple[str, ...]
-    """What they import of the task's own files."""
+    """The modules among the task's own files that the tests import."""
     functions: tuple[str, ...]
     """Functions that the task's own code defines."""
     classes: tuple[str, ...]
     """Classes of which a test may use an object as what it is."""
     operators: tuple[str, ...]
-    """Special methods that these define."""
+    """Special methods that these classes define."""
     setup: str
     """Source that is run before the tests."""
     entry: str | None
-    """The name that they all call, if it is one."""
+    """The one name that all tests call, if there is one."""
 
     def message(self, answer: str | None) -> dict[str, Any]:
-        """For the grader; `answer` is the name of what was submitted for the entry."""
+        """Return the message to the grader; `answer` is the submission's name for the entry."""
         theirs = {name: name for name in self.names}
         if answer is not None and self.entry is not None:
             theirs[self.entry] = answer
@@ -55,15 +55,15 @@ class Plan:
 
 
 def has_tests(task: Task) -> bool:
-    """Whether there is anything to grade a submission by."""
+    """Return whether a task has anything to grade a submission by."""
     return bool(task.tests or task.metadata.get("cases") or task.metadata.get("stdio"))
 
 
 def make_plan(task: Task) -> Plan:
-    """The plan of a task's tests.
+    """Make the plan of a task's tests.
 
     Raises:
-        TaskError: There are none, or they are no Python.
+        TaskError: There are none, or they are not Python.
     """
     facts = task.metadata
     setup = facts.get("test_setup_code") or ""
@@ -98,7 +98,7 @@ def make_plan(task: Task) -> Plan:
 
 
 class _Source:
-    """What pieces of source define and use."""
+    """The names that pieces of source define and use."""
 
     def __init__(self, task: Task, pieces: Iterable[str]) -> None:
         self.used: list[str] = []
@@ -168,7 +168,7 @@ class _Source:
 
 
 def _names(part: ast.stmt) -> list[str]:
-    """What a method, or an assignment such as ``__rmul__ = __mul__``, defines in its class."""
+    """List the names that a part of a class defines, as ``def`` or by ``__rmul__ = __mul__``."""
     if isinstance(part, ast.FunctionDef):
         return [part.name]
     targets = part.targets if isinstance(part, ast.Assign) else []
@@ -231,7 +231,13 @@ _DEFINITIONS = (
 
 
 def session_source(episode: Episode) -> list[str]:
-    """The sources to run, in order."""
+    """List the sources of an episode's session, in order.
+
+    A session runs again as it was, with the actions that failed: their effects before the failure
+    were there for the actions that followed. After a restart only later actions count. Of an
+    action that had to be interrupted only the definitions count, since to run it again would take
+    as long.
+    """
     sources: list[str] = []
     for turn in episode.turns:
         if turn.info.get("restarted"):
@@ -246,7 +252,7 @@ def session_source(episode: Episode) -> list[str]:
 
 
 def definitions(source: str) -> str:
-    """The imports, functions and classes at the top level of a source; empty if it is no Python."""
+    """Return the imports, functions and classes at the top level of a source, if it is Python."""
     try:
         tree = parse(source)
         tree.body = [node for node in tree.body if isinstance(node, _DEFINITIONS)]
@@ -257,7 +263,7 @@ def definitions(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was submitted."""
+    """A program that was submitted."""
 
     before: Sequence[str]
     """Sources that are run first."""
@@ -265,10 +271,10 @@ class Submission:
 
 
 def stdio_cases(task: Task) -> list[Mapping[str, str]]:
-    """The cases under ``metadata.stdio``, each with its ``stdin`` and ``stdout``; often none.
+    """Return the cases under ``metadata.stdio``, each with ``stdin`` and ``stdout``; often none.
 
     Raises:
-        TaskError: They are malformed, or the task has tests of another kind besides.
+        TaskError: They are malformed, or the task also has tests of another kind.
     """
     given = task.metadata.get("stdio") or []
     where = f"task {task.task_id!r}: 'stdio'"
@@ -284,7 +290,10 @@ def stdio_cases(task: Task) -> list[Mapping[str, str]]:
 
 
 def submission(episode: Episode, setup: str | None) -> Submission | None:
-    """What an episode has submitted, or None: nothing."""
+    """Return the program that an episode has submitted; None: it has submitted none.
+
+    It is the last action, a whole program, or with ``submit NAME`` a call of that function.
+    """
     executed = [n for n, turn in enumerate(episode.turns) if turn.info.get("executed", True)]
     if not executed:
         return None

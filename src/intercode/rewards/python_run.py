@@ -1,7 +1,7 @@
-"""One grading: a process for the tests, another for what was submitted, and this between them.
+"""One grading: a process for the tests, another for the submission, and this between them.
 
-All that they say to each other passes here, so that time is kept, and a submission that ends its
-process, or floods the channel, fails its test and no more.
+All their messages pass here, so that time is kept, and a submission that ends its process, or
+floods the channel, fails its test and no more.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from intercode.errors import CausedInsideError, ImageError, RewardError
 from intercode.interpreters.inside.grader import OPEN, TEST
@@ -27,31 +26,44 @@ from intercode.interpreters.python_start import GRADER, PROGRAM, SUBJECT, Python
 from intercode.rewards.python_plan import Submission
 from intercode.sandbox.base import Sandbox
 
+T = TypeVar("T")
+
 MOST_LATE = 3
 """Tests of one submission that may run into the time limit before the rest is not run."""
 _RELAYED = (ASK, ANSWER)
 _ENDED = "the submission ended the process that it runs in"
-_NOT_RUN = f"not run: {MOST_LATE} tests before it ran into the time limit"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one test went."""
+    """The outcome of one test."""
 
     passed: bool
     why: str = ""
-    """What went wrong."""
+    """A description of the failure."""
     late: bool = False
     """Whether the time limit was reached."""
 
 
+def _in_turn(kind: str, tests: Sequence[T], run: Callable[[int, T], Result]) -> list[Result]:
+    """Run tests one after the other; after some that were late, the rest have failed."""
+    results: list[Result] = []
+    for number, test in enumerate(tests):
+        if sum(result.late for result in results) < MOST_LATE:
+            results.append(run(number, test))
+        else:
+            why = f"not run: {MOST_LATE} {kind} before it ran into the time limit"
+            results.append(Result(False, why))
+    return results
+
+
 class _Failure(Exception):  # noqa: N818 - not an error of ours
-    """The processes cannot go on, for a reason of the submission's."""
+    """A reason of the submission's why the processes cannot continue."""
 
 
 @contextmanager
 def _by(module: str) -> Iterator[None]:
-    """For its duration, what ends the sandbox of the tests is not what was submitted."""
+    """Blame the tests, and not the submission, if their own sandbox ends meanwhile."""
     try:
         yield
     except CausedInsideError as error:
@@ -64,10 +76,10 @@ class Trial:
     """Runs tests against a submission, whose process is started at once.
 
     Args:
-        subject: The sandbox for what was submitted.
+        subject: The sandbox for the submission.
         python: A program of the image's; None: the Python of InterCode itself.
-        sources: What was submitted, in order.
-        plan: For the grader.
+        sources: The submission's sources, in order.
+        plan: The message to the grader (`Plan.message`).
         timeout: Seconds for each source, and for each test.
     """
 
@@ -88,38 +100,25 @@ class Trial:
         with suppress(ImageError):  # each test will fail by it
             self._processes[SUBJECT] = start(subject, SUBJECT, python)
 
-    def __enter__(self) -> Trial:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the processes, and everything else in the submission's sandbox."""
         self._end(SUBJECT)
 
     def run(self, grader: Sandbox, tests: Sequence[Any]) -> list[Result]:
-        """The tests, one after the other. After some that were late, the rest have failed.
+        """Run the tests one after the other; after some that were late, the rest have failed.
 
         Args:
-            grader: The sandbox for the tests, in which nothing that was submitted has run. What
-                they leave running in it is the caller's to end.
-            tests: See `Plan.tests`.
+            grader: The sandbox for the tests, in which no submission has run. The caller ends the
+                programs that they leave running in it.
+            tests: The tests (`Plan.tests`).
 
         Raises:
             RewardError: The tests have ended their own sandbox.
-            CausedInsideError: What was submitted has ended its own.
+            CausedInsideError: The submission has ended its own.
             SandboxError: A sandbox was lost otherwise.
         """
         self._sandboxes[GRADER] = grader
-        results: list[Result] = []
-        for number, test in enumerate(tests):
-            late = sum(result.late for result in results)
-            results.append(
-                self._test(number, test) if late < MOST_LATE else Result(False, _NOT_RUN)
-            )
-        return results
+        return _in_turn("tests", tests, self._test)
 
     def _test(self, number: int, test: Any) -> Result:
         began = time.monotonic()
@@ -129,7 +128,7 @@ class Trial:
             said = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
             self._end(SUBJECT, GRADER)
-            # Also who takes long to load, and then ends, is not to be waited for at each test.
+            # A submission that takes long to load, and then ends, is not waited for at each test.
             return Result(False, str(failure), time.monotonic() - began >= self._timeout)
         return Result(not said, said)
 
@@ -152,7 +151,7 @@ class Trial:
             raise
 
     def _end(self, *modules: str) -> None:
-        """End the processes, and in these sandboxes everything else that was started."""
+        """End the processes, and everything else that was started in these sandboxes."""
         processes, self._processes = self._processes, {}
         for module in modules:
             with _by(module):
@@ -172,7 +171,7 @@ class Trial:
                     return
 
     def _ask_grader(self, kind: int, number: int, payload: bytes) -> str:
-        """Have the grader do something; what it says of it, empty if all is well."""
+        """Send the grader a request; return what went wrong, empty if all is well."""
         subject, grader = self._processes[SUBJECT], self._processes[GRADER]
         deadline = time.monotonic() + self._timeout
         grader.send(kind, number, payload)
@@ -180,14 +179,14 @@ class Trial:
             for sender, its_kind, its_number, data in self._frames([subject, grader], deadline):
                 if its_kind in _RELAYED:
                     other = grader if sender is subject else subject
-                    # Also who reads his messages slowly has no more time than the test.
+                    # A process that reads its messages slowly has no more time than the test.
                     if not other.send(its_kind, its_number, data, self._left(deadline)):
                         raise _Failure(_ENDED)
                 elif sender is grader and (its_kind, its_number) == (kind, number):
                     return data.decode(errors="replace")
 
     def _left(self, deadline: float) -> float:
-        """Seconds until the deadline, above 0.
+        """Return the seconds until the deadline, above 0.
 
         Raises:
             _Failure: The time is up.
@@ -203,7 +202,7 @@ class Trial:
     def _frames(
         self, processes: Sequence[PythonProcess], deadline: float
     ) -> Iterator[tuple[PythonProcess, int, int, bytes]]:
-        """What comes next, from whom; nothing if a process only had something to itself to say."""
+        """Yield the messages that come next, each with its sender; maybe none yet."""
         poll = select.poll()
         for process in processes:
             poll.register(process.control, select.POLLIN)
@@ -229,7 +228,7 @@ class Trial:
 # does not count and whose input is empty. The expected output never enters the sandbox.
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-8
-"""How close two numbers must be, of which one is printed with a decimal point."""
+"""The tolerance of two numbers of which one is printed with a decimal point."""
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _CHUNK = 1 << 18
 _SHOWN = 200
@@ -244,27 +243,25 @@ def run_cases(
     cases: Sequence[Mapping[str, str]],
     timeout: float,
 ) -> list[Result]:
-    """The cases, one after the other. After some that were late, the rest have failed.
+    """Run the cases one after the other; after some that were late, the rest have failed.
 
     Args:
-        sandbox: Where; what the program leaves running is killed.
+        sandbox: The sandbox to run them in; programs that are left running are killed.
         python: A program of the image's; None: the Python of InterCode itself.
         submitted: The program.
-        cases: See `stdio_cases`.
-        timeout: Seconds for each.
+        cases: The cases (`stdio_cases`).
+        timeout: Seconds for each case.
 
     Raises:
         SandboxError: The sandbox died.
     """
-    results: list[Result] = []
-    for case in cases:
+
+    def run(number: int, case: Mapping[str, str]) -> Result:
         if submitted is None:
-            results.append(Result(False, "no program was submitted"))
-        elif sum(result.late for result in results) >= MOST_LATE:
-            why = f"not run: {MOST_LATE} cases before it ran into the time limit"
-            results.append(Result(False, why))
-        else:
-            results.append(_run(sandbox, python, submitted, case, timeout))
+            return Result(False, "no program was submitted")
+        return _run(sandbox, python, submitted, case, timeout)
+
+    results = _in_turn("cases", cases, run)
     sandbox.kill()
     return results
 
@@ -310,7 +307,7 @@ def _run(
 def _events(
     sandbox: Sandbox, process: PythonProcess, deadline: float
 ) -> Iterator[tuple[bytes, str]]:
-    """What is printed and said until the process has ended, or time is up."""
+    """Yield output and messages until the process has ended, or time is up."""
     poll = select.poll()
     poll.register(process.exit_fd, select.POLLIN)
     readers: dict[int, Callable[[], tuple[bytes, str] | None]] = {
@@ -329,8 +326,8 @@ def _events(
                 yield event
     if process.process.poll() is None:
         return
-    # What is there by now: a child that lives on could go on printing for ever. And if it ended
-    # because the sandbox died, that is noticed here, and is no wrong answer.
+    # What is there by now: a child that lives on could print for ever. And if the process ended
+    # because the sandbox died, that is noticed here, and does not count as a wrong answer.
     sandbox.kill()
     for read in readers.values():
         while (event := read()) is not None and event != _NOTHING:
@@ -338,7 +335,7 @@ def _events(
 
 
 def _printed(fd: int) -> tuple[bytes, str] | None:
-    """What has come of the output; None: there will be no more."""
+    """Return the output that has come; None: there will be no more."""
     try:
         data = os.read(fd, _CHUNK)
     except BlockingIOError:
@@ -347,7 +344,7 @@ def _printed(fd: int) -> tuple[bytes, str] | None:
 
 
 def _said(process: PythonProcess) -> tuple[bytes, str] | None:
-    """What the worker says of the program's end; None: it says no more."""
+    """Return the worker's message about the program's end; None: there will be no more."""
     try:
         frames = process.receive()
     except ValueError:
@@ -358,7 +355,7 @@ def _said(process: PythonProcess) -> tuple[bytes, str] | None:
 
 
 def same_output(printed: str, expected: str) -> bool:
-    """Whether two outputs are the same: line by line, token by token.
+    """Return whether two outputs are the same: line by line, token by token.
 
     Blanks between tokens, at the ends of lines, and blank lines do not count. A token equals if it
     is the same text, or if both are numbers, one of them with a decimal point or an exponent, and
@@ -372,7 +369,7 @@ def same_output(printed: str, expected: str) -> bool:
 
 
 def _words(text: str) -> list[list[str]]:
-    """The tokens of each line that has any."""
+    """List the tokens of each line that has any."""
     return [words for line in text.split("\n") if (words := line.split())]
 
 

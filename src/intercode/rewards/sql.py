@@ -4,16 +4,16 @@
 gave a result set. It is run again on a fresh copy of the database (`intercode.rewards.sql_run`),
 and so is gold, on another; 1.0 means that the results are equal (`intercode.rewards.sql_compare`),
 in order where gold's outermost query orders (`intercode.rewards.sql_gold`). They must be equal on
-mutated copies, too, if gold's result could be guessed, or if the
-answer has columns of one type in another order than gold. Where a task allows another order
-(``metadata.permute_columns``, as Spider's do), one must hold on the database and all copies.
+mutated copies, too, if gold's result could be guessed, or if the answer has columns of one type in
+another order than gold. Where a task allows another order (``metadata.permute_columns``, as
+Spider's do), one must hold on the database and all copies.
 
 **A change** as gold is graded by the tables that the agent left. In an episode that still runs,
 looking at them commits an open transaction.
 
-**Below 1.0**, never above 0.99, the overlap of the rows, or of what was changed. Where gold can be
-guessed, that of the copies counts: what a guess has in common there. Of several golds the best
-counts. Gold that fails is an error, never a score.
+**Below 1.0**, never above 0.99, the overlap of the rows, or of the changes. Where gold can be
+guessed, the overlap on a copy counts. Of several golds the best counts. Gold that fails is an
+error, never a score.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from intercode.rewards.sql_run import Answer, Databases, GoldAnswer, Grader, gol
 from intercode.task import Task
 
 NOT_EXACT = 0.99
-"""The most that anything but an exact result can reach."""
+"""The highest value below that of an exact result."""
 
 _SHOWN_ROWS = 20
 _SHOWN_CHARACTERS = 200
 
 
 class SqlReward:
-    """Compares what an episode answered or changed with what gold does.
+    """Compares the answer or the changes of an episode with those of gold.
 
     Args:
         databases: Opens the tasks' databases, for the grader.
-        cache: Where golds' results are kept; None: nowhere.
+        cache: The cache of golds' results; None: they are not kept.
         permute_columns: Whether an answer's columns may come in another order; None: as the task
             says.
     """
@@ -73,7 +73,7 @@ class SqlReward:
         self._permute = permute_columns
 
     def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
-        """The score against the best gold.
+        """Return the score against the best gold.
 
         Raises:
             TaskError: The task has no gold.
@@ -118,7 +118,7 @@ class SqlReward:
     def _confirmed(
         self, task: Task, gold: str, sql: str, source: Source, score: Score, found: Comparison
     ) -> Score:
-        """The score of an answer that is right, but may be so by chance."""
+        """Score an answer that is right, but may be so by chance."""
         others = copies(self._grader, task, gold, source)
         for copy in others:
             wanted, answer, there = self._compare(task, gold, sql, copy, found.orders)
@@ -144,15 +144,15 @@ class SqlReward:
         source: Source,
         orders: Sequence[Order] | None = None,
     ) -> tuple[GoldAnswer, Answer, Comparison]:
-        """Results of gold and answer in a database, and how they compare.
+        """Run gold and an answer in a database, and compare their results.
 
         Args:
             task: The task.
             gold: One of its golds.
             sql: The answer.
             source: The database.
-            orders: Of the answer's columns, those that may be right; None: it is not known. They
-                are known of a mutated copy, where more rows are tied than in the data.
+            orders: The orders of the answer's columns that may be right; None: they are not known.
+                They are known on a mutated copy, where more rows are tied than in the data.
         """
         wanted = self._grader.gold(task, gold, source)
         answer = self._grader.answer(task, sql, source)
@@ -195,10 +195,10 @@ class SqlReward:
 
 
 def _with_tied(gold: GoldAnswer, groups: Sequence[Group]) -> GoldAnswer:
-    """Gold's result, with all rows that are tied with one of it.
+    """Return gold's result with all rows that are tied with one of it.
 
-    To copy may tie the first row with others. Whoever asks for all that are first, as gold might
-    have done, is right on the data and must be so on the copy.
+    A copy may tie the first row with others. An answer that gives all rows that are first, as gold
+    might have done, is right on the data and must be right on the copy.
     """
     rows = [row for group in groups for row in group.rows]
     result = replace(gold.result, rows=rows, total=len(rows))
@@ -210,7 +210,7 @@ def _in_own_order(found: Comparison) -> bool:
 
 
 def _exchanges_alike(found: Comparison, gold: Result) -> bool:
-    """Whether only copies can tell that a column is not taken for another of its type."""
+    """Return whether only copies can tell that a column is not taken for another of its type."""
     return not _in_own_order(found) and any(exchanges_alike(one, gold) for one in found.orders)
 
 
@@ -234,7 +234,7 @@ def _score(
 
 
 def _head(rows: Sequence[Row]) -> list[list[Any]]:
-    """The first rows, in plain JSON types."""
+    """Return the first rows, in plain JSON types."""
     return [[_plain(value) for value in row] for row in rows[:_SHOWN_ROWS]]
 
 
@@ -260,15 +260,15 @@ def _plain(value: Value) -> Any:
 # were unique in the data, which an answer may have relied on.
 
 COPIES = 2
-"""On how many copies an answer must agree."""
+"""The number of copies on which an answer must agree."""
 TRIES = 10
-"""How many copies of each kind are made to find them."""
+"""The number of copies of each kind that are made to find them."""
 _SMALL = 100
-"""From here on, a number is none that a guess meets."""
+"""The size from which on a number cannot be guessed."""
 
 
 def guessable(result: Result) -> bool:
-    """Whether a result is one that an agent could give without having looked."""
+    """Return whether an agent could give this result without having looked."""
     return _is_nothing(result) or (
         len(result.rows) == 1 and len(result.columns) == 1 and _is_small(result.rows[0][0])
     )
@@ -289,10 +289,10 @@ def _is_small(value: Value) -> bool:
 
 
 def copies(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source, ...]:
-    """Mutated copies of a database on which a gold gives something else; may be none.
+    """Return mutated copies of a database on which a gold gives something else; may be none.
 
-    The first that give it something; if there are too few, also such as give it nothing, or 0 or
-    1, and then one that gives it the same as the original.
+    Copies on which it gives a result come first; if there are too few, also those on which it gives
+    nothing, or 0 or 1, and then one on which it gives the same as on the original.
 
     Raises:
         RewardError: Gold failed on the database itself.
@@ -321,11 +321,13 @@ def _find(grader: Grader, task: Task, gold: str, source: Source) -> tuple[Source
 def _tried(
     grader: Grader, task: Task, gold: str, source: Source, asked: Wanted
 ) -> Iterator[tuple[Source, bool, bool]]:
-    """Copies; for each whether gold gives something else there, and whether it gives nothing."""
+    """Yield copies; each with whether gold differs there, and whether it gives nothing there."""
     original = grader.gold(task, gold, source)
     for gentle, seed in product((True, False), range(TRIES)):
         copy = _mutated(source, asked, seed, gentle)
-        with suppress(RewardError, TaskError):  # it broke what gold or the task's setup relies on
+        with suppress(
+            RewardError, TaskError
+        ):  # the copy lacks a fact that gold or the task's setup relies on
             mutated = grader.gold(task, gold, copy)
             yield copy, _differs(original, mutated), _is_nothing(mutated.result)
 
@@ -335,7 +337,7 @@ def _differs(one: GoldAnswer, other: GoldAnswer) -> bool:
 
 
 def _mutated(source: Source, asked: Wanted, seed: int, gentle: bool) -> Source:
-    """The copy of a seed, made if it is not there yet."""
+    """Return the copy of a seed, made if it is not there yet."""
     text = f"mutated {VERSION}\0{source.digest}\0{asked!r}\0{seed}\0{gentle}"
     digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     path = cached(digest, lambda made: mutate(as_sqlite(source), made, asked, seed, gentle=gentle))

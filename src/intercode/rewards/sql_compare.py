@@ -1,4 +1,4 @@
-"""When two results of SQL count as equal, and how much they have in common when they do not.
+"""Comparison of two results of SQL, or of two states of a database, and their overlap.
 
 A result is a multiset of whole rows, or where gold's outermost query orders, a sequence. The names
 of its columns do not matter; their number does, and their order unless it may be another. Values
@@ -35,7 +35,7 @@ RELATIVE = 1e-6
 ABSOLUTE = 1e-9
 
 _EXACT_FLOATS = 2.0**53
-"""From here on a float is an approximation, whole as it looks."""
+"""The size from which on a float is an approximation, whole as it looks."""
 _PLAIN: frozenset[type] = frozenset(
     {int, bool, str, bytes, type(None), date, datetime, time, timedelta}
 )
@@ -44,11 +44,11 @@ _FRACTIONAL: frozenset[type] = frozenset({float, Decimal})
 _NUMBERS: frozenset[type] = frozenset({int, bool, float, Decimal})
 _NAN = ("a number", "NaN")
 _PERMUTATIONS = 120
-"""How many orders of columns are tried."""
+"""The number of orders of columns that are tried."""
 
 
 Order = tuple[int, ...]
-"""Where in the answer each of gold's columns is."""
+"""The place in the answer of each of gold's columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class Group:
 
     rows: Sequence[Row]
     take: int
-    """How many of them are in the result: less than all where a LIMIT cuts through them."""
+    """The number of them in the result: less than all where a LIMIT cuts through them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two results have in common."""
+    """The outcome of a comparison of two results."""
 
     equal: bool
     overlap: float
     """Dice's coefficient of the two multisets of rows, 2·|common| / (|gold| + |answer|): 1.0 for
     the same rows in any order, 0.0 for none in common."""
     reason: str = ""
-    """In words, why they are not equal."""
+    """The reason, in words, why they are not equal."""
     orders: tuple[Order, ...] = field(default=(), compare=False)
     """The orders of the answer's columns in which they are equal, its own first; not all, where
     there are many."""
@@ -87,8 +87,8 @@ def compare(
     """Compare an answer with gold. A result whose rows are not all here equals nothing.
 
     Args:
-        gold: What gold gave.
-        answer: What the answer gave.
+        gold: The result of gold.
+        answer: The result of the answer.
         ordered: Whether the order of the rows counts.
         groups: If it counts: gold's rows by their place in the order. None: each has its own.
         permute_columns: Whether the columns may come in another order.
@@ -121,7 +121,7 @@ def compare(
 
 
 def exchanges_alike(order: Order, gold: Result) -> bool:
-    """Whether an order exchanges columns of one type, which their values do not tell apart."""
+    """Return whether an order exchanges columns of one type, which values do not tell apart."""
     kinds = [{_kind(value) for value in column} for column in zip(*gold.rows, strict=True)]
     return any(kinds[at] & kinds[index] for at, index in enumerate(order) if at != index)
 
@@ -131,7 +131,7 @@ def _kind(value: Value) -> type:
 
 
 def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
-    """The rows of several tables of the same width, as keys: rows are equal if their keys are."""
+    """Return the rows of tables of the same width as keys that are equal if the rows are."""
     rows = list(chain.from_iterable(tables))
     columns = [comparable(column) for column in zip(*rows, strict=True)]
     made = iter(zip(*columns, strict=True))
@@ -139,7 +139,7 @@ def keys(*tables: Sequence[Row]) -> list[list[Hashable]]:
 
 
 def comparable(column: Sequence[Value]) -> Sequence[Hashable]:
-    """The values of a column, each replaced by one that equals those that it counts as equal to."""
+    """Replace each value of a column by one that equals those that it counts as equal to."""
     kinds = set(map(type, column))
     if kinds <= _PLAIN:
         return column
@@ -152,7 +152,7 @@ def comparable(column: Sequence[Value]) -> Sequence[Hashable]:
 
 
 def _linked(numbers: Iterable[Any]) -> dict[Any, float]:
-    """Each number's representative: those within the tolerance of a neighbour share one."""
+    """Map numbers to representatives: those within the tolerance of a neighbour share one."""
     same: dict[Any, float] = {}
     finite = [(value, number) for number in numbers if math.isfinite(value := _as_float(number))]
     first = last = math.nan
@@ -202,7 +202,7 @@ def _compare(
     missing, extra = Counter(wanted), Counter(given)
     common = missing & extra
     missing, extra = missing - common, extra - common
-    # Rows that were not kept are rows all the same, and nobody knows which.
+    # Rows that were not kept count as rows, though their values are not known.
     lost = _uncounted(answer)
     shared = common.total()
     total = len(wanted) + len(given) + lost
@@ -220,7 +220,7 @@ def _compare(
 def _in_order(
     given: Sequence[Hashable], allowed: Sequence[Hashable], groups: Sequence[Group]
 ) -> bool:
-    """Whether at each place of the order there are rows that may be there, and as many."""
+    """Return whether each place of the order has rows that may be there, and as many."""
     if len(given) != sum(group.take for group in groups):
         return False
     rows, candidates = iter(given), iter(allowed)
@@ -253,7 +253,7 @@ def _columns(result: Result) -> str:
 
 
 def _orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, ...]]:
-    """Orders of the answer's columns by which each holds what gold's column there holds."""
+    """Yield orders of the answer's columns by which each has the values of gold's column there."""
     if len(gold) != len(answer) or not gold:
         return
     wanted, given = list(zip(*gold, strict=True)), list(zip(*answer, strict=True))
@@ -268,7 +268,7 @@ def _orders(gold: Sequence[Row], answer: Sequence[Row]) -> Iterator[tuple[int, .
 def _assignments(
     fitting: Sequence[tuple[int, ...]], taken: tuple[int, ...] = ()
 ) -> Iterator[tuple[int, ...]]:
-    """Every way to give each place one of those that fit, and none to two."""
+    """Yield every way to give each place one of the columns that fit, and none to two."""
     if len(taken) == len(fitting):
         yield taken
         return
@@ -308,14 +308,14 @@ _FAMILIES = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How an agent's change compares with gold's."""
+    """The outcome of a comparison of an agent's change with gold's."""
 
     equal: bool
     overlap: float
     tables: float
-    """The share of the tables and views, of those that either changed, that are as gold's."""
+    """The share of tables and views as gold leaves them, of those that either changed."""
     reason: str = ""
-    """In words, why they are not equal."""
+    """The reason, in words, why they are not equal."""
 
 
 def compare_states(pristine: State, gold: State, agent: State) -> Change:
@@ -341,7 +341,7 @@ def compare_states(pristine: State, gold: State, agent: State) -> Change:
 
 
 def family(declared: str) -> str:
-    """What kind of values a declared type holds: ``INTEGER`` and ``DECIMAL(8,2)`` hold numbers."""
+    """Return the family of a declared type: ``INTEGER`` and ``DECIMAL(8,2)`` are numbers."""
     for name, pattern in _FAMILIES:
         if re.search(pattern, declared, re.IGNORECASE):
             return name
@@ -353,7 +353,7 @@ def _by_name(state: State) -> dict[str, Table]:
 
 
 def _lower_keys(names: Iterable[str]) -> dict[str, str]:
-    """Each name's key, which is the same in capitals; but PostgreSQL can have both at once."""
+    """Map names to keys without regard to case; but PostgreSQL can have both forms at once."""
     keys: dict[str, str] = {}
     taken: set[str] = set()
     for name in sorted(names, key=lambda name: (name != name.lower(), name)):
@@ -363,7 +363,7 @@ def _lower_keys(names: Iterable[str]) -> dict[str, str]:
 
 
 def _items(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]:
-    """What there is of a table in each of the states: the table itself and its rows."""
+    """List the items of a table in each of the states: the table itself and its rows."""
     if all(table is tables[0] or table == tables[0] for table in tables[1:]):
         return [Counter()] * len(tables)  # it is the same in all, and that is all that counts
     columns = [_columns_of(table) for table in tables]
@@ -381,7 +381,7 @@ def _items(name: str, tables: Sequence[Table | None]) -> list[Counter[Hashable]]
 
 
 def _columns_of(table: Table | None) -> dict[str, Sequence[Value]]:
-    """The values of a table's columns, by their names."""
+    """Return the values of a table's columns, by their names."""
     if table is None:
         return {}
     values = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)

@@ -1,6 +1,7 @@
-"""What a gold statement asks for, as far as its text tells: an answer or a change, and its order.
+"""The reading of a gold's text: whether it asks for an answer or a change, and in which order.
 
-It is read by sqlglot in its own dialect. What that cannot parse is judged by its tokens.
+A gold is parsed by sqlglot in its own dialect. A text that cannot be parsed is judged by its
+tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from intercode.databases.base import Row, Value
 from intercode.rewards.sql_compare import Group, comparable
 
 DIALECTS = {"mariadb": "mysql", "postgresql": "postgres", "sqlite3": "sqlite"}
-"""What people call a dialect → what sqlglot does."""
+"""Common name of a dialect → sqlglot's name."""
 
 _READS = frozenset({
     "SELECT", "WITH", "VALUES", "TABLE", "FROM", "PIVOT", "UNPIVOT", "SHOW", "DESCRIBE", "DESC",
@@ -35,25 +36,25 @@ _QUOTED = frozenset({TokenType.STRING, TokenType.IDENTIFIER, TokenType.NATIONAL_
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a gold asks for."""
+    """The facts of a gold."""
 
     changes: bool
-    """It is graded by the tables that it leaves, not by an answer. Making a temporary table
+    """Whether it is graded by the tables that it leaves, not by an answer. Making a temporary table
     changes nothing."""
     ordered: bool
-    """The outermost query orders its rows."""
+    """Whether the outermost query orders its rows."""
     query: exp.Query | None
     """The last statement, if it is a query that could be parsed."""
     chooses: bool
-    """It leaves a choice to the engine: which of tied rows a LIMIT within it takes, or from which
-    row of a group a column comes. The engine need not choose alike twice."""
+    """Whether it leaves a choice to the engine: which of tied rows a LIMIT within it takes, or from
+    which row of a group a column comes. The engine need not choose alike twice."""
     reads: bool
-    """It reads a table, or may do: its text does not tell that it reads none."""
+    """Whether it reads a table, or may do: its text does not tell that it reads none."""
 
 
 @lru_cache(maxsize=4096)
 def read(sql: str, dialect: str) -> Facts:
-    """The facts of a gold.
+    """Read the facts of a gold.
 
     Args:
         sql: One statement or several.
@@ -74,7 +75,7 @@ def read(sql: str, dialect: str) -> Facts:
 
 
 def outermost(query: exp.Query) -> exp.Query:
-    """The query itself, without the parentheses around it."""
+    """Return the query without the parentheses around it."""
     while isinstance(query, exp.Subquery) and not query.args.get("order"):
         inner = query.this
         if query.args.get("limit") or not isinstance(inner, exp.Query):
@@ -92,7 +93,7 @@ def _parse(sql: str, dialect: str) -> exp.Query | None:
 
 
 def _statements(sql: str, dialect: str) -> list[list[Token]]:
-    """The tokens of each statement; where sqlglot sees none, the words."""
+    """Return the tokens of each statement; where sqlglot sees none, the words."""
     try:
         tokens: list[Token] = sqlglot.tokenize(sql, read=dialect)
     except SqlglotError:
@@ -110,7 +111,7 @@ def _statements(sql: str, dialect: str) -> list[list[Token]]:
 
 
 def _words(statement: Sequence[Token]) -> list[str]:
-    """The words of the language in a statement, without the parentheses that it begins with."""
+    """List the words of the language in a statement, without opening parentheses."""
     words = [token.text.upper() for token in statement if token.token_type not in _QUOTED]
     begin = next((index for index, word in enumerate(words) if word != "("), len(words))
     return words[begin:]
@@ -129,7 +130,7 @@ def _changes(statement: Sequence[Token]) -> bool:
     if words[0] in ("SELECT", "WITH") and "INTO" in words:
         return True
     if words[0] == "WITH":
-        # A function of the name, REPLACE(…), is none of them.
+        # A function of the name, REPLACE(…), does not count.
         following = [*words[1:], ""]
         pairs = zip(words, following, strict=True)
         return any(word in _CHANGES and then != "(" for word, then in pairs)
@@ -160,7 +161,7 @@ def _orders(query: exp.Query) -> bool:
 
 
 def _orders_by_tokens(statement: Sequence[Token]) -> bool:
-    """Whether it has an ORDER BY outside of all parentheses."""
+    """Return whether a statement has an ORDER BY outside of all parentheses."""
     depth, before = 0, ""
     for token in statement:
         if token.token_type in _QUOTED:
@@ -187,23 +188,23 @@ def _orders_by_tokens(statement: Sequence[Token]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """A query that shows by what another orders its rows."""
+    """A query that shows the keys by which another one orders its rows."""
 
     sql: str
     added: int
-    """How many columns at its end are further keys."""
+    """The number of columns at its end that are further keys."""
     keys: tuple[int, ...]
-    """Where all keys are among its columns; from the end if negative."""
+    """The places of all keys among its columns; from the end if negative."""
     skip: int
     take: int | None
-    """Which of its rows the other gives: from where, and how many at most."""
+    """The number of rows that the other query gives at most, after the first `skip`."""
 
 
 def with_keys(query: exp.Query, dialect: str) -> Keyed | None:
-    """The query with the keys of its ORDER BY as further columns and without its LIMIT.
+    """Return the query with the keys of its ORDER BY as further columns and without its LIMIT.
 
     Args:
-        query: It has an ORDER BY.
+        query: A query with an ORDER BY.
         dialect: Its language.
     """
     query = outermost(query).copy()
@@ -230,7 +231,7 @@ def with_keys(query: exp.Query, dialect: str) -> Keyed | None:
 
 
 def groups(keyed: Keyed, rows: Sequence[Row]) -> list[Group]:
-    """Gold's rows by their place in the order, from what the keyed query gave."""
+    """Group gold's rows by their place in the order, from the rows of the keyed query."""
     columns = [_folded([row[index] for row in rows]) for index in keyed.keys]
     end = len(rows) if keyed.take is None else keyed.skip + keyed.take
     made = []
@@ -244,11 +245,11 @@ def groups(keyed: Keyed, rows: Sequence[Row]) -> list[Group]:
 
 
 class _UnclearError(Exception):
-    """The query has something of which we do not know what it does to its order."""
+    """A part of the query has an effect on its order that is not known."""
 
 
 def _cut(query: exp.Query) -> tuple[int, int | None]:
-    """How many rows it skips and gives; it is left without its LIMIT."""
+    """Take the LIMIT out of a query; return how many rows it skips and gives."""
     limit, offset = query.args.get("limit"), query.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):
         raise _UnclearError  # FETCH FIRST … WITH TIES, PERCENT
@@ -270,7 +271,7 @@ def _order_keys(query: exp.Query) -> list[exp.Expression]:
 
 
 def _output(query: exp.Query, key: exp.Expression) -> int | None:
-    """Where a key is among the query's columns, from the end after a star; None: nowhere."""
+    """Return a key's place among the query's columns, from the end after a star, or None."""
     if isinstance(key, exp.Literal) and key.is_int:
         return int(key.name) - 1
     columns = query.selects

@@ -3,12 +3,12 @@
 Some rows are deleted, some get values of other rows, some are doubled under a new key; a table
 without rows gets some. Into the columns that a query compares with constants, values are planted
 that its conditions accept, so that it finds something where it found nothing, or something else.
-Keys, unique columns, NOT NULL and the foreign keys that held go on holding; types stay.
+Keys, unique columns, NOT NULL and the foreign keys that held still hold; types stay.
 
 A gentle mutation also keeps what a reader of the data may rely on: a column of names in which each
 stands once, and one in which a condition of the query singles out a row, keep their values, and get
-none of them a second time. So what was looked up (the key of the one student of that name) is right
-in the copy, too, and a subquery that gave one row gives one.
+none of them a second time. So a value that was looked up (the key of the one student of that name)
+is right in the copy, too, and a subquery that gave one row gives one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from intercode.databases.convert.schema import Column, ForeignKey, TableSchema, 
 from intercode.syntax import quoted
 
 VERSION = 4
-"""Of the mutation. Count it on with every change that gives other rows."""
+"""The version of the mutation. Increase it with every change that gives other rows."""
 
 _TOUCHED = 300
-"""Rows of a table that are touched, at most."""
+"""The most rows of a table that are touched."""
 _MADE = 12
-"""Rows that a table gets, at least."""
+"""The fewest rows that a table gets."""
 _NAMES = ("amber", "birch", "cedar", "delta", "ember")
 
 
@@ -43,13 +43,13 @@ def mutate(origin: Path, path: Path, wanted: Wanted, seed: int, *, gentle: bool 
 
     Args:
         origin: An SQLite file.
-        path: Where nothing is yet.
-        wanted: By the query that is to find something else in it.
-        seed: Of its random choices.
-        gentle: Whether names that stand once go on doing so.
+        path: The file to write.
+        wanted: The values that the query asks for that is to find something else in the copy.
+        seed: The seed of its random choices.
+        gentle: Whether names that stand once are kept so.
 
     Raises:
-        TaskError: `origin` is no SQLite database.
+        TaskError: `origin` is not an SQLite database.
     """
     schema = read_schema(origin)
     shutil.copyfile(origin, path)
@@ -62,7 +62,7 @@ def mutate(origin: Path, path: Path, wanted: Wanted, seed: int, *, gentle: bool 
         mutation = _Mutation(connection, schema.tables, wanted, random.Random(seed), gentle)
         for table in schema.tables:
             mutation.change(table)
-        mutation.mend()
+        mutation.delete_orphans()
         for trigger in triggers:
             connection.execute(trigger)
         connection.execute("COMMIT")
@@ -118,8 +118,8 @@ class _Mutation:
         for _ in range(self._made):
             self._insert(table, self._chance.choice(kept))
 
-    def mend(self) -> None:
-        """Delete the rows that refer to what is no longer there."""
+    def delete_orphans(self) -> None:
+        """Delete the rows that refer to a row that is gone, and those that refer to these."""
         for _ in self._tables:
             before = self._connection.total_changes
             for table in self._tables.values():
@@ -128,18 +128,17 @@ class _Mutation:
             if self._connection.total_changes == before:
                 return
 
-    def _rows(self, table: TableSchema) -> list[int]:
-        """The numbers of its rows. A table that numbers none is left as it is."""
-        try:
-            found = self._connection.execute(f"SELECT rowid FROM {quoted(table.name)}")
-            return [row for (row,) in found]
-        except sqlite3.OperationalError:
-            return []
+    def _rows(self, table: TableSchema, where: str = "", *values: Any) -> list[int]:
+        """List the numbers of a table's rows; none of a table that does not number them."""
+        sql = f"SELECT rowid FROM {quoted(table.name)} {where}"
+        with suppress(sqlite3.OperationalError):
+            return [row for (row,) in self._connection.execute(sql, values)]
+        return []
 
     def _named(self, table: TableSchema) -> set[str]:
-        """The columns of text in which every value stands once, or one that a condition accepts.
+        """Return the columns of text in which every value stands once, or one that is asked for.
 
-        Not those that refer to another table: of them it is no accident that values are shared.
+        Columns that refer to another table do not count: their values are shared on purpose.
         """
         refer = {name for key in table.foreign_keys for name in key.columns}
         found: set[str] = set()
@@ -155,27 +154,24 @@ class _Mutation:
         return found
 
     def _singled_out(self, table: TableSchema) -> set[int]:
-        """The rows that a condition may find by a name."""
-        columns = [column for column in table.columns if column.name in self._names[table.name]]
-        found: set[int] = set()
-        for column in columns:
-            sql = (
-                f"SELECT rowid FROM {quoted(table.name)} "
-                f"WHERE {quoted(column.name)} = ? COLLATE NOCASE"
-            )
-            for value in self._accepted(table, column):
-                found.update(row for (row,) in self._connection.execute(sql, (value,)))
-        return found
+        """Return the rows that a condition may find by a name."""
+        return {
+            row
+            for column in table.columns
+            if column.name in self._names[table.name]
+            for value in self._accepted(table, column)
+            for row in self._rows(table, f"WHERE {quoted(column.name)} = ? COLLATE NOCASE", value)
+        }
 
     def _count(self, table: TableSchema, column: Column, value: Any) -> int:
-        """How often a value stands in a column, in any case."""
+        """Count the rows with a value in a column, in any case."""
         same = f"{quoted(column.name)} = ? COLLATE NOCASE"
         sql = f"SELECT COUNT(*) FROM {quoted(table.name)} WHERE {same}"
         count: int = self._connection.execute(sql, (value,)).fetchone()[0]
         return count
 
     def _accepted(self, table: TableSchema, column: Column) -> list[Any]:
-        """Values that the conditions of the query accept in a column."""
+        """List the values that the conditions of the query accept in a column."""
         return [
             fitted
             for condition in self._conditions
@@ -225,7 +221,7 @@ class _Mutation:
         self._run(sql + origin, *parameters, *([] if row is None else [row]))
 
     def _plants(self, table: TableSchema, columns: Sequence[Column]) -> dict[str, Any]:
-        """For some of the columns, a value that a condition accepts."""
+        """Choose, for some of the columns, a value that a condition accepts."""
         planted = {}
         for column in columns:
             values = self._accepted(table, column)
@@ -237,7 +233,7 @@ class _Mutation:
         return planted
 
     def _adopt(self, table: TableSchema, column: Column, value: Any) -> None:
-        """Where a planted value refers to another table, see that it is there."""
+        """Insert the row of another table that a planted value refers to."""
         for key in table.foreign_keys:
             parent = self._tables.get(key.table.lower())
             if key.columns == (column.name,) and parent is not None and parent is not table:
@@ -251,14 +247,14 @@ class _Mutation:
                 self._store(parent, row, {**fresh, key.targets[0]: value})
 
     def _reference(self, key: ForeignKey) -> dict[str, Any]:
-        """The key of some row of the table that is referred to, if it has any."""
+        """Choose the key of a row of the table that is referred to, if it has any."""
         targets = ", ".join(map(quoted, key.targets))
         found = self._connection.execute(f"SELECT {targets} FROM {quoted(key.table)}").fetchall()
         chosen = self._chance.choice(found) if found else (None,) * len(key.columns)
         return dict(zip(key.columns, chosen, strict=True))
 
     def _fresh(self, table: TableSchema, column: Column) -> Any:
-        """A value that the column does not hold yet, and that is of its kind."""
+        """Make a value of the column's kind that the column does not hold yet."""
         name = quoted(column.name)
         sql = f"SELECT MAX({name}), COUNT(*) FROM {quoted(table.name)}"
         most, count = self._connection.execute(sql).fetchone()
@@ -271,7 +267,7 @@ class _Mutation:
         return most + 1 if isinstance(most, (int, float)) else self._any(column)
 
     def _any(self, column: Column) -> Any:
-        """Some value of the column's kind."""
+        """Make a value of the column's kind."""
         number = self._chance.randrange(1, 6)
         kind = column.type.kind
         if column.type.is_text:
@@ -283,7 +279,7 @@ class _Mutation:
         return number
 
     def _stored(self, table: TableSchema) -> set[str]:
-        """The names of the columns that are not computed from others."""
+        """Return the names of the columns that are not computed from others."""
         sql = "SELECT name FROM pragma_table_xinfo(?) WHERE hidden = 0"
         return {name for (name,) in self._connection.execute(sql, (table.name,))}
 
@@ -305,7 +301,7 @@ def _unique(table: TableSchema) -> set[str]:
 
 
 def _fitted(value: Any, column: Column) -> Any:
-    """The value as the column's kind has it; None if it has no such."""
+    """Return the value as the column's kind has it, or None."""
     if column.type.is_text:
         return str(value)
     kind = column.type.kind
@@ -335,24 +331,24 @@ class Condition:
     """Values of one column that a condition of the query accepts."""
 
     table: str
-    """Lower case; empty if the query does not say."""
+    """The table's name in lower case; empty if the query does not say."""
     column: str
-    """Lower case."""
+    """The column's name in lower case."""
     values: tuple[Constant, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the conditions of a query ask for."""
+    """The values that the conditions of a query ask for."""
 
     conditions: tuple[Condition, ...] = ()
-    """Those that compare a column with constants, each once."""
+    """The conditions that compare a column with constants, each once."""
     count: int = 0
     """The largest number that a count of rows is compared with."""
 
 
 def wanted(query: exp.Query) -> Wanted:
-    """What the conditions of a query ask for."""
+    """Collect the values that the conditions of a query ask for."""
     found = [condition for node in query.find_all(*_VALUES) for condition in _read(node)]
     counts = [
         value
@@ -379,7 +375,7 @@ def _read(node: Any) -> Iterator[Condition]:
 
 
 def _column(node: Any) -> exp.Column | None:
-    """The only column of an expression for one row: of ``a``, ``LOWER(a)``, ``YEAR(a)``."""
+    """Return the only column of an expression for one row: of ``a``, ``LOWER(a)``, ``YEAR(a)``."""
     if node.find(exp.AggFunc, exp.Query) is not None:
         return None
     columns = list(node.find_all(exp.Column))
@@ -402,7 +398,7 @@ def _constant(node: Any) -> Constant | None:
 
 
 def _table(column: exp.Column) -> str:
-    """The table that a column belongs to, if the query says so."""
+    """Return the name of the table that a column belongs to, if the query says so."""
     select: Any = column.find_ancestor(exp.Select)
     while select is not None:
         sources = [*_from(select), *(join.this for join in select.args.get("joins") or ())]
@@ -422,7 +418,7 @@ def _from(select: exp.Select) -> list[Any]:
 
 
 def _shifted(value: Constant, by: int) -> list[Constant]:
-    """A value that is a bit larger, or smaller."""
+    """Return a value that is a bit larger, or smaller."""
     if not isinstance(value, str):
         return [value + by]
     with suppress(ValueError, OverflowError):
@@ -447,4 +443,4 @@ _VALUES: dict[Any, Any] = {
     exp.Like: _liked,
     exp.ILike: _liked,
 }
-"""Condition → what it accepts, or for ``!=`` refuses, by its constant."""
+"""Condition → the values that it accepts, or for ``!=`` refuses, by its constant."""

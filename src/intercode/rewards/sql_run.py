@@ -1,7 +1,8 @@
-"""Runs golds and answers, each on a fresh copy of the database that no agent has touched.
+"""Runs of golds and answers, each on a fresh copy of the database that no agent has touched.
 
-So nothing counts that the agent did to its own: changed rows, views, triggers, temporary tables,
-variables, the current database. The session is a grader's; what is written there is gone with it.
+So no change counts that the agent made in its own database: changed rows, views, triggers,
+temporary tables, variables, the current database. The session is a grader's; its changes are gone
+with it.
 """
 
 from __future__ import annotations
@@ -28,31 +29,31 @@ T = TypeVar("T")
 
 
 class Databases(Protocol):
-    """Where the tasks' databases are, and who opens them."""
+    """The tasks' databases, and how they are opened."""
 
     engine: Engine
 
     def source(self, task: Task) -> Source:
-        """What the task's database holds."""
+        """Return the source of the task's database."""
 
     def open(self, task: Task, source: Source, role: Role = "agent") -> Session:
-        """A session with such a database, in which the task's setup has run."""
+        """Open a session with a database, in which the task's setup has run."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswer:
-    """What a gold that asks for an answer gave."""
+    """The result of a gold that asks for an answer."""
 
     result: Result
     ordered: bool
     """Whether the order of its rows counts."""
     groups: Sequence[Group] | None
-    """Which of them may change places."""
+    """The groups of rows that may change places."""
 
 
 @dataclass(frozen=True, slots=True)
 class GoldChange:
-    """What a gold that asks for a change did."""
+    """The effect of a gold that asks for a change."""
 
     before: Mapping[str, Table]
     after: Mapping[str, Table]
@@ -60,15 +61,15 @@ class GoldChange:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the agent's answer gave on a fresh copy."""
+    """The result of the agent's answer on a fresh copy."""
 
     result: Result | None
     trouble: str = ""
-    """Why there is no result."""
+    """The reason why there is no result."""
 
 
 def last_answer(episode: Episode) -> str | None:
-    """The agent's answer: its last action that ended without an error and gave a result set."""
+    """Return the agent's answer: its last action that gave a result set without an error."""
     for turn in reversed(episode.turns):
         if turn.ok and turn.info.get("executed", True) and turn.info.get("columns"):
             return turn.action
@@ -80,7 +81,7 @@ class Grader:
 
     Args:
         databases: Opens the tasks' databases.
-        cache: Where golds' results are kept. A task whose gold depends on the clock can say so
+        cache: The cache of golds' results. A task whose gold depends on the clock can say so
             itself: ``"metadata": {"cache_gold": false}``.
     """
 
@@ -89,21 +90,21 @@ class Grader:
         self._cache = GoldCache(0) if cache is None else cache
 
     def dialect(self, task: Task) -> str:
-        """The language of the task's gold."""
+        """Return the dialect of the task's gold."""
         return str(task.metadata.get("dialect", self.databases.engine.dialect))
 
     def facts(self, task: Task, gold: str) -> Facts:
-        """What the gold asks for."""
+        """Return the facts of a gold."""
         return read(gold, self.dialect(task))
 
     def answer_facts(self, sql: str) -> Facts:
-        """The facts of an answer of the agent's."""
+        """Return the facts of an agent's answer."""
         return read(sql, self.databases.engine.dialect)
 
     def cached(
         self, what: str, task: Task, source: Source, gold: str, compute: Callable[[], T]
     ) -> T:
-        """What `compute` gives, kept for this gold of this task in a database."""
+        """Return the result of `compute`, kept for this gold of this task in a database."""
         if task.metadata.get("cache_gold") is False:
             return compute()
         parts = what, self.databases.engine.name, source.digest, task.setup or "", gold
@@ -112,7 +113,7 @@ class Grader:
         return self._cache.get(key, compute)
 
     def gold(self, task: Task, gold: str, source: Source, *, again: bool = False) -> GoldAnswer:
-        """What a gold that asks for an answer gives in a database.
+        """Return the result of a gold that asks for an answer in a database.
 
         Args:
             task: The task.
@@ -129,7 +130,7 @@ class Grader:
         return self.cached("answer", task, source, gold, lambda: self._gold(task, gold, source))
 
     def change(self, task: Task, gold: str, source: Source) -> GoldChange:
-        """What a gold that asks for a change does to a database.
+        """Return the effect of a gold that asks for a change on a database.
 
         Raises:
             RewardError: It failed.
@@ -138,7 +139,7 @@ class Grader:
         return self.cached("change", task, source, gold, lambda: self._change(task, gold, source))
 
     def answer(self, task: Task, sql: str, source: Source) -> Answer:
-        """What an answer of the agent's gives in a database.
+        """Return the result of an agent's answer in a database.
 
         Raises:
             DatabaseError: The engine failed.
@@ -170,7 +171,7 @@ class Grader:
     def _groups(
         self, session: Session, task: Task, facts: Facts, gold: Result
     ) -> Sequence[Group] | None:
-        """Which of gold's rows may change places; None if that cannot be known."""
+        """Group gold's rows that may change places; None if that cannot be known."""
         keyed = None if facts.query is None else with_keys(facts.query, self.dialect(task))
         if keyed is None:
             return None
@@ -181,7 +182,7 @@ class Grader:
         if len(result.columns) != len(gold.columns) + keyed.added:
             return None
         places = groups(keyed, result.rows)
-        # What does not find gold's own order right is no measure of it.
+        # Groups that do not find gold's own order right are not a measure of it.
         return places if compare(gold, gold, ordered=True, groups=places).equal else None
 
     def _change(self, task: Task, gold: str, source: Source) -> GoldChange:
@@ -196,7 +197,7 @@ class Grader:
         same = {name for name, table in after.items() if before.get(name) == table}
         if same == before.keys() == after.keys():
             raise RewardError(f"task {task.task_id!r}: gold changes nothing: {gold}")
-        # What gold left alone is kept once, for all golds of this database.
+        # A table that gold left alone is kept once, for all golds of this database.
         return GoldChange(before, {n: before[n] if n in same else t for n, t in after.items()})
 
     def _state(self, task: Task, source: Source) -> Mapping[str, Table]:
@@ -208,7 +209,7 @@ class Grader:
 
     @contextmanager
     def _session(self, task: Task, source: Source) -> Iterator[Session]:
-        """A session for gold."""
+        """Open a session for gold."""
         with (
             own_fault(task, "gold"),
             closing(self.databases.open(task, source, "grader")) as session,
@@ -217,7 +218,7 @@ class Grader:
 
 
 def golds(task: Task) -> tuple[str, ...]:
-    """The task's golds.
+    """Return the task's golds.
 
     Raises:
         TaskError: It has none.

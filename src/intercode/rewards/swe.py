@@ -1,21 +1,20 @@
-"""The SWE reward: do the tests pass that the issue is about, and all others still.
+"""The SWE reward: whether the tests of the issue pass, and all others still.
 
-It is decided in a sandbox where the agent has never been, made like the agent's was:
+That is decided in a sandbox where the agent has never been, made like the agent's was:
 
 1. The test patch is applied to the repository as the agent got it.
 2. The agent's changes in the repository are taken over, save those that do not count: of tests and
    their configuration, of git's own files, of anything that Python would run unasked
-   (`swe_plan`). What was changed outside of the repository does not count either.
+   (`swe_plan`). Changes outside of the repository do not count either.
 3. The named tests run, and report (`swe_run`). Where they are commands, each has a sandbox of its
-   own: what the first does to the tests is nothing to the second.
+   own: one cannot change the tests of the next.
 4. Tests of FAIL_TO_PASS that have passed run again among twins that must fail (`swe_twins`).
 
 **1.0** means that every test of FAIL_TO_PASS and of PASS_TO_PASS has passed. Else the score is
 `NOT_SOLVED` times the share of the one times the share of the other; it is 0 if a twin has passed.
 
-Code under test shares its process with its tests, as it must. Where a test has no twin, what it can
-do there we cannot see; where it names what it would need for that, its file is recorded as
-``suspect``.
+Code under test shares its process with its tests, as it must. Where a test has no twin, tampering
+cannot be seen; a file that names what tampering would need is recorded as ``suspect``.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from intercode.sandbox.base import MIB, Change, Completed, Sandbox
 from intercode.task import Task
 
 NOT_SOLVED = 0.99
-"""The most that an episode can reach in which a test fails."""
+"""The highest value of an episode in which a test fails."""
 _SHOWN = 20
 
 
 class SweReward:
-    """Runs a task's tests on what the agent has left. See the module's docstring.
+    """Runs a task's tests on the agent's work, as the module's docstring says.
 
     Args:
         start: Starts a sandbox with the task's repository in it.
-        plan: Says how a task is graded.
-        identify: What such a sandbox depends on.
-        cache: Where twins are kept; None: nowhere.
+        plan: Makes the plan of how a task is graded.
+        identify: Names all that such a sandbox depends on.
+        cache: The cache of twins; None: they are not kept.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class SweReward:
         self._draw = random.SystemRandom()
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
-        """The score.
+        """Return the score of an episode.
 
         Raises:
             TaskError: The task is malformed, its test patch does not apply, or its image cannot
@@ -109,7 +108,7 @@ class SweReward:
         )
 
     def _run(self, task: Task, plan: Plan, agent: Sandbox) -> tuple[Run, Taken]:
-        """Outcomes of the tests, and the changes that were carried over."""
+        """Run the tests; return their outcomes, and the changes that were carried over."""
         plans = [plan]
         if plan.runner == "command":
             plans = [replace(plan, fail_to_pass=(one,), pass_to_pass=()) for one in plan.tests]
@@ -126,7 +125,7 @@ class SweReward:
         return Run(passed, output="\n".join(one.output for one in runs if one.output)), taken
 
     def _with_work(self, task: Task, plan: Plan, agent: Sandbox) -> tuple[Sandbox, Taken]:
-        """A fresh sandbox with the tests and the agent's work; and what was carried over."""
+        """Start a sandbox with the tests and the agent's work; return also how that went."""
         fresh = self._with_tests(task, plan)
         try:
             return fresh, take_over(agent, fresh, plan)
@@ -135,7 +134,7 @@ class SweReward:
             raise
 
     def _with_tests(self, task: Task, plan: Plan, *more: str) -> Sandbox:
-        """A fresh sandbox with the test patch, and others, applied."""
+        """Start a sandbox with the test patch, and others, applied."""
         fresh = self._start(task)
         try:
             _apply(fresh, task, plan, "metadata.test_patch", plan.test_patch)
@@ -147,7 +146,7 @@ class SweReward:
         return fresh
 
     def _twins(self, task: Task, plan: Plan) -> Twins:
-        """Those of the task; none where gold does not show which there are."""
+        """Return the twins of the task; none where gold does not show which there are."""
         if plan.runner == "command" or not task.gold:
             return Twins()
 
@@ -207,14 +206,14 @@ done
 
 @dataclass(slots=True)
 class Taken:
-    """What was carried over, and what was not."""
+    """The outcome of taking an agent's work over."""
 
     left_out: list[str] = field(default_factory=list)
-    """Of the paths that do not count, or could not be carried, the first few."""
+    """The first few paths that do not count, or could not be carried."""
     too_much: bool = False
-    """More was changed than is carried: nothing was."""
+    """Whether more was changed than is carried: then nothing was."""
     suspect: list[str] = field(default_factory=list)
-    """Modules in which something is named that runs tests; few fixes have a reason to."""
+    """Modules that name something that runs tests; few fixes have a reason to."""
 
     def leave(self, path: str) -> None:
         """Remember a path that was not carried."""
@@ -236,8 +235,8 @@ def take_over(agent: Sandbox, fresh: Sandbox, plan: Plan) -> Taken:
         return taken
     folders = [change for change in changes if change.type == "dir" and change.kind != "deleted"]
     others = [change for change in changes if change.type != "dir" or change.kind == "deleted"]
-    # What has another type now must go first. A folder goes only if nothing is left in it: what
-    # does not count stays, and so do the folders that it is in.
+    # A path that has another type now must go first. A folder goes only if nothing is left in it:
+    # paths that do not count stay, and so do the folders that they are in.
     _each(fresh, ["rm", "-f", "--"], [c.path for c in changes if c.content_changed])
     _each(fresh, ["rmdir", "--"], [c.path for c in reversed(others) if c.content_changed])
     _each(fresh, ["mkdir", "-p", "--"], [c.path for c in folders])

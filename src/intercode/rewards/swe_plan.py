@@ -1,4 +1,4 @@
-"""What a SWE task says of its tests, checked; and which files an agent's work cannot include."""
+"""The plan of a SWE task: its tests, checked, and the files that an agent's work cannot include."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from intercode.errors import TaskError
 from intercode.task import Task
 
 DIRECTORY = "/repo"
-"""Where the repository lies, unless a task says otherwise."""
+"""The folder of the repository, unless a task says otherwise."""
 
 RUNNERS = ("pytest", "unittest", "command")
 
@@ -30,12 +30,12 @@ IGNORED = (
     ".git", "__pycache__", "*.pyc", "*.pth", "*.egg-info", "*.dist-info", "sitecustomize.*",
     "usercustomize.*",
 )  # fmt: skip
-"""What is never part of a fix: git's own files, and what Python would run or believe unasked."""
+"""Files that are never part of a fix: git's own, and those that Python would run unasked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a task is graded."""
+    """The way in which a task is graded."""
 
     directory: str
     """The absolute path of the repository."""
@@ -52,7 +52,7 @@ class Plan:
     stems: frozenset[tuple[str, str]]
     """(folder, name up to its first dot) of the modules that the named tests are in."""
     folders: frozenset[tuple[str, str]]
-    """The same of the folders that these are in, at any depth."""
+    """(folder, name up to its first dot) of the folders that these are in, at any depth."""
     free: frozenset[str]
     """Paths that gold changes, so that an agent may."""
     globs: tuple[str, ...]
@@ -64,7 +64,7 @@ class Plan:
         return tuple(dict.fromkeys((*self.fail_to_pass, *self.pass_to_pass)))
 
     def takes(self, path: str) -> bool:
-        """Whether an agent's change of this path, relative to the repository, counts."""
+        """Return whether an agent's change of this path, relative to the repository, counts."""
         parts = PurePosixPath(path).parts
         if any(_matches(part.lower(), IGNORED) for part in parts) or path in self.fixed:
             return False
@@ -83,7 +83,7 @@ class Plan:
 
 
 def make_plan(task: Task) -> Plan:
-    """The plan of a task.
+    """Make the plan of a task.
 
     Raises:
         TaskError: A field is missing or malformed; it names the task and the field.
@@ -132,7 +132,7 @@ def _touched(task: Task, field: str, patch: str) -> frozenset[str]:
 
 
 def _module(name: str, runner: str) -> tuple[str, str] | None:
-    """The folder and the stem of the module that a test is in."""
+    """Return the folder and the stem of the module that a test is in."""
     if runner == "command":
         return None
     if runner == "pytest":
@@ -148,7 +148,7 @@ def _split(path: PurePosixPath) -> tuple[str, str]:
 
 
 def _upwards(folder: str) -> list[PurePosixPath]:
-    """A folder and those that it is in, save the repository itself."""
+    """List a folder and those that it is in, save the repository itself."""
     path = PurePosixPath(folder)
     return [path, *path.parents][:-1]
 
@@ -166,7 +166,7 @@ def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:
 
 
 def _list(task: Task, field: str) -> list[str]:
-    """A list of texts, or JSON text of one, as the authors' files have it."""
+    """Read a list of texts, or JSON text of one, as the authors' files have it."""
     value: Any = task.metadata.get(field) or []
     if isinstance(value, str):
         try:
@@ -217,7 +217,7 @@ _ESCAPES = {b"a": b"\a", b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t
 
 
 def touched(patch: str) -> frozenset[str]:
-    """The paths of a diff, without the ``a/`` and ``b/`` before them.
+    """Return the paths of a diff, without the ``a/`` and ``b/`` before them.
 
     Raises:
         ValueError: A path leads out of the folder that the diff is for.
@@ -247,7 +247,7 @@ def _paths(patch: str) -> Iterator[str]:
 
 
 def _unquoted(name: str) -> str:
-    """A file's name, as git writes it: with anything unusual in it, quoted as in C."""
+    """Read a file's name as git writes it: with anything unusual in it, quoted as in C."""
     if not name.startswith('"'):
         return name
     inner = name[1:].rpartition('"')[0].encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Running named tests in a sandbox, and believing as little as possible of what comes back."""
+"""Runs of named tests in a sandbox, of whose reports as little as possible is believed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of the tests."""
+    """The outcome of the tests."""
 
     passed: frozenset[str]
     why: str = ""
-    """Why none has passed, if there is no report that can be believed."""
+    """The reason why none has passed, if there is no report that can be believed."""
     output: str = ""
-    """The end of what was printed, for people."""
+    """The end of the output, for people."""
 
 
 def run(sandbox: Sandbox, plan: Plan) -> Run:
@@ -71,7 +71,7 @@ def run(sandbox: Sandbox, plan: Plan) -> Run:
 
 
 def check_runner(sandbox: Sandbox, task: Task, plan: Plan) -> None:
-    """See to it that tests can be run in a sandbox that no agent's work has been in.
+    """Check that tests can be run in a sandbox that no agent's work has been in.
 
     Raises:
         TaskError: They cannot: the image lacks something.
@@ -99,7 +99,7 @@ def _install_failing(sandbox: Sandbox, plan: Plan, name: str) -> Failing:
 
 
 def _without(marker: str, output: str) -> str:
-    """The end of what was printed, without what it says of our own tests."""
+    """Return the end of the output, without lines about our own tests."""
     return "\n".join(line for line in output.split("\n") if marker not in line)[-_OUTPUT:]
 
 
@@ -110,7 +110,7 @@ def _install(sandbox: Sandbox) -> str:
 
 
 def _run_commands(sandbox: Sandbox, plan: Plan, seconds: float) -> Run:
-    """The tests are commands: the kernel says whether they have passed."""
+    """Run tests that are commands: the kernel says whether they have passed."""
     passed, output = set(), ""
     for command in plan.tests:
         argv = [*_SHELL, command]
@@ -164,16 +164,16 @@ _PYTEST = {
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A module of such tests, and their names."""
+    """A module of tests that cannot pass, and their names."""
 
     source: str
     first: tuple[str, ...]
     last: tuple[str, ...]
     optional: frozenset[str]
-    """Those that a project's settings may leave out: functions, if it names its tests otherwise."""
+    """Tests that a project's settings may leave out: functions, if it names its tests otherwise."""
 
     def betray(self, found: Mapping[str, bool], whole: bool) -> bool:
-        """Whether outcomes show that tests were tampered with.
+        """Return whether outcomes show that tests were tampered with.
 
         Args:
             found: Whether each test has passed.
@@ -185,7 +185,7 @@ class Failing:
 
 
 def failing(runner: str, module: str) -> Failing:
-    """The module for a runner.
+    """Make the module for a runner.
 
     Args:
         runner: ``pytest`` or ``unittest``.
@@ -223,23 +223,23 @@ EXPECTED = "expected"
 
 _LIMIT = 16 * 1024 * 1024
 _DEEPEST = 100
-"""So many elements may lie in each other: of each, the parser keeps more than its text."""
+"""The depth to which elements may lie in each other: the parser keeps all that are open."""
 _BAD = {"failure", "error", "skipped"}
 _XFAIL = "pytest.xfail"
 
 
 class ReportError(InterCodeError, ValueError):
-    """It is no such report."""
+    """The bytes are not such a report."""
 
 
 def read_report(document: bytes) -> dict[str, bool]:
-    """Which tests are in a report, and whether each has passed.
+    """Read the tests of a report, each with whether it has passed.
 
-    A test passes if it is there once, with no failure, error or skip. A failure that it expects
-    (``xfail``) is none if the test is marked so: anything that runs in it can say the same.
+    A test passes if it is there once, with no failure, error or skip. An expected failure
+    (``xfail``) counts as a pass if the test is marked so: code that runs in it could say the same.
 
     Raises:
-        ReportError: It is not well-formed, or has a document type.
+        ReportError: The document is not well-formed, or has a document type.
     """
     reader = _Reader()
     parser = expat.ParserCreate("UTF-8")

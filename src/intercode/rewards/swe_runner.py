@@ -1,6 +1,7 @@
-"""Runs named tests and reports on them in JUnit XML. Runs in the sandbox, under Python from 3.8.
+"""A program that runs named tests in the sandbox, and reports on them in JUnit XML.
 
-It is started by `swe_run` as a script of its own: nothing of InterCode can be imported here. The
+It needs Python from 3.8, and is started by `swe_run` as a script: nothing of InterCode can be
+imported here. The
 plan comes on standard input. The report goes to what was standard output, after a secret that only
 this process was told, and only when all tests have ended: a program under test that ends the
 process, prints, or leaves processes behind has reported nothing. Everything that is needed is
@@ -26,13 +27,13 @@ NO_RUNNER = 96
 """The exit code if the tests' framework cannot be imported."""
 
 WHOLE, CUT = b".", b"!"
-"""After the secret: whether all tests were run, or the time was up."""
+"""The byte after the secret: whether all tests were run, or the time was up."""
 
 STOPPED: list[bool] = []
 
 
 class Marker:
-    """pytest's plugin: leaves the named tests only, and has the report say which is which.
+    """A plugin of pytest's that leaves only the named tests, and names each in the report.
 
     It also says which tests are marked as failing: others that say so when they run have failed.
     """
@@ -42,7 +43,7 @@ class Marker:
         self.expected: set[str] = set()
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        """Called by pytest when it has found all tests."""
+        """Leave only the named tests, when pytest has found all."""
         rank = self.rank
         kept = [item for item in items if item.nodeid in rank]
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in rank])
@@ -54,13 +55,13 @@ class Marker:
         items[:] = kept
 
     def pytest_runtest_teardown(self, item: Any) -> None:
-        """Called by pytest when a test has run: some have themselves marked by a fixture."""
+        """Look for marks of a test that has run: some are marked by a fixture."""
         if item.get_closest_marker("xfail") or item.nodeid in self.expected:
             item.user_properties.append(("expected", "xfail"))
 
 
 def run_pytest(plan: dict[str, Any]) -> bytes | None:
-    """The report of pytest, written to a file that has no name."""
+    """Run pytest; return its report, which goes to a file that has no name."""
     import importlib.util
 
     import pytest
@@ -93,7 +94,7 @@ def run_pytest(plan: dict[str, Any]) -> bytes | None:
 
 
 class Outcomes(unittest.TestResult):
-    """What became of each test, by its id: empty if all is well."""
+    """The failures of tests by their ids: empty if all is well."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,38 +103,38 @@ class Outcomes(unittest.TestResult):
         """The ids of tests that were marked as failing when they were loaded."""
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802
-        """It passed, and no part of it has failed."""
+        """Record a pass, unless a part of the test has failed."""
         self.said.setdefault(test.id(), "")
 
     def addError(self, test: Any, err: Any) -> None:  # noqa: N802
-        """It failed."""
+        """Record a failure."""
         self.said[test.id()] = described(err[1])
 
     addFailure = addError  # noqa: N815
 
     def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
-        """A part of it has ended."""
+        """Record the failure of a part."""
         if err is not None:
             self.addError(test, err)
 
     def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
-        """It did not run."""
+        """Record a test that did not run."""
         self.said[test.id()] = f"skipped: {reason}"
 
     def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        """It failed, and says that it does: which counts if it said so before it ran."""
+        """Record an expected failure, which counts as a pass if it was marked before it ran."""
         if test.id() in self.expected:
             self.addSuccess(test)
         else:
             self.said[test.id()] = "failed, as it said only when it ran"
 
     def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
-        """It passed, though it says that it fails."""
+        """Record a pass of a test that says that it fails."""
         self.said[test.id()] = "passed, though it was expected to fail"
 
 
 def run_unittest(plan: dict[str, Any]) -> bytes:
-    """The report of unittest."""
+    """Run unittest; return its report."""
     outcomes = Outcomes()
     wanted: dict[str, list[str]] = {}
     suite = unittest.TestSuite()
@@ -161,7 +162,7 @@ def run_unittest(plan: dict[str, Any]) -> bytes:
 
 
 def load(name: str, outcomes: Outcomes) -> list[Any]:
-    """The tests of that name; none if its module cannot be imported, which is their outcome."""
+    """Load the tests of that name; none if its module fails, which is recorded as theirs."""
     try:
         return list(flat(unittest.defaultTestLoader.loadTestsFromName(name)))
     except KeyboardInterrupt:
@@ -172,18 +173,18 @@ def load(name: str, outcomes: Outcomes) -> list[Any]:
 
 
 def fails_as_it_says(cls: Any, name: str) -> bool:
-    """Whether a test of unittest's has the decorator ``expectedFailure``, or its class has."""
+    """Return whether a test of unittest's, or its class, is decorated ``expectedFailure``."""
     marked = (cls, getattr(cls, name, None))
     return any(getattr(one, "__unittest_expecting_failure__", False) for one in marked)
 
 
 def described(error: BaseException) -> str:
-    """What an exception says; its own methods may fail at that."""
+    """Return the text of an exception; its own methods may fail at that."""
     return "".join(traceback.format_exception_only(type(error), error)).strip() or "error"
 
 
 def flat(suite: unittest.TestSuite) -> Iterator[Any]:
-    """The tests of a suite of suites."""
+    """Yield the tests of a suite of suites."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
             yield from flat(test)
@@ -192,13 +193,13 @@ def flat(suite: unittest.TestSuite) -> Iterator[Any]:
 
 
 def verdict(outcomes: Outcomes, ids: list[str]) -> str:
-    """What went wrong with any of these tests; empty if nothing did."""
+    """Return the first failure of these tests; empty if all have passed."""
     said = (outcomes.said.get(id_, "not run") for id_ in ids)
     return next((text for text in said if text), "")
 
 
 def to_xml(verdicts: dict[str, str]) -> bytes:
-    """JUnit XML of what went wrong with each test."""
+    """Return JUnit XML of the failure of each test."""
     top = ET.Element("testsuite")
     for name, said in verdicts.items():
         case = ET.SubElement(top, "testcase", name=name)
@@ -210,7 +211,7 @@ def to_xml(verdicts: dict[str, str]) -> bytes:
 
 
 def alarm(seconds: float) -> None:
-    """Interrupt what runs then: what has ended by then is reported."""
+    """Interrupt the tests after that time: those that have ended by then are reported."""
 
     def interrupt(number: int, frame: Any) -> None:
         STOPPED.append(True)
@@ -221,7 +222,7 @@ def alarm(seconds: float) -> None:
 
 
 def main() -> None:
-    """Run, report, end at once: nothing that was left for the end of the process is run."""
+    """Run, report, and end at once, without any code that waits for the end of the process."""
     plan = json.load(sys.stdin)
     report = os.dup(1)
     os.dup2(2, 1)

@@ -1,17 +1,17 @@
 """Twins of tests: the same but for one literal, so that no right code passes both.
 
-Code under test can have its tests pass in many ways that say nothing about it: it may replace what
-runs them, or hand them an object that is equal to everything. Whatever it does, it does to a test
-that asserts something wrong, too. So tests that have passed are run again with some of them
-replaced by twins: the others must pass, as before, and these must fail. Who passes a twin has
-tampered.
+Code under test can make its tests pass in many ways that say nothing about it: it may replace their
+runner, or hand them an object that is equal to everything. It does the same to a test that asserts
+something wrong. So tests that have passed are run again with some of them replaced by twins: the
+others must pass, as before, and these must fail. Work that passes a twin has tampered.
 
 **Which.** Twins are made of equality with a literal, where it is asserted whenever the test passes:
 ``assert f(x) == 3``, ``assert f(x) is None``, ``self.assertEqual(f(x), [1, 2])``; also of dates and
 decimals, in a loop over literals, and by a helper of the test's own. An inequality, a containment
 or a tolerance may well hold of another value, and a better solution than gold would be accused. The
 file is changed in one place, by one character where that will do, so that lines, names and lengths
-are as before. A twin that gold passes is none; nor is that of a test that gold fails after others.
+are as before. A twin that gold passes is dropped, and so is that of a test that gold fails after
+others.
 
 **How.** Nothing tells a twin from a test, or a run with twins from one without: every run is a
 process in a sandbox of its own, with the same names, of which a coin says which are twins. The next
@@ -37,11 +37,11 @@ from intercode.sandbox.base import MIB, Sandbox
 from intercode.syntax import parse
 
 MOST = 8
-"""Of how many test functions of a task twins are made."""
+"""The number of test functions of a task of which twins are made."""
 ROUNDS = 4
-"""How many twins of a function are tried until gold fails one."""
+"""The number of twins of a function that are tried until gold fails one."""
 PAIRS = 2
-"""How often tests and twins change places."""
+"""The number of times that tests and twins change places."""
 
 _LARGEST = 4 * MIB
 
@@ -58,7 +58,7 @@ _EQUAL = {
 _LIBRARY = ("datetime", "decimal", "fractions")
 _CONSTRUCTORS = ("date", "datetime", "time", "timedelta", "Decimal", "Fraction")
 _CATCHES = re.compile("raises|suppress|catch|fail", re.IGNORECASE)
-"""Context managers by name after which a test goes on though an assertion in them has failed."""
+"""Names of context managers after which a test continues though an assertion has failed."""
 _INSTEAD = {
     True: "False", False: "True", None: "False", "": "'0'", b"": "b'0'", (): "(0,)",
 }  # fmt: skip
@@ -80,15 +80,15 @@ class Twin:
     """A changed test function."""
 
     file: str
-    """Relative to the repository."""
+    """The file's path, relative to the repository."""
     tests: tuple[str, ...]
-    """The names of the tests that it is, as it may have parameters."""
+    """The names of its tests: several if it has parameters."""
     edit: Edit
 
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """Those of a task."""
+    """The twins of a task."""
 
     sources: Mapping[str, bytes] = field(default_factory=dict)
     """The files as they were."""
@@ -102,7 +102,7 @@ class Twins:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcomes of tests that ran among twins."""
+    """The outcome of tests that ran among twins."""
 
     tampered: frozenset[str]
     """Tests whose twins have passed."""
@@ -111,12 +111,12 @@ class Verdict:
 
 
 def find(plan: Plan, gold: Callable[[], Sandbox], draw: random.Random) -> Twins:
-    """Twins of the tests of FAIL_TO_PASS that gold passes; gold fails each of them.
+    """Find twins of the tests of FAIL_TO_PASS that gold passes; gold fails each of them.
 
     Args:
-        plan: How the task is graded.
+        plan: The plan of the task.
         gold: Starts a sandbox with the tests and gold in it.
-        draw: Chooses.
+        draw: Makes the random choices.
 
     Raises:
         SandboxError: A sandbox failed.
@@ -151,11 +151,11 @@ def confront(
     """Run the tests that have passed, and have twins, among these.
 
     Args:
-        plan: How the task is graded.
-        twins: Those of the task.
+        plan: The plan of the task.
+        twins: The twins of the task.
         passed: The tests that have passed.
         work: Starts a sandbox with the tests and the work in question in it.
-        draw: Chooses.
+        draw: Makes the random choices.
 
     Raises:
         SandboxError: A sandbox failed.
@@ -194,7 +194,7 @@ def _undisturbed(gold: Callable[[], Sandbox], plan: Plan, twins: Twins) -> Itera
 
 
 def _run(start: Callable[[], Sandbox], plan: Plan, twins: Twins, wrong: Sequence[Twin]) -> Run:
-    """Outcomes of all these tests if some are replaced by their twins."""
+    """Run all these tests with some replaced by their twins."""
     with closing(start()) as sandbox:
         for file, source in twins.sources.items():
             made = edited(source, [twin.edit for twin in wrong if twin.file == file])
@@ -218,7 +218,7 @@ def _kept(twin: Twin, tests: Collection[str]) -> tuple[str, ...]:
 def _candidates(
     sandbox: Sandbox, plan: Plan, draw: random.Random
 ) -> tuple[dict[str, bytes], list[list[Twin]]]:
-    """The files of tests, and by function the twins that may be tried."""
+    """Return the files of tests, and by function the twins that may be tried."""
     sources: dict[str, bytes | None] = {}
     functions: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for test in plan.fail_to_pass:
@@ -246,17 +246,17 @@ def _read(sandbox: Sandbox, plan: Plan, file: str) -> bytes | None:
 
 
 def edited(source: bytes, edits: Sequence[Edit]) -> bytes:
-    """The file with these changes, of which no two overlap."""
+    """Return the file with these changes, of which no two overlap."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + edit.text + source[edit.end :]
     return source
 
 
 def place(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Where a test may be defined: a file, and the names of classes and of the function in it.
+    """Yield places where a test may be defined: a file, and the names in it that lead there.
 
     Args:
-        test: As pytest or unittest names it.
+        test: The test, as pytest or unittest names it.
         runner: ``pytest`` or ``unittest``.
     """
     if runner == "pytest":
@@ -271,12 +271,12 @@ def place(test: str, runner: str) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit]:
-    """Changes of the expected values of a test, in random order.
+    """Make changes of the expected values of a test, in random order.
 
     Args:
         source: The file that it is defined in.
-        names: Those of its classes, and its own.
-        draw: Chooses.
+        names: The names of its classes, and its own.
+        draw: Makes the random choices.
 
     Returns:
         None at all if the test asserts no equality with a literal, or is not in the file.
@@ -304,7 +304,7 @@ def edits(source: bytes, names: Sequence[str], draw: random.Random) -> list[Edit
 
 
 def _starts(source: bytes) -> list[int]:
-    """Where each line begins; lines are what Python's parser takes for them."""
+    """Return the starts of lines, as Python's parser counts them."""
     return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", source))]
 
 
@@ -318,7 +318,7 @@ def _named(node: Any, name: str) -> Any:
 
 
 def _may_end(node: ast.AST) -> bool:
-    """Whether a test, or a loop, may end there; what functions in it return does not end it."""
+    """Return whether a test, or a loop, may end there; a function in it ends only itself."""
     if isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
         return False
     return isinstance(node, _ENDS) or any(map(_may_end, ast.iter_child_nodes(node)))
@@ -329,7 +329,7 @@ Bound = Mapping[str, Sequence[ast.expr]]
 
 
 class _Reader:
-    """Finds what a test compares with for equality, if it is run to its end.
+    """Finds the literals that a test compares with for equality, if it is run to its end.
 
     Args:
         module: The file.
@@ -349,12 +349,12 @@ class _Reader:
     def expected(
         self, body: Sequence[ast.stmt], bound: Bound, helped: bool = False
     ) -> Iterator[ast.expr]:
-        """The literals; of those that names stand for, each.
+        """Yield the literals; of a name, each that it stands for.
 
         Args:
             body: Statements that all run.
             bound: The names.
-            helped: Whether they are those of a helper.
+            helped: Whether the statements are those of a helper.
         """
         for statement in body:
             if isinstance(statement, ast.Assert):
@@ -382,7 +382,7 @@ class _Reader:
             yield from self._one(call.args[0], call.args[1], bound)
 
     def _by_helper(self, call: ast.Call) -> Iterator[ast.expr]:
-        """The arguments that a function of the test's own asserts the equality with."""
+        """Yield the arguments that a function of the test's own asserts the equality with."""
         if isinstance(call.func, ast.Name):
             helper, skipped = _named(self._module, call.func.id), 0
         else:
@@ -398,7 +398,7 @@ class _Reader:
         yield from (one for one in self.expected(helper.body, kept, helped=True) if one in own)
 
     def _rows(self, loop: ast.For) -> Bound:
-        """The values of the names of a loop over literals, if it runs to its end."""
+        """Return the values of the names of a loop over literals, if it runs to its end."""
         if not isinstance(loop.iter, (ast.List, ast.Tuple)) or any(map(_may_end, loop.body)):
             return {}
         if not all(map(_is_literal, loop.iter.elts)):
@@ -419,13 +419,13 @@ class _Reader:
         return {name: values for name, values in found.items() if not _assigned(loop, name, 1)}
 
     def _one(self, left: ast.expr, right: ast.expr, bound: Bound) -> Iterator[ast.expr]:
-        """The side that is a literal, if the other is none."""
+        """Yield the literals of one side, if the other has none."""
         sides = [self._literals(side, bound) for side in (left, right)]
         if sides.count([]) == 1:
             yield from sides[0] or sides[1]
 
     def _literals(self, node: ast.expr, bound: Bound) -> Sequence[ast.expr]:
-        """The node, if it is a literal; or those that it stands for, or is made of."""
+        """Return the literals that a node is, stands for, or is made of."""
         if isinstance(node, ast.Name):
             return bound.get(node.id, [])
         if _is_literal(node):
@@ -435,7 +435,7 @@ class _Reader:
         return [one for one in ast.walk(node) if isinstance(one, ast.Constant)]
 
     def _is_made(self, node: ast.expr) -> bool:
-        """Whether it is made of literals, by constructors of the standard library's."""
+        """Return whether a node is made of literals, by constructors of the standard library."""
         if isinstance(node, (ast.List, ast.Tuple)):
             return all(map(self._is_made, node.elts))
         if not isinstance(node, ast.Call):
@@ -452,14 +452,14 @@ def _catches(statement: ast.With | ast.AsyncWith) -> bool:
 
 
 def _method(call: ast.Call) -> str:
-    """The name of a method of ``self`` that is called."""
+    """Return the name of the method of ``self`` that is called."""
     function = call.func
     of_self = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
     return function.attr if of_self and function.value.id == "self" else ""  # type: ignore[attr-defined]
 
 
 def _assigned(node: ast.AST, name: str, often: int = 0) -> bool:
-    """Whether a name is assigned more often than that."""
+    """Return whether a name is assigned more often than that."""
     found = [one for one in ast.walk(node) if isinstance(one, ast.Name) and one.id == name]
     return sum(not isinstance(one.ctx, ast.Load) for one in found) > often
 
@@ -473,7 +473,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _other(text: bytes, draw: random.Random) -> bytes | None:
-    """A literal of another value, but of the same form: one character is another of its kind."""
+    """Return a literal of another value, but of the same form: one character is another one."""
     value = _value(text)
     for _ in range(_TRIES):
         index = draw.randrange(len(text))
@@ -488,7 +488,7 @@ def _other(text: bytes, draw: random.Random) -> bytes | None:
 
 
 def _simplest(text: bytes, value: Any) -> bytes | None:
-    """Another value for one that has no letter and no digit."""
+    """Return another value for one that has no letter and no digit."""
     made: bytes | None = None
     if isinstance(value, (list, dict)) and not value:
         made = b"[0]" if isinstance(value, list) else b"{0: 0}"
@@ -508,7 +508,7 @@ def _value(text: bytes) -> Any:
 
 
 def _is_other(value: Any, other: Any) -> bool:
-    """Whether a value differs from another of the same form; not so little as to round to it."""
+    """Return whether a value differs from another of the same form, by more than rounding."""
     return other is not _BAD and _form(value) == _form(other) and not _close(value, other)
 
 

@@ -33,7 +33,7 @@ _THIS_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
 
 
 def beside(task: Task, source: Source) -> Sequence[Source]:
-    """The suite as its authors ship it: every SQLite file in the folder of the task's own."""
+    """Return the suite as its authors ship it: every SQLite file beside the task's own."""
     paths = sorted(source.path.parent.glob("*.sqlite"))
     if not paths:
         raise UsageError(f"{source.path.parent}: holds no .sqlite files, hence no test suite")
@@ -41,7 +41,7 @@ def beside(task: Task, source: Source) -> Sequence[Source]:
 
 
 def equal(gold: Result, answer: Result, ordered: bool) -> bool:
-    """Whether two results are equal in some order of the answer's columns."""
+    """Return whether two results are equal in some order of the answer's columns."""
     if not gold.rows and not answer.rows:
         return gold.complete and answer.complete
     if not (gold.complete and answer.complete) or len(gold.rows) != len(answer.rows):
@@ -53,7 +53,7 @@ def equal(gold: Result, answer: Result, ordered: bool) -> bool:
 
 
 def prepare(sql: str, dialect: str, keep_distinct: bool = False) -> str:
-    """A statement as the evaluation runs it."""
+    """Return a statement as the evaluation runs it."""
     for apart, together in (("> =", ">="), ("< =", "<="), ("! =", "!=")):
         sql = sql.replace(apart, together)
     sql = _THIS_YEAR.sub("2020", sql)
@@ -83,7 +83,7 @@ class SuiteReward:
         self._keep_distinct = keep_distinct
 
     def __call__(self, task: Task, episode: Episode, session: Session) -> Score:
-        """The score against the best gold.
+        """Return the score against the best gold.
 
         Raises:
             TaskError: The task has no gold.
@@ -120,10 +120,10 @@ def _match(
     ordered: bool,
     taken: tuple[int, ...],
 ) -> bool:
-    """Whether the columns after those taken can be taken so that the rows are equal.
+    """Return whether the columns after those taken can be taken so that the rows are equal.
 
-    What the columns taken so far do not have in common, no further column can mend: so few
-    orders are ever followed to their end.
+    A difference in the columns taken so far cannot be repaired by further ones: so few orders are
+    ever followed to their end.
     """
     if not _same(wanted[: len(taken)], [given[index] for index in taken], ordered):
         return False

@@ -8,9 +8,10 @@ embedded default, Docker, and a reader's own back end are exchangeable; one conf
 
 from __future__ import annotations
 
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
@@ -26,7 +27,7 @@ FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one sandbox may use. Defaults suit short interactive tasks."""
+    """Limits of one sandbox. The defaults suit short interactive tasks."""
 
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
@@ -54,7 +55,7 @@ class Limits:
         """A time limit: `timeout`, or the one of these limits where that is None.
 
         Raises:
-            UsageError: It is no number of seconds that can be waited for.
+            UsageError: The number of seconds cannot be waited for.
         """
         seconds = self.timeout if timeout is None else timeout
         if not seconds <= LONGEST_SECONDS:
@@ -65,7 +66,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a command did. Output is bytes: a sandbox never guesses an encoding."""
+    """The result of a command. Output is bytes: a sandbox never guesses an encoding."""
 
     exit_code: int
     """As a shell counts: 128 + N for death by signal N."""
@@ -90,7 +91,7 @@ class Change:
     """Absolute, decoded with ``surrogateescape`` so that every file name survives."""
     kind: ChangeKind
     type: FileType
-    """Its type now; for a deleted path, the type that it had."""
+    """The type that the path has now; for a deleted path, the type that it had."""
     mode: int = 0
     """Permission bits (0 for a deleted path)."""
     uid: int = 0
@@ -126,7 +127,7 @@ class Process(Protocol):
         """Readable as soon as the process has ended."""
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return the exit code, or None while the process runs."""
 
     def signal(self, number: int) -> None:
         """Send it a signal."""
@@ -146,7 +147,7 @@ class Worker(Process, Protocol):
         """Our end of its stream socket. What comes from it is as hostile as what runs in it."""
 
     def errors(self) -> str:
-        """What it wrote to its error output, for a diagnosis."""
+        """Return what the worker wrote to its error output, for a diagnosis."""
 
 
 @runtime_checkable
@@ -206,7 +207,7 @@ class Sandbox(Protocol):
             argv: As in `exec`.
             channels: Descriptor inside → who may do what with it there: ``"r"`` a pipe that the
                 program reads, ``"w"`` a pipe that it writes, ``"text"`` a memory file that we
-                rewrite and it opens anew each time as ``/proc/self/fd/N``. 0 defaults to
+                rewrite and it opens again each time as ``/proc/self/fd/N``. 0 defaults to
                 ``/dev/null``; 1 is always ``"w"``.
             merge_stderr: Descriptor 2 is the same stream as 1, in order; else ask for 2 as "w".
             cwd: As in `exec`.
@@ -273,7 +274,7 @@ class Sandbox(Protocol):
 
 @runtime_checkable
 class CountsMemory(Protocol):
-    """What a sandbox may have besides."""
+    """An ability that a sandbox may have in addition."""
 
     def memory_peak(self) -> int | None:
         """The most bytes of memory that all of it, files included, has used so far.
@@ -299,7 +300,96 @@ class Provider(Protocol):
         """
 
     def digest(self, image: str | Snapshot) -> str:
-        """What identifies the image's content, for caches and for a run's record."""
+        """Return a digest of the image's content, for caches and for a run's record."""
 
     def close(self) -> None:
         """Close all of its sandboxes. Idempotent."""
+
+
+_FEWEST_FILES = 512
+CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
+"""The capabilities that can be kept."""
+
+
+def check_limits(limits: Limits) -> None:
+    """Refuse limits within which no sandbox can run.
+
+    Raises:
+        UsageError: Says which.
+    """
+    for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
+        if not getattr(limits, name) > 0:
+            raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
+    limits.seconds(None)
+    if limits.open_files < _FEWEST_FILES:
+        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
+    if unknown := set(limits.capabilities) - set(CAPABILITIES):
+        allowed = ", ".join(CAPABILITIES)
+        raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Evidence from outside of a sandbox that has ended, or does not answer."""
+
+    keeper: bool
+    """Whether what keeps it answers: the spawner, the engine."""
+    struck: bool = False
+    """Whether somebody outside has killed or stopped it."""
+    running: bool = False
+    """Whether its process 1 still runs."""
+    exit_code: int | None = None
+    """The exit code of its process 1, minus N for death by signal N; None: it is not known."""
+    starved: bool = False
+    """Whether the kernel has killed one of its processes for want of memory."""
+
+
+def caused_inside(evidence: Evidence) -> bool:
+    """Whether what ran in the sandbox is the cause; see the module's table."""
+    if not evidence.keeper or evidence.struck:
+        return False
+    if evidence.running:
+        return True
+    if evidence.exit_code is None:
+        return False
+    return evidence.exit_code != -signal.SIGKILL or evidence.starved
+
+
+@dataclass(slots=True)
+class OutputBuffer:
+    """Keeps the head and the tail of a stream, within a limit, and counts the rest."""
+
+    limit: int
+    total: int = 0
+    _head: bytearray = field(default_factory=bytearray)
+    _tail: bytearray = field(default_factory=bytearray)
+
+    def add(self, data: bytes) -> None:
+        """Append what was read."""
+        self.total += len(data)
+        room = self.limit // 2 + self.limit % 2 - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if data:
+            self._tail += data
+            # Trimmed only at twice its size, so that a long stream costs O(1) a byte.
+            if len(self._tail) > 2 * (self.limit // 2) + 65536:
+                self._trim()
+
+    def _trim(self) -> None:
+        keep = self.limit // 2
+        del self._tail[: len(self._tail) - keep]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes are missing from the middle."""
+        return self.total > self.limit
+
+    def getvalue(self) -> bytes:
+        """The stream, or its head and tail around a line that says how much was cut."""
+        if not self.truncated:
+            return bytes(self._head + self._tail)
+        self._trim()
+        cut = self.total - len(self._head) - len(self._tail)
+        return bytes(self._head) + b"\n[... %d bytes cut ...]\n" % cut + bytes(self._tail)

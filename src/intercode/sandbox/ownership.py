@@ -1,4 +1,7 @@
-"""Ownership: sandboxes and their files belong to the process that made them, never to its forks."""
+"""Ownership: sandboxes and their files belong to the process that made them, never to its forks.
+
+A lease is a name that tells whose a thing is, so that a sweep can tell what a killed process left.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 from intercode.errors import SandboxError
@@ -53,7 +57,7 @@ def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...])
 
 
 def close_at_exit(provider: Provider) -> None:
-    """Have a provider closed when the process ends, if it is still there then."""
+    """Register a provider to be closed when the process ends, if it is still there then."""
     atexit.register(_close, weakref.ref(provider))
 
 
@@ -61,3 +65,33 @@ def _close(provider: weakref.ref[Provider]) -> None:
     if (live := provider()) is not None:
         with suppress(SandboxError, OSError):
             live.close()
+
+
+def new_lease() -> str:
+    """Return a new name that belongs to this process: its pid, start time and pid namespace."""
+    pid = os.getpid()
+    return f"{pid}-{start_time(pid)}-{_pid_namespace()}-{os.urandom(3).hex()}"
+
+
+def is_gone(lease: str) -> bool:
+    """Whether the process that a lease belongs to has ended.
+
+    Of another pid namespace, another container's, nothing is known: then False.
+    """
+    fields = lease.split("-")
+    if len(fields) != 4 or not fields[0].isdigit() or fields[2] != _pid_namespace():
+        return False
+    return str(start_time(int(fields[0]))) != fields[1]
+
+
+def start_time(pid: int) -> int | None:
+    """Return the start time of a process, in the kernel's ticks; None: there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(text.rpartition(")")[2].split()[19])
+
+
+def _pid_namespace() -> str:
+    return str(Path("/proc/self/ns/pid").stat().st_ino)

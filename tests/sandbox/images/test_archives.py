@@ -13,12 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intercode.sandbox.images import (
-    Image,
-    archive,
-    resolve,
-)
-from intercode.sandbox.images.layers import look
+from intercode.sandbox.images import Image, archive, resolve
+from intercode.sandbox.images.tree import look
 
 from . import ROOT, as_root, header, make_tar
 

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import (
-    list_images,
-    resolve,
-)
+from intercode.sandbox.images import list_images, resolve
 
 from . import Member, header, make_tar
 

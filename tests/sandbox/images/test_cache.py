@@ -13,14 +13,8 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.files import locked, remove_tree
-from intercode.sandbox.images import (
-    Image,
-    cache_root,
-    list_images,
-    resolve,
-    sweep,
-)
+from intercode.files import cache_root, locked, remove_tree
+from intercode.sandbox.images import Image, list_images, resolve, sweep
 from intercode.sandbox.images.cache import ImageCache
 from waiting import eventually
 

@@ -11,16 +11,9 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import ImageError
-from intercode.files import locked
-from intercode.sandbox.images import (
-    Image,
-    cache_root,
-    chroot,
-    debian,
-    list_images,
-    resolve,
-)
-from intercode.sandbox.images.recipes import RECIPES
+from intercode.files import cache_root, locked
+from intercode.sandbox.images import Image, debian, list_images, resolve
+from intercode.sandbox.images.debian import RECIPES
 from waiting import new_marker, sleepers
 
 from . import ROOT, as_root, run_python
@@ -76,7 +69,7 @@ def test_interrupted_builder_leaves_no_process(tmp_path: Path) -> None:
 
     mark = new_marker()
     with (tmp_path / "lock").open("w") as lock, pytest.raises(KeyboardInterrupt):
-        chroot.run(["sh", "-c", f"setsid sleep {mark} & echo x; wait"], lock.fileno(), interrupt)
+        debian.run(["sh", "-c", f"setsid sleep {mark} & echo x; wait"], lock.fileno(), interrupt)
     assert sleepers(mark) == []
 
 
@@ -86,7 +79,7 @@ def test_killed_builder_leaves_no_process(tmp_path: Path) -> None:
     code = """
         import sys
         from pathlib import Path
-        from intercode.sandbox.images.chroot import run
+        from intercode.sandbox.images.debian import run
         from intercode.files import locked
         with locked(Path(sys.argv[1])) as lock:
             script = f"setsid sleep {sys.argv[2]} & mount -t tmpfs none /mnt; echo started; wait"

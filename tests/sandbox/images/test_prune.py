@@ -12,11 +12,7 @@ from pathlib import Path
 import pytest
 
 from intercode.cli.main import main
-from intercode.sandbox.images import (
-    list_images,
-    prune,
-    resolve,
-)
+from intercode.sandbox.images import list_images, prune, resolve
 
 from . import SOURCE, make_tar, two_images
 

@@ -1,10 +1,10 @@
-"""An SQLite file with the content of a source, whatever the source is: built once, and kept.
+"""Files with the content of a source, for SQLite and for DuckDB: built once, and kept.
 
 ::
 
     ROOT/databases/DIGEST-vN.sqlite          complete, and never changed
-    ROOT/databases/DIGEST-vN.sqlite.tmp-X    being built; torn, if nobody holds the lock
-    ROOT/databases/DIGEST-vN.sqlite.lock     held by who builds it
+    ROOT/databases/.DIGEST-vN.sqlite.new     being built; torn, if no process holds the lock
+    ROOT/databases/DIGEST-vN.sqlite.lock     held by the process that builds it
 
 where ROOT is InterCode's cache, DIGEST the source's, and N `VERSION`.
 """
@@ -12,9 +12,8 @@ where ROOT is InterCode's cache, DIGEST the source's, and N `VERSION`.
 from __future__ import annotations
 
 import hashlib
-import os
+import importlib.metadata
 import re
-import secrets
 import shutil
 import sqlite3
 import time
@@ -22,17 +21,18 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from intercode.databases.convert import Progress
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode.files import cache_root, locked
+from intercode.files import cache_root, locked, replaced
 
 VERSION = 2
-"""Of what is built from a source. Count it on with every change that makes other files."""
+"""Of the files that are built from a source. Increase it with every change of their content."""
+DUCKDB_VERSION = 1
+"""Likewise, of DuckDB's files."""
 
 SCRIPT_SECONDS = 600.0
 """How long a script may run."""
-
-Progress = Callable[[str], None]
 
 _MAGIC = b"SQLite format 3\0"
 _OTHERS = re.compile(rb"^-- (?:MySQL|MariaDB) dump|\bENGINE\s*=\s*\w", re.MULTILINE)
@@ -41,14 +41,14 @@ _WAL = 2  # the file format's versions for reading and writing, if it has a writ
 
 
 def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
-    """An SQLite file, not to be written to, with the content of a source.
+    """Return an SQLite file, not to be written to, with the content of a source.
 
     It has no write-ahead log, so that it can be read without anything beside it. Safe among
-    threads and processes: who comes second waits for the first.
+    threads and processes: the second one waits for the first.
 
     Args:
-        source: What it is to hold. A plain SQLite file is given back as it is.
-        progress: Is told what takes long, and what is left out.
+        source: The content. A plain SQLite file is returned as it is.
+        progress: Called with lines of text.
 
     Raises:
         TaskError: The source cannot be read or understood.
@@ -58,12 +58,37 @@ def as_sqlite(source: Source, progress: Progress | None = None) -> Path:
     return cached(_key(source), lambda path: _build(source, path, progress or (lambda line: None)))
 
 
+def as_duckdb(source: Source, progress: Progress | None = None) -> Path:
+    """Return a DuckDB file, not to be written to, with the content of a source.
+
+    Raises:
+        TaskError: The source cannot be read, or DuckDB cannot hold it.
+    """
+    if source.kind == "duckdb":
+        log = source.path.with_name(f"{source.path.name}.wal")
+        if log.is_file() and log.stat().st_size:
+            raise TaskError(f"{source.path}: part of it is still in {log.name}: CHECKPOINT it")
+        return source.path
+    from intercode.databases.convert import duckdb
+
+    tell = progress or (lambda line: None)
+    path = as_sqlite(source, progress)
+    content = source.digest if path == source.path else path.stem
+    key = f"{content}-duckdb{importlib.metadata.version('duckdb')}-v{DUCKDB_VERSION}"
+
+    def make(made: Path) -> None:
+        tell(f"building the DuckDB database {source.name}")
+        duckdb.from_sqlite(path, made, f"{source.path}: database {source.name!r}", tell)
+
+    return cached(key, make)
+
+
 def cached(key: str, make: Callable[[Path], None]) -> Path:
-    """The file of a key in the cache of databases, made first if it is not there.
+    """Return the file of a key in the cache of databases; make it if it is not there.
 
     Args:
-        key: Names its content: a file of the same key is taken for the same.
-        make: Writes it to a path, at which nothing is yet.
+        key: Names its content: two files of one key have the same content.
+        make: Writes it to a path, at which there is no file.
 
     Raises:
         TaskError: The cache cannot be written to.
@@ -86,25 +111,27 @@ def cached(key: str, make: Callable[[Path], None]) -> Path:
 
 
 def _make(path: Path, make: Callable[[Path], None]) -> None:
-    for torn in path.parent.glob(f"{path.name}.tmp-*"):  # we hold the lock: nobody works on it
-        torn.unlink(missing_ok=True)
-    temporary = path.with_name(f"{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        make(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.chmod(0o444)
-        temporary.rename(path)
-    finally:
-        for left in path.parent.glob(f"{temporary.name}*"):
-            left.unlink(missing_ok=True)
+    with replaced(path, sync=True) as temporary:
+        _remove(temporary)  # a killed process may have left it: we hold the lock
+        try:
+            make(temporary)
+            temporary.chmod(0o444)
+        except BaseException:
+            _remove(temporary)
+            raise
+
+
+def _remove(path: Path) -> None:
+    """Remove a file and those that an engine puts beside it."""
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()
 
 
 def _key(source: Source) -> str:
     digest = source.digest
     log = _log(source.path)
     if source.kind == "sqlite" and log.is_file():
-        # Part of the content, of which the source's digest knows nothing.
+        # A part of the content that is not in the source's digest.
         with log.open("rb") as file:
             logged = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
         digest = hashlib.blake2b(f"{digest}\0{logged}".encode(), digest_size=16).hexdigest()
@@ -119,7 +146,7 @@ def _has_log(path: Path) -> bool:
     with path.open("rb") as file:
         header = file.read(20)
     if header and not header.startswith(_MAGIC):
-        raise TaskError(f"{path}: is no SQLite database")
+        raise TaskError(f"{path}: is not an SQLite database")
     if _WAL in header[18:20]:
         return True
     log = _log(path)
@@ -132,7 +159,7 @@ def _build(source: Source, path: Path, progress: Progress) -> None:
         if source.kind == "sqlite":
             _without_log(source.path, path)
             return
-        # Nothing of it needs to survive a crash: what is torn is thrown away.
+        # It need not survive a crash: a torn file is thrown away.
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.executescript("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
             connection.set_authorizer(_authorize)
@@ -153,7 +180,7 @@ def _without_log(origin: Path, path: Path) -> None:
 
 
 def _authorize(action: int, *_: str | None) -> int:
-    """No other file than the one that is being built."""
+    """Deny all files but the one that is being built."""
     denied = action in (sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
     return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
@@ -169,7 +196,7 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
             raise TaskError(f"{source.path}: runs for over {SCRIPT_SECONDS:g} s") from error
         if _OTHERS.search(data):
             raise TaskError(
-                f"{source.path}: is no script of SQLite's ({error}); a dump of MySQL or MariaDB "
+                f"{source.path}: is not a script of SQLite's ({error}); a dump of MySQL or MariaDB "
                 "must say its database: make it with --databases"
             ) from error
         if isinstance(error, UnicodeDecodeError):
@@ -178,18 +205,17 @@ def _fill_from_script(source: Source, connection: sqlite3.Connection, _: Progres
 
 
 def _fill_from_dump(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
-    from intercode.databases.convert import dump
-    from intercode.databases.convert.dump_convert import convert
+    from intercode.databases.convert import dump, dump_sqlite
 
     connection.execute("BEGIN")
-    convert(dump.read(source.path), source.name, connection, progress)
+    dump_sqlite.convert(dump.read(source.path), source.name, connection, progress)
 
 
 def _fill_from_duckdb(source: Source, connection: sqlite3.Connection, progress: Progress) -> None:
-    from intercode.databases.convert.from_duckdb import convert
+    from intercode.databases.convert import duckdb
 
     connection.execute("BEGIN")
-    convert(source.path, connection, progress)
+    duckdb.to_sqlite(source.path, connection, progress)
 
 
 _FILL: dict[str, Callable[[Source, sqlite3.Connection, Progress], None]] = {

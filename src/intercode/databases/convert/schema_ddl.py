@@ -1,4 +1,4 @@
-"""A schema in the words of MySQL, PostgreSQL or DuckDB.
+"""A schema as statements of MySQL, PostgreSQL or DuckDB.
 
 - **MySQL** and MariaDB: names as they are. Text compares as SQLite's does by default, by code
   point (``utf8mb4_bin``), or, where it is ``COLLATE NOCASE``, by ``utf8mb4_general_ci``. Text in
@@ -12,14 +12,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Literal
 
-from intercode.databases.convert.schema_model import Column, Schema, TableSchema
+from intercode.databases.convert import Progress
+from intercode.databases.convert.schema import Column, Schema, TableSchema
 from intercode.databases.convert.schema_types import Type, fit
+from intercode.syntax import quoted
 
 Dialect = Literal["mysql", "postgres", "duckdb"]
-Progress = Callable[[str], None]
 
 _TYPES: dict[Dialect, dict[str, str]] = {
     "mysql": {"integer": "INT", "double": "DOUBLE", "blob": "LONGBLOB", "datetime": "DATETIME"},
@@ -42,19 +42,19 @@ _NOW = {
 def create_statements(
     schema: Schema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
-    """What makes the empty tables; to be run in order, on one connection with what follows.
+    """Return the statements that make the empty tables; to be run in order, on one connection.
 
     Args:
-        schema: What `intercode.databases.convert.schema.read_schema` read.
-        dialect: Whose words to use.
-        progress: Is told what is left out.
+        schema: See `intercode.databases.convert.schema.read_schema`.
+        dialect: The engine's language.
+        progress: Called with a line for each part that is left out.
     """
     tell = progress or (lambda line: None)
     for line in schema.left_out:
         tell(f"left out: {line}")
     statements = []
     if dialect == "mysql":
-        # Strict, so that nothing is cut; and 0 is a number like others where rows are numbered.
+        # Strict, so that no text is cut; and 0 is a number like others where rows are numbered.
         modes = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO"
         statements.append(f"SET @intercode_sql_mode = @@sql_mode, sql_mode = '{modes}'")
         statements.append("SET foreign_key_checks = 0, unique_checks = 0")
@@ -66,9 +66,9 @@ def create_statements(
 def finish_statements(
     schema: Schema, dialect: Dialect, progress: Progress | None = None
 ) -> list[str]:
-    """What is to be run when the rows are there: foreign keys, indexes, counters, views.
+    """Return the statements to be run after the rows: foreign keys, indexes, counters, views.
 
-    All of it is worth having and none of it needed: one that a server refuses may be left out.
+    All are useful and none is needed: one that a server refuses may be left out.
     """
     statements = []
     for table in schema.tables:
@@ -93,15 +93,14 @@ def finish_statements(
 
 
 def identifier(name: str, dialect: Dialect) -> str:
-    """A name as a dialect has it, quoted."""
+    """Return a name as a dialect writes it, quoted."""
     if dialect == "mysql":
-        return "`" + name.rstrip().replace("`", "``") + "`"
-    name = name.lower() if dialect == "postgres" else name
-    return '"' + name.replace('"', '""') + '"'
+        return quoted(name.rstrip(), "`")
+    return quoted(name.lower() if dialect == "postgres" else name)
 
 
 def identifiers(names: tuple[str, ...], dialect: Dialect) -> str:
-    """Names with commas between."""
+    """Return quoted names with commas between."""
     return ", ".join(identifier(name, dialect) for name in names)
 
 
@@ -119,7 +118,7 @@ class _Writer:
         self._is_wide = varchars > _ROW_CHARACTERS
 
     def statements(self) -> list[str]:
-        """The table's, after those of what it needs."""
+        """Return the table's statement, after those of its sequences."""
         table, dialect = self._table, self._dialect
         before: list[str] = []
         lines = []
@@ -153,7 +152,7 @@ class _Writer:
                 }[self._dialect]
             )
         elif column.default is not None and column.default.upper() != "NULL":
-            if default := default_value(column, self._dialect):
+            if default := _default_value(column, self._dialect):
                 words.append(f"DEFAULT {default}")
             else:
                 what = f"{self._table.name}.{column.name}: {column.default}"
@@ -174,7 +173,7 @@ class _Writer:
         return word
 
     def _mysql_text(self, column: Column) -> str:
-        """Text: in a key of a length that the key has room for."""
+        """Return a type of text: in a key, of a length that the key has room for."""
         widest = max((len(key) for key in self._keys if column.name in key), default=0)
         if widest:
             room = _KEY_CHARACTERS // widest
@@ -186,7 +185,7 @@ class _Writer:
 
 
 def _keys(schema: Schema, table: TableSchema) -> list[tuple[str, ...]]:
-    """Every group of a table's columns that is in an index of MySQL."""
+    """Return every group of a table's columns that is in an index of MySQL."""
     return [
         table.primary_key,
         *table.uniques,
@@ -218,7 +217,7 @@ def _foreign_keys(table: TableSchema, dialect: Dialect) -> list[str]:
 
 
 def _counters(table: TableSchema) -> list[str]:
-    """PostgreSQL's identities, set to go on after the rows that are there."""
+    """Return statements that set PostgreSQL's identities after the existing rows."""
     return [
         f"ALTER TABLE {identifier(table.name, 'postgres')} ALTER COLUMN "
         f"{identifier(column.name, 'postgres')} RESTART WITH {column.next_number}"
@@ -242,8 +241,8 @@ def _view(sql: str, dialect: Dialect) -> str | None:
         return None
 
 
-def default_value(column: Column, dialect: Dialect) -> str | None:
-    """A column's default in a dialect's words; None for an expression that has none there."""
+def _default_value(column: Column, dialect: Dialect) -> str | None:
+    """Return a column's default in a dialect; None for an expression that cannot be translated."""
     text = (column.default or "").strip()
     while text.startswith("(") and text.endswith(")"):
         text = text[1:-1].strip()
@@ -272,7 +271,7 @@ def default_value(column: Column, dialect: Dialect) -> str | None:
 
 
 def _now(wanted: str, kind: Type, dialect: Dialect) -> str | None:
-    """The time of the insert, as a date, a moment or a text."""
+    """Return the time of the insert, as a date, a moment or a text."""
     word = {"datetime": "CURRENT_TIMESTAMP", "date": "CURRENT_DATE", "time": "CURRENT_TIME"}[wanted]
     if kind.kind not in ("date", "datetime", "time") and not kind.is_text:
         return None

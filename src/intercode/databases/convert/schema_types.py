@@ -1,7 +1,7 @@
 """The type that a column of SQLite gets where columns have types.
 
-SQLite is untyped: what is declared is a wish. So the choice is made from both the declared type
-and what the column really holds: an ``INTEGER`` column with a word in it becomes text, a ``DATE``
+SQLite is untyped: a declaration is a wish. So the choice is made from both the declared type
+and the column's actual content: an ``INTEGER`` column with a word in it becomes text, a ``DATE``
 column a real date only if every value of it is one.
 """
 
@@ -15,7 +15,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Literal
 
-from intercode.databases.convert.dump_table import quoted
+from intercode.syntax import quoted
 
 Kind = Literal[
     "integer", "bigint", "double", "decimal", "varchar", "text", "blob", "date", "datetime", "time"
@@ -46,7 +46,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a column holds, besides NULL."""
+    """The content of a column, apart from NULL."""
 
     storage: frozenset[str]
     """SQLite's storage classes of its values."""
@@ -60,7 +60,7 @@ _INT32 = 2**31
 _MOST_DIGITS = 38  # DuckDB's limit, the lowest
 _MOST_CHARACTERS = 10_000
 
-# What a value of each kind looks like, and that it is one: SQLite makes March of 30 February.
+# The form of a value of each kind, and a check that it is one: SQLite makes March of 30 February.
 _D = "[0-9]"
 _DAY = f"{_D}{_D}{_D}{_D}-{_D}{_D}-{_D}{_D}"
 _CLOCK = f"{_D}{_D}:{_D}{_D}"
@@ -79,8 +79,8 @@ _MOMENTS = ("DATE", "DATETIME", "TIMESTAMP", "SMALLDATETIME", "DATETIME2", "TIME
 def choose(
     connection: sqlite3.Connection, table: str, column: str, declared: str
 ) -> tuple[Type, int]:
-    """The type for a column, and how long its longest text is."""
-    values = f"(SELECT {quoted([column])} AS c FROM {quoted([table])}) WHERE c IS NOT NULL"
+    """Return the type for a column, and the length of its longest text."""
+    values = f"(SELECT {quoted(column)} AS c FROM {quoted(table)}) WHERE c IS NOT NULL"
     content = _survey(connection, values)
     declared = " ".join(declared.upper().split())
 
@@ -126,7 +126,7 @@ def _choose(declared: str, content: _Content, every: Callable[[str], bool]) -> T
 
 
 def _for_text(declared: str, base: str, every: Callable[[str], bool]) -> Type | None:
-    """A type of dates and times, if that was declared and is what all values are."""
+    """Return a type of dates and times, if it was declared and fits all values."""
     if base == "TIME" and every(_IS_TIME):
         return Type("time")
     if base not in _MOMENTS and not declared.startswith("TIMESTAMP "):
@@ -139,7 +139,7 @@ def _for_text(declared: str, base: str, every: Callable[[str], bool]) -> Type | 
 
 
 def _from_declaration(declared: str, base: str) -> Type:
-    """The type for a column that holds nothing, by what SQLite itself looks for, and dates."""
+    """Return the type for an empty column, by the syllables that SQLite looks for, and dates."""
     size = _SIZE.search(declared)
     if "INT" in base:
         return Type("bigint" if "BIG" in base else "integer")
@@ -170,20 +170,20 @@ def _is_float(base: str) -> bool:
 
 
 def is_whole_text(connection: sqlite3.Connection, table: str, column: str) -> bool:
-    """Whether all of a column's texts are whole numbers of 32 bits, written as such."""
-    name = quoted([column])
+    """Return whether all of a column's texts are whole numbers of 32 bits, written as such."""
+    name = quoted(column)
     query = (
-        f"SELECT 1 FROM {quoted([table])} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
+        f"SELECT 1 FROM {quoted(table)} WHERE {name} IS NOT NULL AND (CAST(CAST({name} AS "
         f"INTEGER) AS TEXT) <> {name} OR abs(CAST({name} AS INTEGER)) >= {_INT32}) LIMIT 1"
     )
     return connection.execute(query).fetchone() is None
 
 
 def fit(value: Any, kind: Type) -> Any:
-    """A value of SQLite as one of a type.
+    """Convert a value of SQLite to a type.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It does not fit.
     """
     return None if value is None else _FIT[kind.kind](value, kind)
 
@@ -195,7 +195,7 @@ def _as_text(value: Any, _: Type) -> str:
 
 
 def decode(data: bytes) -> str:
-    """Bytes as text: what is not UTF-8 is, in the benchmarks' databases, Latin-1."""
+    """Decode text: if it is not UTF-8 it is, in the benchmarks' databases, Latin-1."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

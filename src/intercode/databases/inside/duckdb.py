@@ -65,7 +65,7 @@ class _OnlyZone(tzinfo):
 
 
 def _stand_in_for_pytz() -> None:
-    """DuckDB makes times with a zone by pytz, which need not be there, and has files of its own."""
+    """Stand in for pytz, by which DuckDB makes times with a zone: it may be missing."""
     pytz = types.ModuleType("pytz")
     vars(pytz).update(timezone=lambda name: _OnlyZone(), utc=_OnlyZone())
     sys.modules["pytz"] = pytz

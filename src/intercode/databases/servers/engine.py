@@ -1,4 +1,4 @@
-"""An engine on a database server: what MySQL and PostgreSQL have in common.
+"""An engine on a database server: the parts that MySQL and PostgreSQL have in common.
 
 It keeps the server, one template database for each source, and a pool of clones of them.
 """
@@ -8,39 +8,46 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from intercode.databases.base import EngineOptions, Role
-from intercode.databases.servers.pool import IDLE, Clone, ClonePool
+from intercode.databases.pool import Pool
+from intercode.databases.servers.names import is_left_over
 from intercode.databases.servers.private import Server
-from intercode.databases.servers.session import AnySession, ConnectionLost, Unreachable
+from intercode.databases.servers.session import (
+    AnySession,
+    Clone,
+    ConnectionLost,
+    ConnectionT,
+    Unreachable,
+)
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
-from intercode.errors import DatabaseError
+from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
+_IDLE = 128
+"""How many clones are kept ready at most."""
 
 
-class Administrator(Protocol):
-    """A connection with which databases are made and dropped."""
+class Template(Protocol):
+    """A database that clones are made from."""
 
-    def ping(self) -> None:
-        """Raise `ConnectionLost` if it is gone."""
-
-    def close(self) -> None:
-        """End it."""
+    @property
+    def name(self) -> str:
+        """Its name on the server."""
 
 
-AdminT = TypeVar("AdminT", bound=Administrator)
-CloneT = TypeVar("CloneT", bound=Clone)
-TemplateT = TypeVar("TemplateT")
+TemplateT = TypeVar("TemplateT", bound=Template)
 
 
-class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
-    """Databases on a server at a URL, or on a private one that is started again if it dies.
+class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
+    """Databases on a server at a URL, or on a private one that is restarted if it dies.
 
     Args:
         options: The URL, if it has one.
@@ -53,6 +60,11 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
 
     name: str
     dialect: str
+    session: ClassVar[type[AnySession]]
+    left_over: ClassVar[Sequence[tuple[str, str]]]
+    """Queries for our databases and accounts, each with the statement that drops one of them."""
+    finds: ClassVar[str]
+    """The query for a database of a name."""
 
     def __init__(self, options: EngineOptions, start: Callable[[], Server]) -> None:
         self._progress: Callable[[str], None] | None = options.progress
@@ -63,12 +75,13 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
         self._lock = threading.RLock()
         self._generation = 0
         self._closed = False
-        self._admins: list[AdminT] = []
+        self._admins: list[ConnectionT] = []
         self._templates: dict[str, TemplateT] = {}
         self._filling: dict[str, threading.Lock] = {}
         self._sessions: set[AnySession] = set()
         self.watchdog = Watchdog()
-        self._pool = ClonePool(self._make, self.discard)
+        # By content and role: a grader never gets a clone that an agent has had.
+        self._pool: Pool[tuple[str, Role], Clone[ConnectionT]] = Pool(self.discard, _IDLE)
         try:
             with self.admin() as admin:
                 self._facts = self._look(admin)
@@ -83,15 +96,16 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
     def open(
         self, source: Source, limits: Limits | None = None, role: Role = "agent"
     ) -> AnySession:
-        """See `intercode.databases.base.Engine.open`."""
+        """Open a session; see `intercode.databases.base.Engine.open`."""
         limits = limits or Limits()
+        key, make = (source.digest, role), partial(self._make, source)
         self._ensure()
-        for _ in range(IDLE + 1):  # every idle one may be stale
-            clone = self._pool.take(source, role)
+        for _ in range(_IDLE + 1):  # every idle clone may be stale
+            clone = self._pool.take(key, make)
             try:
-                session = self._session(clone, source, role, limits)
+                session = self.session(self, clone, source, role, limits)
             except ConnectionLost:  # it was idle for too long, or on a server that has died
-                self._pool.replace(source, role, clone)
+                self._pool.replace(key, clone, make)
                 self._ensure()
                 continue
             with self._lock:
@@ -100,11 +114,11 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
         raise DatabaseError(f"{self.name}: its connections are lost as soon as they are made")
 
     def facts(self) -> Mapping[str, Any]:
-        """See `intercode.databases.base.Engine.facts`."""
+        """Return product and version; see `intercode.databases.base.Engine.facts`."""
         return dict(self._facts)
 
     def close(self) -> None:
-        """See `intercode.databases.base.Engine.close`."""
+        """End all sessions; see `intercode.databases.base.Engine.close`."""
         with self._lock:
             sessions = list(self._sessions)
         for session in sessions:
@@ -114,40 +128,50 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
                 return
             self._closed = True
         if self._server is not None:
-            self._server.close()  # first, so that nothing waits for what it still does
+            self._server.close()  # first, so that nothing waits for its answers
         self._pool.close()
         self.watchdog.close()
         if not self._is_ours:
-            with suppress(DatabaseError):  # it is gone, or the next start sweeps
-                self._drop_templates()
+            with suppress(DatabaseError), self.admin(patient=False) as admin:  # else swept later
+                for template in self._templates.values():
+                    self._drop_named(admin, template.name)
         for admin in self._admins:
             admin.close()
 
-    # --- for sessions ------------------------------------------------------------------------
+    # --- for sessions; see `session.Home` ----------------------------------------------------
 
     @property
     def generation(self) -> int:
         """Which start of the server this is."""
         return self._generation
 
-    def give_back(self, session: AnySession, clone: CloneT, pristine: bool) -> None:
-        """A session has ended."""
+    @abstractmethod
+    def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
+        """Connect to a clone with its own account."""
+
+    @abstractmethod
+    def check_still_there(self, clone: Clone[ConnectionT]) -> None:
+        """Check that the server is the one that a clone was made on, and was not restarted."""
+
+    def give_back(self, session: AnySession, clone: Clone[ConnectionT], pristine: bool) -> None:
+        """Take back the clone of a session that has ended."""
         with self._lock:
             self._sessions.discard(session)
+        key = (session.source.digest, session.role)
         if pristine:
-            self._pool.give_back(session.source, session.role, clone)
+            self._pool.give_back(key, clone)
         else:
-            self._pool.replace(session.source, session.role, clone)
+            self._pool.replace(key, clone, partial(self._make, session.source))
 
     @contextmanager
-    def admin(self, patient: bool = True) -> Iterator[AdminT]:
-        """A connection of the administrator's, for this thread alone.
+    def admin(self, patient: bool = True) -> Iterator[ConnectionT]:
+        """Hold a connection of the administrator's, for this thread alone.
 
         Args:
-            patient: Whether to wait for a server that does not answer, and to start ours anew.
+            patient: Whether to wait for a server that does not answer, and to restart ours.
 
         Raises:
-            DatabaseError: There is none to be had, or it was lost.
+            DatabaseError: No connection can be made, or it was lost.
         """
         admin = self._borrow(patient)
         try:
@@ -164,67 +188,67 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
                 return
         admin.close()
 
-    def discard(self, clone: CloneT) -> None:
-        """Throw a clone away. Never fails: what is left is swept at the next start."""
+    def discard(self, clone: Clone[ConnectionT]) -> None:
+        """Throw a clone away. Never fails: the next start sweeps what is left."""
         if clone.generation == self._generation and not (self._is_ours and self._closed):
             with suppress(DatabaseError), self.admin(patient=False) as admin:
                 self._drop(admin, clone)
                 return
-        self._forget(clone)
+        clone.connection.close()
 
-    # --- what an engine adds -----------------------------------------------------------------
+    # --- the parts of one engine -------------------------------------------------------------
 
     @abstractmethod
     def _parse(self, url: str) -> dict[str, Any]:
-        """What the driver takes, from a URL."""
+        """Return the driver's arguments for a URL."""
 
     @abstractmethod
-    def _connect(self, connect_args: Mapping[str, Any]) -> AdminT:
+    def _connect(self, connect_args: Mapping[str, Any]) -> ConnectionT:
         """Connect as administrator. Raises `Unreachable`."""
 
     @abstractmethod
-    def _look(self, admin: AdminT) -> dict[str, Any]:
-        """Product and version."""
+    def _look(self, admin: ConnectionT) -> dict[str, Any]:
+        """Return product and version."""
 
     @abstractmethod
-    def _sweep(self, admin: AdminT) -> None:
-        """Drop what runs that were killed have left."""
+    def _make_empty(self, admin: ConnectionT) -> Clone[ConnectionT]:
+        """Make an empty database with an account of its own."""
 
     @abstractmethod
-    def _fill(self, source: Source) -> TemplateT:
-        """Make a template."""
+    def _load(self, admin: ConnectionT, empty: Clone[ConnectionT], source: Source) -> TemplateT:
+        """Make a template of an empty database. Raises `TaskError`."""
 
     @abstractmethod
-    def _clone(self, template: TemplateT, source: Source) -> CloneT:
-        """Make a clone. Raises `LookupError` if the template is not there any more."""
+    def _copy(self, admin: ConnectionT, template: TemplateT) -> Clone[ConnectionT]:
+        """Make a clone. Raises `DatabaseError`."""
 
     @abstractmethod
-    def _drop(self, admin: AdminT, clone: CloneT) -> None:
+    def _drop_named(self, admin: ConnectionT, name: str) -> None:
+        """Drop a database and the account of the same name."""
+
+    def _drop(self, admin: ConnectionT, clone: Clone[ConnectionT]) -> None:
         """Drop a clone, its account and its connection."""
+        clone.connection.close()
+        self._drop_named(admin, clone.name)
 
-    @abstractmethod
-    def _forget(self, clone: CloneT) -> None:
-        """Close a clone's connection, where nothing is to be dropped."""
-
-    @abstractmethod
-    def _drop_templates(self) -> None:
-        """Drop all templates."""
-
-    @abstractmethod
-    def _session(self, clone: CloneT, source: Source, role: Role, limits: Limits) -> AnySession:
-        """A session with a clone. Raises `ConnectionLost`."""
+    def _sweep(self, admin: ConnectionT) -> None:
+        """Drop what killed runs have left."""
+        for listing, dropping in self.left_over:
+            for row in admin.query(listing):
+                if is_left_over(str(row[0])):
+                    admin.run(dropping.format(*row))
 
     # --- the server --------------------------------------------------------------------------
 
     def _ensure(self) -> None:
-        """Have a server that runs, if it is ours: at first, and when it has died."""
+        """Start a server, if it is ours: at first, and when it has died."""
         with self._lock:
             if self._closed:
                 raise DatabaseError(f"the engine {self.name} is closed")
             if not self._is_ours or (self._server is not None and self._server.alive):
                 return
             if self._server is not None:
-                self._say(f"the {self.name} server has died and is started anew")
+                self._say(f"the {self.name} server has died and is restarted")
                 self._lose_everything()
                 self._server.close()
             self._server = self._start()
@@ -237,9 +261,9 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
             admin.close()
         self._admins.clear()
         for clone in self._pool.clear():
-            self._forget(clone)
+            clone.connection.close()
 
-    def _borrow(self, patient: bool) -> AdminT:
+    def _borrow(self, patient: bool) -> ConnectionT:
         while True:
             with self._lock:
                 admin = self._admins.pop() if self._admins else None
@@ -252,7 +276,7 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
             else:
                 return admin
 
-    def _connect_patiently(self, seconds: float) -> AdminT:
+    def _connect_patiently(self, seconds: float) -> ConnectionT:
         deadline, pause = time.monotonic() + seconds, 0.02
         while True:
             if seconds:
@@ -268,18 +292,28 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
 
     # --- clones ------------------------------------------------------------------------------
 
-    def _make(self, source: Source) -> CloneT:
+    def _make(self, source: Source) -> Clone[ConnectionT]:
         try:
             template = self._template(source)
             try:
-                return self._clone(template, source)
+                return self._clone(template)
             except LookupError:
                 with self._lock:
                     if self._templates.get(source.digest) is template:
                         del self._templates[source.digest]
-                return self._clone(self._template(source), source)
+                return self._clone(self._template(source))
         except (ConnectionLost, Unreachable) as error:
             raise DatabaseError(f"the {self.name} server was lost: {error}") from None
+
+    def _clone(self, template: TemplateT) -> Clone[ConnectionT]:
+        """Make a clone. Raises `LookupError` if the template is gone."""
+        with self.admin() as admin:
+            try:
+                return self._copy(admin, template)
+            except DatabaseError as error:
+                if not admin.query(self.finds, template.name):
+                    raise LookupError(template.name) from error
+                raise
 
     def _template(self, source: Source) -> TemplateT:
         with self._lock:
@@ -294,6 +328,50 @@ class ServerEngine(ABC, Generic[AdminT, CloneT, TemplateT]):
                         self._templates[source.digest] = found
             return found
 
+    def _fill(self, source: Source) -> TemplateT:
+        self._say(f"loading {source.name} into {self.name}")
+        with self.admin() as admin:
+            empty = self._make_empty(admin)
+            try:
+                return self._load(admin, empty, source)
+            except TaskError:
+                self._drop(admin, empty)
+                raise
+            finally:
+                empty.connection.close()
+
     def _say(self, line: str) -> None:
         if self._progress is not None:
             self._progress(line)
+
+
+def parse_url(
+    url: str, product: str, port: int, user: str, options: Sequence[str]
+) -> tuple[dict[str, Any], SplitResult]:
+    """Return the driver's arguments for a server's URL, and its parts.
+
+    Args:
+        url: The URL.
+        product: The server's product, for errors.
+        port: The usual port.
+        user: The usual user.
+        options: The options that it may have.
+
+    Raises:
+        UsageError: It is malformed.
+    """
+    parts = urlsplit(url)
+    try:
+        found: dict[str, Any] = {
+            "host": parts.hostname or "localhost",
+            "port": parts.port or port,
+            "user": unquote(parts.username or user),
+            "password": unquote(parts.password or ""),
+        }
+    except ValueError:
+        raise UsageError(f"the URL of a {product} server has no valid port") from None
+    for key, value in parse_qsl(parts.query):
+        if key not in options:
+            raise UsageError(f"the URL of a {product} server has no option {key!r}")
+        found[key] = value
+    return found, parts

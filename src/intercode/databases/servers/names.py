@@ -1,8 +1,11 @@
-"""A clone's name for the nominal one, in what an agent writes.
+"""Names on a server: those that we give to databases and accounts, and those that an agent uses.
 
-An agent is told that its database is ``concert_singer``; on the server its clone has a name that
-no other has. So in an action the name is replaced where it stands for the database, and only
-there, for a table or a column may be called the same:
+A clone's name tells whose it is: which machine and container made it, which process there, and
+when that process started. So the next start can drop what a killed run has left, and nothing else.
+
+An agent is told that its database is ``concert_singer``; on the server its clone has a unique
+name. So the name is replaced in an action where it stands for the database, and only there, for a
+table or a column may have the same name:
 
 - ``USE x``; ``CREATE``, ``DROP``, ``ALTER DATABASE x``; ``SHOW TABLES FROM x`` and the like;
 - ``x.t`` where a table is named (after ``FROM``, ``JOIN``, ``INTO``, ``UPDATE``, ``TABLE`` …), and
@@ -10,20 +13,30 @@ there, for a table or a column may be called the same:
 - ``'x'`` as a whole literal, where the action asks for the names of things: ``SHOW …``, or it
   mentions a schema, a catalog or a database.
 
-It is not replaced in what the server puts together itself (``CONCAT('con', 'cert_singer')``), nor
-in patterns (``LIKE 'concert%'``). The text is cut by sqlglot's tokenizer and otherwise left as it
-is.
+It is not replaced in text that the server composes (``CONCAT('con', 'cert_singer')``), nor in
+patterns (``LIKE 'concert%'``). sqlglot's tokenizer splits the text, which is otherwise left as it
+is. In results the clone's name is replaced back.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from intercode.databases.base import Outcome, Result, Row, Table
+from intercode.sandbox.ownership import start_time
+
+_NAME = re.compile(r"ic([0-9a-f]{8})p([0-9a-f]+)t([0-9a-f]+)n[0-9a-f]+\Z")
+_numbers = itertools.count(1)
 Edit = tuple[int, int, str]
-"""Where something is replaced, from and to, and by what."""
+"""A replacement: where it begins and ends, and the new text."""
 
 _ASKS = re.compile(r"schema|catalog|database|\bpg_|\A\s*show\b", re.IGNORECASE)
 _COLUMNS_FOLLOW = {
@@ -40,14 +53,42 @@ _DATABASE = {"DATABASE", "SCHEMA"}
 _OF_A_TABLE = {"COLUMNS", "FIELDS", "INDEX", "INDEXES", "KEYS"}
 
 
+def new_name() -> str:
+    """Return a unique name that belongs to this process.
+
+    It has at most 32 characters (the limit for MySQL's accounts) and none that is a wildcard in a
+    ``GRANT``.
+    """
+    pid = os.getpid()
+    return f"ic{_place()}p{pid:x}t{start_time(pid) or 0:x}n{next(_numbers):x}"
+
+
+def is_left_over(name: str) -> bool:
+    """Return whether a name is one of ours whose process has ended.
+
+    A process on another machine or in another container may still run: then False.
+    """
+    found = _NAME.match(name)
+    if found is None or found[1] != _place():
+        return False
+    return start_time(int(found[2], 16)) != int(found[3], 16)
+
+
+def _place() -> str:
+    """Return a digest of this machine's boot and this container."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    namespace = os.stat("/proc/self/ns/pid").st_ino  # noqa: PTH116 - no path of a file
+    return hashlib.blake2b(f"{boot}{namespace}".encode(), digest_size=4).hexdigest()
+
+
 def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list[Edit]]:
-    """An action with the clone's name, and what was replaced in it.
+    """Return an action with the clone's name, and the replacements.
 
     Args:
         text: The action.
-        nominal: What the agent calls the database.
-        name: What the server calls it.
-        dialect: As sqlglot names it: ``mysql`` or ``postgres``.
+        nominal: The agent's name for the database.
+        name: The server's name for it.
+        dialect: sqlglot's name: ``mysql`` or ``postgres``.
     """
     if not _may_name(nominal).search(text):
         return text, []
@@ -57,7 +98,7 @@ def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list
     try:
         tokens = tokenize(text, read=dialect)
     except SqlglotError:
-        return text, []  # the server will say what is wrong
+        return text, []  # the server reports the error
     edits = list(_edits(text, tokens, nominal.lower(), name))
     parts: list[str] = []
     end = 0
@@ -68,7 +109,7 @@ def rewrite(text: str, nominal: str, name: str, dialect: str) -> tuple[str, list
 
 
 def original(position: int, edits: Sequence[Edit]) -> int:
-    """Where a position in a rewritten text was in the text as it was."""
+    """Return the original place of a position in a rewritten text."""
     shift = 0
     for start, stop, new in edits:
         if position < start + shift:
@@ -81,7 +122,7 @@ def original(position: int, edits: Sequence[Edit]) -> int:
 
 @lru_cache(maxsize=256)
 def _may_name(nominal: str) -> re.Pattern[str]:
-    """A cheap test; most actions do not name the database."""
+    """Return a cheap test; most actions do not name the database."""
     name = re.escape(nominal)
     return re.compile(
         rf"(?<!\w){name}[`\"]?\s*\.|(?:use|from|in|database|schema|exists)\s+[`\"]?{name}\b"
@@ -106,7 +147,7 @@ def _edits(text: str, tokens: Sequence[Any], nominal: str, name: str) -> Iterato
 
 
 def _is_database(tokens: Sequence[Any], first: int, i: int) -> bool:
-    """Whether the identifier at `i`, of the statement that begins at `first`, is the database."""
+    """Return whether the identifier at `i`, in the statement from `first`, is the database."""
     before = [" ".join(token.text.upper().split()) for token in tokens[first:i]]
     after = [token.text for token in tokens[i + 1 : i + 4]]
     if after[:1] == ["."]:
@@ -122,7 +163,7 @@ def _is_database(tokens: Sequence[Any], first: int, i: int) -> bool:
 
 
 def _is_table(before: Sequence[str]) -> bool:
-    """Whether what follows these words is the name of a table, not of a column."""
+    """Return whether the name of a table follows these words, not of a column."""
     last = before[-1] if before else ""
     if last in _TABLE_FOLLOWS or (last in _EXPLAINS and len(before) == 1):
         return True
@@ -137,3 +178,53 @@ def _is_table(before: Sequence[str]) -> bool:
         elif depth == 0 and word in _TABLES_FOLLOW | _COLUMNS_FOLLOW:
             return word in _TABLES_FOLLOW
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class Nominal:
+    """A clone's name, and the nominal name that replaces it in results."""
+
+    clone: str
+    name: str
+
+    def outcome(self, outcome: Outcome, edits: Sequence[Edit]) -> Outcome:
+        """Return the outcome of an action with these edits as the agent sees it."""
+        results, failure = outcome.results, outcome.failure
+        if failure is not None:
+            position = failure.position
+            if position is not None:
+                position = original(position, edits)
+            failure = replace(failure, message=self._text(failure.message), position=position)
+        elif not any(map(self._is_named, results)):
+            return outcome
+        return replace(outcome, results=tuple(map(self._result, results)), failure=failure)
+
+    def state(self, tables: Mapping[str, Table]) -> dict[str, Table]:
+        """Return a state as the agent names it."""
+        return {
+            self._text(name): replace(
+                table,
+                columns=tuple((self._text(n), self._text(kind)) for n, kind in table.columns),
+                rows=self._rows(table.rows),
+            )
+            for name, table in tables.items()
+        }
+
+    def _is_named(self, result: Result) -> bool:
+        """Return whether the clone's name is in a result."""
+        clone = self.clone
+        return any(clone in column for column in result.columns) or any(
+            type(cell) is str and clone in cell for row in result.rows for cell in row
+        )
+
+    def _result(self, result: Result) -> Result:
+        if not self._is_named(result):
+            return result
+        columns = tuple(map(self._text, result.columns))
+        return replace(result, columns=columns, rows=self._rows(result.rows))
+
+    def _rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        return [tuple(self._text(c) if type(c) is str else c for c in row) for row in rows]
+
+    def _text(self, text: str) -> str:
+        return text.replace(self.clone, self.name) if self.clone in text else text

@@ -8,21 +8,21 @@ without end never fills this process.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from intercode.databases.base import Failure, Outcome, Result, Row
-from intercode.databases.servers.kept_rows import Keeper
-from intercode.databases.servers.postgresql_values import adapters, load
-from intercode.databases.servers.private_postgresql import driver
-from intercode.databases.servers.session import ConnectionLost, Unreachable
+from intercode.databases.servers import driver
+from intercode.databases.servers.session import ConnectionLost, Keeper, Unreachable
 from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
+from intercode.syntax import quoted
 
-psycopg = driver()
+psycopg = driver("PostgreSQL")
 pq = psycopg.pq
 Transformer = psycopg.adapt.Transformer
 
@@ -36,14 +36,25 @@ _GONE = ("57P01", "57P02", "57P03", "57P05")
 _REFUSED = ("28", "3D", "42")
 _CHANGING = (b"INSERT", b"UPDATE", b"DELETE", b"MERGE", b"COPY")
 _READING = (b"SELECT", b"SHOW", b"EXPLAIN")
+_ROWS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, 12)  # 12: TUPLES_CHUNK, since 17
+_COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
+_IN_CHUNKS = hasattr(pq.PGconn, "set_chunked_rows_mode") and pq.version() >= 170000
+_AS_TEXT = (
+    *("uuid", "inet", "cidr", "record", "int4range", "int8range", "numrange", "daterange"),
+    *("tsrange", "tstzrange", "int4multirange", "int8multirange", "nummultirange"),
+    *("datemultirange", "tsmultirange", "tstzmultirange"),
+)
+"""Types for which psycopg has classes of its own; here they are text, as the server writes it."""
+_DEEPEST = 64
+"""Levels of a JSON value. A deeper one is text, for functions on values are recursive."""
 
 
 class PostgreSQLConnection:
-    """A connection.
+    """A connection; see `session.Connection`.
 
     Args:
-        connect_args: What `psycopg.connect` takes.
-        settings: Run-time parameters, which `reset` goes back to.
+        connect_args: The arguments of `psycopg.connect`.
+        settings: Run-time parameters, to which ``DISCARD ALL`` returns.
 
     Raises:
         Unreachable: The server does not answer.
@@ -60,7 +71,7 @@ class PostgreSQLConnection:
                 autocommit=True,
                 client_encoding="utf8",
                 options=options,
-                context=adapters(),
+                context=_adapters(),
             )
         except psycopg.OperationalError as error:
             if (error.sqlstate or "").startswith(_REFUSED) or "authentication" in str(error):
@@ -74,7 +85,7 @@ class PostgreSQLConnection:
     # --- for ourselves -----------------------------------------------------------------------
 
     def query(self, sql: str, *arguments: str) -> list[Row]:
-        """The rows of the last of some statements, for statements of our own.
+        """Run statements of our own; return the rows of the last one.
 
         Args:
             sql: With ``{}`` where a literal goes.
@@ -84,7 +95,9 @@ class PostgreSQLConnection:
             ConnectionLost: The connection is gone.
             DatabaseError: A statement failed.
         """
-        outcome = self.run(sql.format(*map(_literal, arguments)) if arguments else sql)
+        outcome = self.run(
+            sql.format(*[quoted(text, "'") for text in arguments]) if arguments else sql
+        )
         if outcome.failure is not None:
             raise DatabaseError(f"the PostgreSQL server says: {outcome.failure.message}")
         return list(outcome.results[-1].rows) if outcome.results else []
@@ -122,12 +135,12 @@ class PostgreSQLConnection:
         return bool(self._pg.transaction_status == pq.TransactionStatus.IDLE)
 
     def cancel(self) -> None:
-        """Have the server cancel what runs; from any thread."""
-        with suppress(psycopg.Error):  # it is gone, and so is what ran
+        """Have the server cancel the running statement; from any thread."""
+        with suppress(psycopg.Error):  # it is gone, and so is its statement
             self._pg.get_cancel().cancel()
 
     def cut(self) -> None:
-        """End the connection from another thread, so that who reads from it wakes up."""
+        """End the connection from another thread, so that its reader wakes up."""
         with (
             suppress(OSError, psycopg.Error),  # it is closed
             socket.socket(fileno=os.dup(self._pg.socket)) as wire,
@@ -135,13 +148,13 @@ class PostgreSQLConnection:
             wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """End the connection. Idempotent."""
         self._raw.close()
 
     # --- for an agent ------------------------------------------------------------------------
 
     def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
-        """Run an action; all rows are kept unless it is said how many.
+        """Run an action; keep all rows if no number of rows is given.
 
         Raises:
             ConnectionLost: The connection is gone.
@@ -184,14 +197,14 @@ class PostgreSQLConnection:
             pass
 
     def _note(self, tag: bytes) -> None:
-        # A COMMIT among the statements ends the read-only transaction; what comes after it can
-        # write, and have all settings as they were before anybody looks. Of the chunks of a
-        # result, only the last has a tag.
+        # A COMMIT among the statements ends the read-only transaction; a statement after it can
+        # write, and restore all settings before we look. Of the chunks of a result, only the last
+        # has a tag.
         if tag and not tag.startswith(_READING):
             self._only_reads = False
 
     def _copy(self, status: int) -> None:
-        """A ``COPY`` from us fails, for we have nothing; one to us is read and dropped."""
+        """Fail a ``COPY`` from us, for there is no input; read and drop one to us."""
         if status == pq.ExecStatus.COPY_OUT:
             while self._pg.get_copy_data(0)[0] > 0:
                 pass
@@ -211,24 +224,19 @@ class _Rows:
         self._keeper = Keeper(None if unlimited else max_rows, limits)
 
     def add(self, transformer: Any, result: Any) -> None:
-        """A chunk of them."""
+        """Add a chunk of them."""
         if self._keeper.full:
             self._keeper.total += result.ntuples
             return
-        self._keeper.extend(load(transformer, result))
+        self._keeper.extend(_load(transformer, result))
 
     def result(self) -> Result:
-        """When all have come."""
+        """Return the result, when all have come."""
         return Result(self._columns, self._keeper.kept, self._keeper.total)
 
 
-_ROWS = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, 12)  # 12: TUPLES_CHUNK, since 17
-_COPIES = (pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_BOTH)
-_IN_CHUNKS = hasattr(pq.PGconn, "set_chunked_rows_mode") and pq.version() >= 170000
-
-
 def _failure(result: Any) -> Failure:
-    """An error in the server's words, as its own client shows them."""
+    """Return an error as the server's own client shows it."""
 
     def field(name: str) -> str:
         value = result.error_field(getattr(pq.DiagnosticField, name))
@@ -247,10 +255,60 @@ def _changed(result: Any) -> int | None:
     return result.command_tuples if tag.startswith(_CHANGING) else None
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _first_line(error: Exception) -> str:
     text = str(error).strip().removeprefix("consuming input failed: ")
     return text.partition("\n")[0] or "the connection is closed"
+
+
+def _adapters() -> Any:
+    """Return the map that makes Python's values of the server's."""
+    made = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    for name in _AS_TEXT:
+        made.register_loader(name, psycopg.types.string.TextLoader)
+    psycopg.types.json.set_json_loads(_read_json, made)
+    return made
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [item for value in level for item in _items(value)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _load(transformer: Any, result: Any) -> list[Row]:
+    """Return the rows of a chunk."""
+    transformer.set_pgresult(result)
+    try:
+        return list(transformer.load_rows(0, result.ntuples, tuple))
+    except (psycopg.Error, ValueError, OverflowError):
+        loaders = [
+            transformer.get_loader(result.ftype(column), pq.Format.TEXT)
+            for column in range(result.nfields)
+        ]
+        return [
+            tuple(_cell(loader, result.get_value(row, i)) for i, loader in enumerate(loaders))
+            for row in range(result.ntuples)
+        ]
+
+
+def _cell(loader: Any, value: bytes | None) -> Any:
+    """Return a value; as text if Python has no such value (``infinity``, the year 4713 BC)."""
+    if value is None:
+        return None
+    try:
+        return loader.load(value)
+    except (psycopg.Error, ValueError, OverflowError):
+        return value.decode("utf-8", "surrogateescape")

@@ -1,13 +1,13 @@
-"""Runs a database server for as long as somebody wants it, and leaves nothing behind.
+"""Runs a database server until its standard input closes, and leaves nothing behind.
 
 Run as a program of its own, with the standard library only::
 
     python -I -S supervisor.py FOLDER UID GID MEMORY SIGNAL SERVER ARGUMENTS…
 
-It ends the server and removes the folder as soon as its standard input closes, which it does
-however its parent ends, or as soon as the server itself has ended. UID and GID are whom the server
-runs as, where that is somebody else: servers refuse to be root. MEMORY is how many bytes of data
-each of its processes may have, if not 0.
+It ends the server and removes the folder as soon as its standard input closes, which happens
+however its parent ends, or as soon as the server itself has ended. The server runs as UID and GID:
+servers refuse to be root. MEMORY is the number of bytes of data that each of its processes may
+have, if not 0. SIGNAL ends it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _GRACE_SECONDS = 10.0  # PostgreSQL itself kills what has not ended after 5
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until the standard input closes; the server's exit code."""
+    """Serve until the standard input closes; return the server's exit code."""
     folder, uid, gid, memory, ending, *command = arguments
     change = int(uid) != os.geteuid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, by closing the pipe
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the server leaves is ours to end
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the server's orphans become ours
     try:
         with open(os.path.join(folder, "log"), "ab") as log:  # noqa: PTH118, PTH123 - starts fast
             server = subprocess.Popen(
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepare(memory: int) -> None:
-    """In the server's process, after the change of user."""
+    """Prepare the server's process, after the change of user."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     if memory:
@@ -66,7 +66,7 @@ def _prepare(memory: int) -> None:
 
 
 def _wait(pid: int) -> None:
-    """Until the server ends or nobody holds the other end of our standard input."""
+    """Wait until the server ends or no process holds the other end of our standard input."""
     ended = os.pidfd_open(pid)
     try:
         ready = select.poll()
@@ -89,9 +89,9 @@ def _end(server: subprocess.Popen[bytes], ending: int) -> None:
 
 
 def _end_children() -> None:
-    """End what the server had started, in whatever session: it is our child now.
+    """End the processes that the server had started, in whatever session: they are our children.
 
-    Who still answered when the folder goes would tell an agent that files are missing.
+    One that still answered when the folder goes would tell an agent that files are missing.
     """
     while True:
         with open("/proc/thread-self/children") as children:  # noqa: PTH123 - starts fast
@@ -99,7 +99,7 @@ def _end_children() -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)  # then what that one had started is our child, too
+            os.waitpid(-1, 0)  # then the children of that one are ours, too
         except ChildProcessError:
             return
 

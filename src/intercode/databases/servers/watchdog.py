@@ -1,13 +1,11 @@
-"""Interrupts what runs too long: one thread for all sessions of an engine.
+"""Interrupts statements at their time limit: one thread for all sessions of an engine.
 
 A timer of its own for each statement would cost more than the statement. Here a statement costs
-setting a deadline; the thread looks at it when an earlier one has passed.
+setting a deadline; the thread wakes at the earliest deadline that it knows of.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import math
 import threading
@@ -17,59 +15,50 @@ from collections.abc import Callable
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS = 1.0
 Interrupt = Callable[[int], None]
-"""Is told how often it has been called for this statement: 1, and after a second 2."""
+"""Called with the number of its calls for this statement: 1, and after a second 2."""
 
 
 class Limit:
-    """The time limit of one session's statements, one after the other; made by `Watchdog`.
+    """The time limit of one session's statements, one after the other; `Watchdog` makes it.
 
     Attributes:
         fired: How often the last statement was interrupted.
+        deadline: When the running statement is to be interrupted; infinite between statements.
     """
 
     def __init__(self, watchdog: Watchdog, interrupt: Interrupt) -> None:
         self.fired = 0
+        self.deadline = math.inf
         self._watchdog = watchdog
         self._interrupt = interrupt
-        self._deadline = math.inf
-        self._queued = math.inf
         self._lock = threading.Lock()
 
     def start(self, seconds: float) -> None:
-        """A statement begins."""
+        """Begin a statement."""
         with self._lock:
             self.fired = 0
-            self._deadline = time.monotonic() + seconds
-            self._queue()
+            self.deadline = time.monotonic() + seconds
+        self._watchdog.watch(self)
 
     def stop(self) -> int:
-        """It has ended, and will not be interrupted any more; how often it was."""
+        """End the statement, which is not interrupted any more; return how often it was."""
         with self._lock:
-            self._deadline = math.inf
+            self.deadline = math.inf
             return self.fired
 
     def interrupt(self) -> None:
         """Interrupt the statement now, if one runs."""
         with self._lock:
-            if self._deadline < math.inf:
+            if self.deadline < math.inf:
                 self._call()
 
     def check(self) -> None:
         """Interrupt, if it is time."""
         with self._lock:
-            self._queued = math.inf
-            if self._deadline <= time.monotonic():
+            if self.deadline <= time.monotonic():
                 self.fired += 1
-                self._deadline = time.monotonic() + _AGAIN_SECONDS if self.fired == 1 else math.inf
+                self.deadline = time.monotonic() + _AGAIN_SECONDS if self.fired == 1 else math.inf
                 self._call()
-            if self._deadline < math.inf:
-                self._queue()
-
-    def _queue(self) -> None:
-        # An earlier visit of the watchdog's is as good: it comes again then.
-        if self._deadline < self._queued:
-            self._queued = self._deadline
-            self._watchdog.visit(self._deadline, self)
 
     def _call(self) -> None:
         try:
@@ -79,25 +68,25 @@ class Limit:
 
 
 class Watchdog:
-    """Keeps the limits, until it is closed."""
+    """Enforces the limits, until it is closed."""
 
     def __init__(self) -> None:
-        self._visits: list[tuple[float, int, Limit]] = []
-        self._numbers = itertools.count()
+        self._watched: set[Limit] = set()
+        self._wakes = math.inf
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._watch, name="intercode-watchdog", daemon=True)
         self._thread.start()
 
     def limit(self, interrupt: Interrupt) -> Limit:
-        """A limit for a session."""
+        """Return a limit for a session."""
         return Limit(self, interrupt)
 
-    def visit(self, when: float, limit: Limit) -> None:
-        """Have a limit checked at a time."""
+    def watch(self, limit: Limit) -> None:
+        """Have a limit checked at its deadline."""
         with self._changed:
-            heapq.heappush(self._visits, (when, next(self._numbers), limit))
-            if self._visits[0][2] is limit:
+            self._watched.add(limit)
+            if limit.deadline < self._wakes:
                 self._changed.notify()
 
     def close(self) -> None:
@@ -108,15 +97,17 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        while limit := self._due():
-            limit.check()
-
-    def _due(self) -> Limit | None:
-        """The next limit to be checked, when it is time; None at the end."""
-        with self._changed:
-            while not self._closed:
-                now = time.monotonic()
-                if self._visits and self._visits[0][0] <= now:
-                    return heapq.heappop(self._visits)[2]
-                self._changed.wait(self._visits[0][0] - now if self._visits else None)
-        return None
+        while True:
+            with self._changed:
+                # A statement that begins now is watched again after this.
+                self._watched = {limit for limit in self._watched if limit.deadline < math.inf}
+                self._wakes = min((limit.deadline for limit in self._watched), default=math.inf)
+                left = self._wakes - time.monotonic()
+                if self._closed:
+                    return
+                if left > 0:
+                    self._changed.wait(None if left == math.inf else left)
+                    continue
+                due = list(self._watched)
+            for limit in due:
+                limit.check()

@@ -48,17 +48,17 @@ PUZZLES: dict[str, Callable[[Draw], Puzzle]] = {
         services.inbox,
     )
 }
-"""Task id → what makes the puzzle."""
+"""Task id → the function that makes the puzzle."""
 
 
 def load(seed: int = 0, secret: str | None = None) -> Dataset:
-    """All puzzles, as tasks of the CTF environment.
+    """Load all puzzles, as tasks of the CTF environment.
 
     Those that cannot be made here, because there is no C compiler, are left out with a warning.
 
     Args:
-        seed: Another one gives other surroundings.
-        secret: What flags are made from, so that nobody can have seen them; None: one that is
+        seed: Everything but the flags follows from it.
+        secret: Flags are made from it, too, so that no model can have seen them; None: one that is
             drawn once for this process; empty: the seed alone.
     """
     return _load(seed, _of_this_process() if secret is None else secret)

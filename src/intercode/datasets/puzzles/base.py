@@ -1,4 +1,4 @@
-"""What puzzles are made of: a seeded draw of names and flags, and a puzzle as a task."""
+"""The parts of puzzles: a seeded draw of names and flags, and a puzzle as a task."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ ada bela carl dora emil fay gus hana ivan jude kira leon mona nils olga pia rosa
 
 
 class Draw(random.Random):
-    """Everything that differs from seed to seed."""
+    """A source of everything that differs from seed to seed."""
 
     flags: Draw
-    """The texts that flags are drawn from."""
+    """The source that flags are drawn from."""
 
     @classmethod
     def of(cls, seed: int, name: str, secret: str = "") -> Draw:
-        """The draws of a puzzle: every version of Python makes the same of a text.
+        """Return the draws of a puzzle: the same in every version of Python.
 
         Args:
-            seed: Of the whole set.
-            name: The puzzle's: so none depends on how much another draws.
-            secret: What flags are drawn from, too; the puzzle is of the same kind.
+            seed: The seed of the whole set.
+            name: The puzzle's name: so no puzzle depends on the draws of another.
+            secret: Flags are drawn from it, too; all else stays the same.
         """
         draw = cls(f"{seed}/{name}")
         draw.flags = cls(f"{secret}/{seed}/{name}") if secret else draw
         return draw
 
     def flag(self) -> str:
-        """A flag that nobody has seen: ``intercode{amber_heron_1f09ac}``."""
+        """Draw a new flag: ``intercode{amber_heron_1f09ac}``."""
         known = self._flag()  # also where it is not the one: all else is drawn as if it were
         return known if self.flags is self else self.flags._flag()
 
@@ -52,29 +52,29 @@ class Draw(random.Random):
         return f"intercode{{{self.word()}_{self.word()}_{self.getrandbits(24):06x}}}"
 
     def word(self) -> str:
-        """A plain word."""
+        """Draw a plain word."""
         return self.choice(_WORDS.split())
 
     def words(self, count: int) -> list[str]:
-        """Different words."""
+        """Draw different words."""
         return self.sample(_WORDS.split(), count)
 
     def people(self, count: int) -> list[str]:
-        """Different first names, in lower case."""
+        """Draw different first names, in lower case."""
         return self.sample(_PEOPLE.split(), count)
 
     def sentence(self) -> str:
-        """Some words that look like a sentence."""
+        """Draw some words that look like a sentence."""
         return " ".join(self.words(self.randint(5, 9))).capitalize() + "."
 
     def address(self) -> str:
-        """An IPv4 address of those that are set apart for examples."""
+        """Draw an IPv4 address of those that are set apart for tests (RFC 2544)."""
         return f"198.{self.choice((18, 19))}.{self.randrange(256)}.{self.randrange(1, 255)}"
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """What a puzzle's function returns; the rest of its task is the same for all."""
+    """The result of a puzzle's function; the rest of its task is the same for all."""
 
     query: str
     flag: str
@@ -87,9 +87,9 @@ class Puzzle:
     also: tuple[str, ...] = ()
     """Other accepted forms of the flag."""
     wrong: tuple[str, ...] = ()
-    """What one could well take for the flag."""
+    """Texts that could well be taken for the flag."""
     requires: tuple[str, ...] = ("python3",)
-    """What the solution needs beyond Bash and coreutils, as packages of Debian."""
+    """Packages of Debian that the solution needs beyond Bash and coreutils."""
     flag_in: tuple[str, ...] = ()
     """Files that hold the whole flag as it is, or in base64, in hexadecimal or reversed."""
     setup: str | None = None
@@ -97,7 +97,7 @@ class Puzzle:
     """More `metadata`: subtasks, a service."""
 
     def task(self, name: str) -> Task:
-        """The puzzle as a task; what is no text goes into `metadata.binary_files`."""
+        """Return the puzzle as a task; bytes go into `metadata.binary_files`."""
         text = {path: data for path, data in self.files.items() if isinstance(data, str)}
         binary = {
             path: base64.b64encode(data).decode()
@@ -124,5 +124,5 @@ class Puzzle:
 
 
 def python(program: str) -> str:
-    """A command that runs a program."""
+    """Return a command that runs a Python program."""
     return f"python3 - <<'END'\n{program.strip()}\nEND"

@@ -169,7 +169,7 @@ def history(draw: Draw) -> Puzzle:
 
 
 def _store(objects: dict[str, bytes], kind: str, data: bytes) -> str:
-    """Add a loose object, as Git keeps it; its name."""
+    """Add a loose object, as Git keeps it; return its name."""
     whole = f"{kind} {len(data)}\0".encode() + data
     name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
     objects[name] = zlib.compress(whole)

@@ -1,7 +1,13 @@
-"""The process in which the tests run. Nothing that was submitted ever runs here.
+"""The process in which the tests run. No code of the submission ever runs here.
 
-Names of what was submitted stand for objects of another process, the subject (`subject`),
-and what comes from there is data, or a `Remote`.
+Names of the submission stand for objects of another process, the subject (`subject`), and values
+from there are data, or a `Remote`.
+
+A test may do with a `Remote` whatever tells it about the object: call it, measure it, take its
+items, read it as a number. But it may not hand the object the very value that it should equal: an
+object is equal to a value only if it *is* that data, whatever its ``__eq__`` says, and to take part
+in arithmetic or in `in`, or to have its methods called, it must be of a class that the task knows,
+with an operator that gold's class has.
 """
 
 from __future__ import annotations
@@ -23,8 +29,8 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
 
 OPEN, TEST = 4, 5
-"""Requests of the runner's: what the tests are about; one test. The answer has the same kind, and
-as its payload what went wrong, or nothing."""
+"""Requests of the runner's: the plan of the tests; one test. The answer has the same kind; its
+payload describes a failure, or is empty."""
 _MOST_SAID = 500
 _READABLE = {"__name__", "__qualname__", "__doc__", "__module__", "__dict__", "__annotations__"}
 _MOST_AT_ONCE = 1024
@@ -38,8 +44,8 @@ class Grader(Peer):
     """Runs tests, in names that are made once for all of them.
 
     Args:
-        channel: To the runner, and through it to the subject.
-        plan: See `intercode.rewards.python_plan.Plan`.
+        channel: The channel to the runner, and through it to the subject.
+        plan: The message of `intercode.rewards.python_plan.Plan`.
     """
 
     def __init__(self, channel: Channel, plan: dict[str, Any]) -> None:
@@ -85,7 +91,7 @@ class Grader(Peer):
     # -- the subject -----------------------------------------------------------------------------
 
     def do(self, operation: str, *args: Any, **kwargs: Any) -> Any:
-        """Have the subject do something; the result."""
+        """Ask the subject for an operation; return its result."""
         value, error, printed, changed = self.ask(operation, self.encode(args), self.encode(kwargs))
         if printed:
             sys.stdout.write(printed)
@@ -93,25 +99,25 @@ class Grader(Peer):
             refresh(kwargs[key] if isinstance(key, str) else args[key], self.decode(tree))
         if error is not None:
             raised = self._exception(*error)
-            # It would end a loop of the tests' own.
+            # A StopIteration would end a loop of the tests' own.
             if isinstance(raised, StopIteration) and operation != "next":
                 raise RuntimeError("the submission raised StopIteration") from raised
             raise raised
         return self.decode(value)
 
     def permits(self, known: bool, operator: str) -> bool:
-        """Whether an object may be given a test's values to compute with."""
+        """Return whether an object may be given a test's values to compute with."""
         return known and operator in self._operators
 
     def builtin(self, name: str) -> Any:
-        """A type of Python's own, for the subject to name; no function."""
+        """Return a type of Python's own that the subject names; functions are refused."""
         value = getattr(builtins, name)
         if not isinstance(value, type):
             raise TypeError(f"{name} is no type")
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """A `Remote`, or for an exception's class one to be caught."""
+        """Make a `Remote`, or for an exception's class one to be caught."""
         if kind == "exception":
             return self._exception_class(name, *data)
         known = name in self._classes if kind in ("object", "class") else bool(self._asked)
@@ -119,7 +125,7 @@ class Grader(Peer):
         return Remote(self, number, known or kind == "module", value)
 
     def number_of(self, value: object) -> int | None:
-        """Of an object of the subject's."""
+        """Return the number of the subject's object that a value stands for."""
         return number_of(value)
 
     def _exception_class(self, name: str, module: str, bases: list[Any]) -> Any:
@@ -149,7 +155,7 @@ class Grader(Peer):
                 raise TypeError(f"{type(function).__name__} cannot be called")
             result = function(*self.decode(args), **self.decode(kwargs))
             return json.dumps([True, self.encode(result)]).encode()
-        except Exception as error:  # noqa: BLE001 - for who called it
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             return json.dumps([False, f"{type(error).__name__}: {error}"]).encode()
 
 
@@ -159,7 +165,7 @@ def _said(error: BaseException) -> str:
 
 
 def _answer(channel: Channel, kind: int, number: int, grader: Grader | None, data: Any) -> Any:
-    """Do one request of the runner's."""
+    """Answer one request of the runner's."""
     said = ""
     try:
         if kind == OPEN:
@@ -194,13 +200,13 @@ def serve(channel: Channel, out: int, limit: int) -> None:
 
 
 class Remote:
-    """An object of what was submitted.
+    """A stand-in for an object of the submission.
 
     Args:
-        grader: Who asks for what is done with it.
-        number: Which one it is.
-        known: Whether the task knows what it is.
-        value: The data that it is also.
+        grader: The grader, which asks the subject.
+        number: The object's number there.
+        known: Whether the task knows the object's class.
+        value: The data that the object is also, as an `IntEnum` is a number.
     """
 
     # Private, as all names here: every other one is the object's.
@@ -211,7 +217,7 @@ class Remote:
             object.__setattr__(self, "_Remote" + name, given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it, or make one of it."""
+        """Call the object, or make an instance of the class."""
         return self.__grader.do("call", self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -283,7 +289,7 @@ class Remote:
         yield
 
     def __compute(self, name: str, other: Any, swapped: bool) -> Any:
-        """An operator with something else: see the module's docstring for when there is one."""
+        """Apply an operator with another value, if the module's docstring allows it."""
         one, two = (other, self) if swapped else (self, other)
         function = _FUNCTIONS.get(name, name)
         if self.__grader.permits(self.__known, f"__{'r' * swapped}{name}__"):
@@ -307,7 +313,7 @@ class Remote:
 
 
 def _method(helper: str, *bound: Any) -> Any:
-    """A special method that is a private one of `Remote` with its first arguments given."""
+    """Make a special method of a private one of `Remote` with its first arguments given."""
 
     def method(self: Remote, *args: Any) -> Any:
         name, *more = bound
@@ -326,7 +332,7 @@ for _name in _BINARY.split():
 
 
 def number_of(value: object) -> int | None:
-    """Which object it stands for, if it does."""
+    """Return the number of the object that a value stands for, if it does."""
     return value._Remote__number if type(value) is Remote else None
 
 
@@ -334,7 +340,7 @@ def number_of(value: object) -> int | None:
 
 
 def refresh(old: Any, new: Any) -> None:
-    """Make a container what a call has made of it, and so with those in it that have stayed."""
+    """Give a container the content that a call has given it, and so with those in it."""
     if type(old) is not type(new):
         return
     if isinstance(old, list):
@@ -360,7 +366,7 @@ def _refreshed(old: Any, new: Any) -> Any:
 
 
 def alike(one: Any, other: Any, tolerance: float) -> bool:
-    """Whether a result is what a data file's JSON says: a tuple is as good as a list."""
+    """Return whether a result equals a data file's JSON: a tuple is as good as a list."""
     if isinstance(one, (list, tuple)) and isinstance(other, list):
         return len(one) == len(other) and all(
             alike(mine, theirs, tolerance) for mine, theirs in zip(one, other)

@@ -2,8 +2,8 @@
 
 A sandbox's image need not have this Python, or any, and where this one lives (a home directory,
 with pyenv or uv) is not for a sandbox to see. So its modules travel as one sealed memory file,
-mapped before the sandbox is entered and shared by all of them: it costs a fork nothing, nobody
-can write to it, and it holds nothing but the library.
+mapped before the sandbox is entered and shared by all of them: it costs a fork nothing, cannot
+be written to, and holds nothing but the library.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Finds and loads modules of the library.
 
     Args:
-        folder: Where the library's files are now; they are read once, here.
+        folder: The folder of the library's files; they are read once, here.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
         self._folder = folder
         self._places: dict[str, tuple[str, int, int, int]] = {}
-        """Module → its file's relative path, where its source begins, its code, and that ends."""
+        """Module → its file's relative path, and the offsets of source, code and their end."""
         fd = os.memfd_create("library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             begin = 0
@@ -58,7 +58,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module, if it is one of the library's."""
+        """Return the spec of a module, if it is one of the library's."""
         if fullname not in self._places:
             return None
         spec = importlib.util.spec_from_loader(fullname, self, origin=self._file(fullname))
@@ -67,11 +67,11 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return spec
 
     def is_package(self, fullname: str) -> bool:
-        """Whether it is one."""
+        """Return whether a module is a package."""
         return self._places[fullname][0].endswith("__init__.py")
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiled already, if Python has compiled it before."""
+        """Return a module's code; Python may have compiled it before."""
         _, _, begin, end = self._places[fullname]
         if begin == end:
             return self.source_to_code(self.get_source(fullname), self._file(fullname))
@@ -79,7 +79,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return code
 
     def get_source(self, fullname: str) -> str:
-        """For `inspect`, and for whoever reads."""
+        """Return a module's source, for `inspect` and for readers."""
         _, begin, end, _ = self._places[fullname]
         return importlib.util.decode_source(self._data[begin:end])
 
@@ -88,7 +88,7 @@ class Library(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def _modules(folder: str) -> Iterator[tuple[str, str]]:
-    """The library's modules, and their files relative to the folder."""
+    """Yield the library's modules, with their files relative to the folder."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name.isidentifier())
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
@@ -100,7 +100,7 @@ def _modules(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: str) -> tuple[bytes, bytes]:
-    """Source, and the compiled file if there is one that fits it."""
+    """Read a source, and the compiled file if there is one that fits it."""
     with open(path, "rb") as file:
         source = file.read()
         status = os.fstat(file.fileno())
@@ -115,7 +115,7 @@ def _read(path: str) -> tuple[bytes, bytes]:
 
 
 def extensions(folder: str = FOLDER) -> list[str]:
-    """The modules that are shared objects: they must be loaded while there are files."""
+    """List the modules that are shared objects: they must be loaded while there are files."""
     place = os.path.join(folder, "lib-dynload")
     names = os.listdir(place) if os.path.isdir(place) else []
     found = {name.partition(".")[0] for name in names if name.endswith(".so")}

@@ -1,9 +1,10 @@
 """Two processes that share objects: values travel as data, everything else stays where it is.
 
-Runs in both workers of a grading: the *subject*, where what was submitted runs, and the *grader*,
-where the tests run. What one sends the other is rebuilt there only if it is of a type of Python's
-own that is nothing but data; of any other object the other side gets a reference, and what it may
-do with that is for each side to say. So nothing that comes from the subject can bring code along.
+This module runs in both workers of a grading: the *subject*, where the submission runs, and the
+*grader*, where the tests run. A value that one sends the other is rebuilt there only if it is of a
+type of Python's own that is nothing but data; of any other object the other side gets a reference,
+and each side says what may be done with its references. So no message of the subject can bring code
+along.
 """
 
 from __future__ import annotations
@@ -102,10 +103,10 @@ _DATA: dict[type, Callable[[Any], Any]] = {
 
 
 class Peer:
-    """One of the two."""
+    """One of the two processes."""
 
     named = _BUILTIN
-    """What goes by its name, since both sides have it: by its id."""
+    """Objects that travel by name, since both sides have them: id → name."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -113,10 +114,10 @@ class Peer:
         self._numbers: dict[int, int] = {}
         self._stand_ins: dict[int, Any] = {}
 
-    # -- what a side says for itself -------------------------------------------------------------
+    # -- the parts of each side ------------------------------------------------------------------
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:
-        """What stands for an object of the other side's.
+        """Make the stand-in for an object of the other side's.
 
         Args:
             number: Its number there.
@@ -128,7 +129,7 @@ class Peer:
         raise NotImplementedError
 
     def number_of(self, value: object) -> int | None:
-        """The number of the object that `value` stands for, if it does."""
+        """Return the number of the object that `value` stands for, if it does."""
         raise NotImplementedError
 
     def serve(self, payload: bytes) -> bytes:
@@ -138,7 +139,7 @@ class Peer:
     # -- values ----------------------------------------------------------------------------------
 
     def encode(self, value: Any) -> Any:
-        """A value as JSON has it."""
+        """Return a value as JSON has it."""
         kind = type(value)
         if value is None or kind is bool or kind is str or kind is float:
             return value
@@ -172,10 +173,10 @@ class Peer:
         return reference
 
     def decode(self, tree: Any) -> Any:
-        """The value.
+        """Return the value of a tree that `encode` made.
 
         Raises:
-            ValueError, TypeError, LookupError: It is nothing that `encode` makes.
+            ValueError, TypeError, LookupError: The tree is not one that `encode` makes.
         """
         if not isinstance(tree, list):
             if isinstance(tree, dict):
@@ -191,7 +192,7 @@ class Peer:
         return _MAKERS[tag](self.decode, *parts)
 
     def builtin(self, name: str) -> Any:
-        """Python's own function or type of that name."""
+        """Return Python's own function or type of that name."""
         return getattr(builtins, name)
 
     def _stand_in(self, number: int, kind: str, name: str, data: Any = None) -> Any:
@@ -202,7 +203,7 @@ class Peer:
     # -- requests --------------------------------------------------------------------------------
 
     def ask(self, *request: Any) -> Any:
-        """Send a request, and wait for its answer; answer what is asked meanwhile."""
+        """Send a request, and wait for its answer; answer requests that come meanwhile."""
         self._channel.send(ASK, 0, json.dumps(request).encode())
         while True:
             kind, _, payload = self._channel.receive()

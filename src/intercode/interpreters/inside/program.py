@@ -1,7 +1,7 @@
-"""A process that runs one program as a judge does: input is given, what it prints is the result.
+"""A process that runs one program as a judge does: it gets input, and its output is the result.
 
-Standard library only, for any Python from 3.8. Nothing in it is trusted, and nothing of a test is
-in it but the input: what should be printed is compared elsewhere.
+Nothing in the process is trusted, and it has nothing of a test but the input: the output is
+compared elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RUN = 6
 """A request of the runner's: ``before`` (sources), ``program``, ``stdin``."""
 SAID = 7
-"""What the program ended by, for people to read."""
+"""The message with the cause of the program's end, for people to read."""
 _MOST_SAID = 500
 
 
@@ -60,7 +60,7 @@ def _execute(source: str, main: ModuleType) -> None:
 
 
 def _ended(channel: Channel, run: Any) -> int:
-    """Run it; its exit code."""
+    """Run a program; return its exit code."""
     try:
         run()
     except SystemExit as error:

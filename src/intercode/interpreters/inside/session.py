@@ -1,9 +1,9 @@
 """The Python that actions run in: one process, whose names live from action to action.
 
-Standard library only, for any Python from 3.8. What an action does to this process it does to
-itself: nothing here is graded, rewards run what was submitted in another process. But the episode
-should go on, so what an action may close, replace or clear is put right before the next one, and
-what is needed to answer is held under names that it cannot reach by replacing a builtin.
+An action that harms this process harms itself: nothing here is graded, rewards run the submission
+in another process. But the episode should continue, so whatever an action may close, replace or
+clear is restored before the next one, and all that is needed to answer is held under names that
+cannot be reached by replacing a builtin.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
 
 DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
-"""How an action ended: the kinds of a reply, whose payload is an exit's code."""
+"""Kinds of a reply, by the end of the action; the payload is an exit's code."""
 STARTED = 5
-"""What is said first: from here on an interrupt ends an action, and never the worker."""
+"""The first message: from here on an interrupt ends an action, and never the worker."""
 _NAME = "<action %d>"
 _ONLY_TREE = 0x400
 _FEWEST_FRAMES = 500
@@ -46,20 +46,20 @@ _ours = (
     os.path.dirname(__file__) + os.sep,
     "<frozen ",
 )
-"""Where the code is that no action has written."""
+"""The places of code that no action has written."""
 
 
 class Output(io.FileIO):
     """Output that is written at once and wholly, so that all streams stay in order."""
 
     def write(self, data: Any) -> int:
-        """Write all of it."""
+        """Write all of the data."""
         write_all(self.fileno(), data)
         return len(data)
 
 
 class Session:
-    """The names of a ``__main__``, and what runs in it.
+    """The names of a ``__main__``, and the runner of actions in it.
 
     Args:
         out: The descriptor that output goes to, also that of programs.
@@ -80,7 +80,7 @@ class Session:
         self._open_streams()
 
     def run(self, number: int, source: str) -> tuple[int, bytes]:
-        """Run an action: how it ended, and the code of an exit."""
+        """Run an action; return how it ended, and the code of an exit."""
         status, code = FAILED, b""
         try:
             try:
@@ -127,7 +127,7 @@ class Session:
         self._write(repr(value) + "\n")
 
     def _show(self, error: BaseException) -> None:
-        """Print a traceback with the frames of what actions have written."""
+        """Print a traceback with the frames of the actions' code."""
         try:
             try:
                 self._running = True
@@ -145,7 +145,7 @@ class Session:
         write_all(self._out, text.encode("utf-8", "backslashreplace"))
 
     def _prepare(self) -> None:
-        """Put right what actions before have closed, replaced or cleared."""
+        """Restore whatever actions before have closed, replaced or cleared."""
         _handle(_sigint, self._interrupt)
         for (number, kept), file in zip(self._standard, self._files):
             try:
@@ -185,7 +185,7 @@ class Session:
 
 
 def _forget_folders() -> None:
-    """Have a module found that was written just now."""
+    """Make Python find a module that was written just now."""
     for path in sys.path:
         try:
             _importers.pop(path or os.getcwd(), None)
@@ -220,8 +220,8 @@ def _report(error: BaseException) -> str:
 def serve(channel: Channel, out: int, limit: int) -> None:
     """Run actions until the runner goes away.
 
-    An action's alarm, say, may ring after its end, at any point here: then what was begun is done
-    again, but for an action. A reply that comes twice does no harm.
+    An action's alarm, say, may ring after its end, at any point here: then the step is done again,
+    but for an action. A reply that comes twice does no harm.
     """
     session = Session(out, limit)
     _handle(_sigint, session._interrupt)

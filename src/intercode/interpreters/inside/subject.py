@@ -1,7 +1,7 @@
-"""The process in which what was submitted is run, to be asked about.
+"""The process in which the submission runs, and is asked about.
 
-Nothing in it is trusted, and nothing of the tests is in it but the arguments of calls. All that
-leaves it is values, as data (`peer`).
+Nothing in the process is trusted, and it has nothing of the tests but the arguments of calls. Only
+values leave it, as data (`peer`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
 
 LOAD = 3
-"""A request of the runner's: source to run; the answer, of the same kind, has a status."""
+"""A request of the runner's to run source; the answer, of the same kind, has a status."""
 _TYPES = {id(kind): name for name, kind in vars(builtins).items() if isinstance(kind, type)}
-"""Python's own, and no functions: the grader is to run none that it is told to."""
+"""Types of Python's own by id. No functions: the grader must not run one that it is told to."""
 _MUTABLE = (list, dict, set, bytearray)
 _MOST_PRINTED = 1 << 20
 _BINARY = """
@@ -40,19 +40,19 @@ round setattr delattr str
 
 
 class Stub:
-    """An object of the tests': all that can be done with it is to call it."""
+    """A stand-in for an object of the tests': it can only be called."""
 
     def __init__(self, subject: Subject, number: int) -> None:
         self._subject = subject
         self._number = number
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Have the tests' process call it."""
+        """Ask the tests' process to call the object."""
         return self._subject.call(self._number, args, kwargs)
 
 
 class Subject(Peer):
-    """Runs what was submitted, and does with it what the grader asks for."""
+    """Runs the submission, and does the operations that the grader asks for."""
 
     named = _TYPES
 
@@ -77,11 +77,11 @@ class Subject(Peer):
         }
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Stub:
-        """An object of the tests'."""
+        """Make a stand-in for an object of the tests'."""
         return Stub(self, number)
 
     def number_of(self, value: object) -> int | None:
-        """Of an object of the tests'."""
+        """Return the number of the tests' object that a value stands for."""
         return value._number if type(value) is Stub else None
 
     def call(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -92,7 +92,7 @@ class Subject(Peer):
         return self.decode(value)
 
     def serve(self, payload: bytes) -> bytes:
-        """``[value or null, error or null, what was printed, changed arguments]``."""
+        """Answer ``[value or null, error or null, output, changed arguments]``."""
         name, *arguments = json.loads(payload)
         printed = io.StringIO()
         value = error = None
@@ -111,7 +111,7 @@ class Subject(Peer):
         return json.dumps([value, error, text, changed]).encode()
 
     def _changed(self, before: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments, by position or name, that the call has altered in place."""
+        """List the arguments, by position or name, that the call has altered in place."""
         sent = [*enumerate(before[0][1])] + [(key, tree) for key, tree in before[1][1]]
         now: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
         found = []
@@ -134,7 +134,7 @@ class Subject(Peer):
         return self._session.names[name]
 
     def _take(self, iterator: Any, most: int) -> tuple[list[Any], bool]:
-        """Up to so many next items, and whether there may be more."""
+        """Return up to so many next items, and whether there may be more."""
         if (kept := self._kept.pop(id(iterator), None)) is not None:
             raise kept
         items: list[Any] = []

@@ -1,7 +1,7 @@
 """Frames between the runner and a Python worker: a length, a kind, a number, then bytes.
 
-Runs at both ends, and inside under any Python from 3.8. What is needed to answer is kept here
-under names of its own, out of reach of an action that replaces `len`, or `os.read`.
+This module runs at both ends. All that is needed to answer is kept here under names of its own, out
+of reach of an action that replaces `len`, or `os.read`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _HEADER = struct.Struct("=IBI")
 _CHUNK = 1 << 18
 _LONGEST = (1 << 32) - 1
 _HIGH_FD = 960
-"""Above what programs that close "all" descriptors count up to, below the usual limit of 1024."""
+"""A number above those that programs close which close "all", below the usual limit of 1024."""
 
 
 def keep(fd: int) -> int:
-    """A copy of a descriptor where an action hardly stumbles over it."""
+    """Copy a descriptor to a number that an action hardly stumbles over."""
     for lowest in (_HIGH_FD, 3):
         try:
             return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
@@ -36,7 +36,7 @@ def keep(fd: int) -> int:
 
 
 def frame(kind: int, number: int = 0, payload: bytes = b"") -> bytes:
-    """A message as it travels."""
+    """Return a message as it travels."""
     return _HEADER.pack(len(payload), kind, number) + payload
 
 
@@ -51,7 +51,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 class Frames:
-    """Takes a stream apart, as it comes.
+    """Takes a stream of messages apart, as it comes.
 
     Args:
         limit: Bytes that a message may have.
@@ -62,7 +62,7 @@ class Frames:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The messages that are complete with this.
+        """Return the messages that are complete with this data.
 
         Raises:
             ValueError: A message is longer than it may be.
@@ -82,7 +82,7 @@ class Frames:
 
 
 class Channel:
-    """The worker's end."""
+    """The worker's end of the channel."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read, self._write = keep(read_fd), keep(write_fd)
@@ -124,5 +124,5 @@ class Channel:
         return self._waiting[0]
 
     def drop(self) -> None:
-        """Have done with the message that came first."""
+        """Drop the message that came first."""
         del self._waiting[:1]

@@ -21,24 +21,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
-from intercode.sandbox.base import MIB, Limits
+from intercode.sandbox.base import MIB, Evidence, Limits
 from intercode.sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
-from intercode.sandbox.docker.home import Home
+from intercode.sandbox.docker.home import LOADER, PYTHON, Home
 from intercode.sandbox.docker.images import EngineImage
-from intercode.sandbox.docker.runtime import LOADER, PYTHON
-from intercode.sandbox.fault import Evidence
 from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
-from intercode.sandbox.native.client import ProcessOne
 from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.launch import IPC_LIMITS, MASKED
+from intercode.sandbox.native.process import ProcessOne
 from intercode.sandbox.ownership import disown_in_forks
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 INSIDE = "/dev/.intercode"
-"""Where our things are in a container: in memory, so that its own files are as the image's."""
+"""The folder of our things in a container: in memory, so that its files are as the image's."""
 _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.25
 _HEARD_SECONDS = 2.0
@@ -46,7 +44,7 @@ _ENDED_SECONDS = 10
 _EVENTS_SECONDS = 24 * 3600
 _SIGNALLED = 128
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
-"""Those of process 1. It hands on none but what `Limits.capabilities` names."""
+"""The capabilities of process 1. It hands on none but those that `Limits.capabilities` names."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
@@ -55,7 +53,7 @@ _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 @dataclass(frozen=True)
 class Key:
-    """What containers must have in common to stand in for each other."""
+    """The traits that containers must share to stand in for each other."""
 
     image: EngineImage
     network: bool
@@ -82,7 +80,7 @@ class Container:
     id: str
     control: socket.socket
     process: ProcessOne | None
-    """Its process 1; None where the engine's processes do not show to this one."""
+    """Process 1 of the container; None where the engine's processes do not show to this one."""
     engine: Engine
     facts: Mapping[str, Any] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -180,7 +178,7 @@ class Container:
             api.remove_container(self.id, force=True, v=True)
 
 
-def start(engine: Engine, home: Home, key: Key) -> Container:
+def start_container(engine: Engine, home: Home, key: Key) -> Container:
     """A new container, ready.
 
     Raises:
@@ -265,7 +263,6 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
         (home.python, python),
         (home.code, f"{INSIDE}/code"),
     ]
-    memory = key.memory + _OVERHEAD
     return {
         "Image": image.reference,
         "Entrypoint": [f"{python}/{LOADER}", "--library-path", f"{python}/so"],
@@ -280,32 +277,37 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
         "StopSignal": "SIGKILL",  # no other reaches process 1
         "Healthcheck": {"Test": ["NONE"]},
         "Labels": {LABEL: "1", LEASE: home.lease},
-        "HostConfig": {
-            "AutoRemove": True,
-            "Init": False,
-            "Privileged": False,
-            "CapDrop": ["ALL"],
-            "CapAdd": list(_CAPABILITIES),
-            "SecurityOpt": ["no-new-privileges"],
-            "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware", *image.hidden],
-            "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
-            "NetworkMode": "bridge" if key.network else "none",
-            "IpcMode": "private",
-            "Sysctls": {name.replace("/", "."): value for name, value in IPC_LIMITS.items()},
-            "Memory": memory,
-            "MemorySwap": memory,
-            "PidsLimit": key.processes + OWN_THREADS,
-            "OomScoreAdj": 100,
-            "LogConfig": {"Type": "none"},
-            "Ulimits": [{"Name": "nofile", "Soft": 4096, "Hard": max(4096, key.open_files)}],
-            "Tmpfs": {"/dev/shm": _SHM},
-            "Mounts": [
-                {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
-                for source, target in mounts
-            ]
-            + [_programs(path, home.empty) for path in image.binds],
-            **({"StorageOpt": {"size": str(key.disk)}} if home.quota else {}),
-        },
+        "HostConfig": _host_config(home, mounts, key),
+    }
+
+
+def _host_config(home: Home, mounts: list[tuple[Path, str]], key: Key) -> dict[str, Any]:
+    image, memory = key.image, key.memory + _OVERHEAD
+    return {
+        "AutoRemove": True,
+        "Init": False,
+        "Privileged": False,
+        "CapDrop": ["ALL"],
+        "CapAdd": list(_CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges"],
+        "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware", *image.hidden],
+        "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
+        "NetworkMode": "bridge" if key.network else "none",
+        "IpcMode": "private",
+        "Sysctls": {name.replace("/", "."): value for name, value in IPC_LIMITS.items()},
+        "Memory": memory,
+        "MemorySwap": memory,
+        "PidsLimit": key.processes + OWN_THREADS,
+        "OomScoreAdj": 100,
+        "LogConfig": {"Type": "none"},
+        "Ulimits": [{"Name": "nofile", "Soft": 4096, "Hard": max(4096, key.open_files)}],
+        "Tmpfs": {"/dev/shm": _SHM},
+        "Mounts": [
+            {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": True}
+            for source, target in mounts
+        ]
+        + [_programs(path, home.empty) for path in image.binds],
+        **({"StorageOpt": {"size": str(key.disk)}} if home.quota else {}),
     }
 
 
@@ -333,7 +335,7 @@ def _explained(error: SandboxError, engine: Engine) -> SandboxError:
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
             f"the engine at {engine.url} does not see this machine's files, which it must: it is "
-            f"on another machine, or in a container. To mend it: `{DOCKER}` ({text})",
+            f"on another machine, or in a container. To fix it: `{DOCKER}` ({text})",
             DOCKER,
         )
     return error

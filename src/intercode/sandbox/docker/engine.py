@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LABEL = "intercode"
 """Every container and image of ours has this label."""
 LEASE = "intercode.lease"
-"""Whose it is: a sweep removes those of processes that are gone."""
+"""The label with the owner's lease: a sweep removes things of processes that are gone."""
 _SECONDS = 120
 DOCKER = "export DOCKER_HOST=unix:///var/run/docker.sock"
 INSTALL = "pip install 'intercode-gym[docker]'"
@@ -39,7 +39,7 @@ class Engine:
 
     @property
     def api(self) -> APIClient:
-        """This thread's connection.
+        """Connection of the calling thread.
 
         Raises:
             SandboxUnavailableError: There is no engine, or no client for it.
@@ -128,7 +128,7 @@ def may_be_there(path: Path) -> bool:
 
 
 def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
-    """Why no connection can be made, and what mends it."""
+    """Return the error that says why no connection can be made, and what fixes it."""
     text = str(error)
     path = Path(url.removeprefix("unix://"))
     if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
@@ -140,7 +140,7 @@ def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
         fix = "systemctl start docker"
         why = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
     return SandboxUnavailableError(
-        f"no engine for the sandbox 'docker': {why}. To mend it: `{fix}`, or set DOCKER_HOST; "
+        f"no engine for the sandbox 'docker': {why}. To fix it: `{fix}`, or set DOCKER_HOST; "
         "`intercode doctor` tells more.",
         fix,
     )

@@ -8,16 +8,17 @@ archives can be laid, too.
 from __future__ import annotations
 
 import os
+import stat
+import tarfile
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from intercode.errors import ImageError, SandboxError
-from intercode.sandbox.docker import tree
-from intercode.sandbox.docker.engine import LABEL, Engine, NotThereError
-from intercode.sandbox.docker.laid import lay_over
+from intercode.files import digest_of, sha256
+from intercode.sandbox.docker.engine import LABEL, LEASE, Engine, NotThereError
 from intercode.sandbox.images import (
     BuildScript,
     Image,
@@ -26,8 +27,9 @@ from intercode.sandbox.images import (
     host_mounts,
     resolve,
 )
-from intercode.sandbox.images.base import clean_environment
-from intercode.sandbox.images.spec import Addition, Spec, parse
+from intercode.sandbox.images.base import Addition, Spec, clean_environment, parse
+from intercode.sandbox.images.tree import Found, Tree, look
+from intercode.sandbox.ownership import new_lease
 
 SCHEME = "docker-daemon:"
 REPOSITORY = "intercode"
@@ -55,7 +57,7 @@ class EngineImage:
 
 
 class Images:
-    """What the engine has been asked for so far."""
+    """The images that the engine has been asked for so far."""
 
     def __init__(
         self, engine: Engine, build_script: BuildScript, progress: Callable[[], Progress | None]
@@ -92,7 +94,7 @@ class Images:
                     user=image.user or "0",
                     binds=tuple(host_mounts()) if image.host else (),
                     hidden=hidden,
-                    files={path: tree.read(image.layers, path) or "" for path in _FILES},
+                    files={path: _content_of(image.layers, path) or "" for path in _FILES},
                 )
             return self._known[key]
 
@@ -111,7 +113,7 @@ class Images:
         def stream() -> None:
             try:
                 with os.fdopen(writer, "wb") as out:
-                    tree.write(image.layers, out)
+                    _stream(image.layers, out)
             except OSError as error:
                 failure.append(error)
 
@@ -172,7 +174,7 @@ class Images:
         key = base, tuple((str(each.path), *_stamp(each.path)) for each in additions)
         with self._lock:
             if key not in self._laid:
-                self._laid[key] = lay_over(self._engine, REPOSITORY, base, additions)
+                self._laid[key] = _lay_over(self._engine, REPOSITORY, base, additions)
             return self._laid[key]
 
 
@@ -186,3 +188,133 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 def _hidden() -> list[str]:
     return [path for path in hidden_places() if Path(path).exists()]
+
+
+def _lay_over(
+    engine: Engine, repository: str, base: str, additions: Sequence[Addition]
+) -> tuple[str, str]:
+    """An image of the engine's: `base` with these archives unpacked at its root.
+
+    It is made once, and found again by what went into it.
+
+    Args:
+        engine: The engine.
+        repository: What the image is called there.
+        base: The engine's digest of what is below.
+        additions: In order.
+
+    Returns:
+        Its name there, and the digest of what went into it: the same in every engine.
+
+    Raises:
+        ImageError: An archive cannot be read, or is a script.
+        SandboxError: The engine failed.
+    """
+    parts = [base]
+    for addition in additions:
+        if addition.is_script:
+            raise ImageError(
+                f"{addition.text} cannot be run over an image of the engine's own: have its "
+                "Dockerfile run it"
+            )
+        parts.append(_archive_digest(addition.path))
+    digest = digest_of(*parts)
+    name = f"{repository}:{digest}"
+    with engine.errors("looking for an image") as api:
+        found = api.images(name, quiet=True)
+    if not found:
+        _make(engine, repository, digest, base, additions)
+    return name, digest
+
+
+def _make(
+    engine: Engine, repository: str, digest: str, base: str, additions: Sequence[Addition]
+) -> None:
+    labels = {LABEL: "1", LEASE: new_lease()}  # which a sweep finds, should we be killed
+    with engine.errors("laying files over an image") as api:
+        container = api.create_container(base, ["-"], labels=labels)["Id"]
+        try:
+            for addition in additions:
+                with addition.path.open("rb") as archive:
+                    api.put_archive(container, "/", archive)
+            # A commit takes over the container's command: the image's own is never run either.
+            api.commit(container, repository, digest, changes=[f"LABEL {LABEL}=1"])
+        finally:
+            api.remove_container(container, force=True, v=True)
+
+
+def _archive_digest(path: Path) -> str:
+    try:
+        return sha256(path)
+    except OSError as error:
+        raise ImageError(f"cannot read {path}: {error}") from error
+
+
+_ATTRIBUTE = "SCHILY.xattr."
+_KEPT = ("security.capability", "user.")
+
+
+def _stream(layers: Sequence[Path], out: IO[bytes]) -> None:
+    """Stream the merged tree.
+
+    Raises:
+        OSError: A layer cannot be read, or the reader is gone.
+    """
+    with tarfile.open(
+        fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, errors="surrogateescape"
+    ) as tar:
+        writer = _Writer(tar)
+        for parts, found in Tree(layers).walk(()):
+            writer.add("/".join(parts), found)
+
+
+class _Writer:
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self.tar = tar
+        self.names: dict[tuple[int, int], str] = {}
+        # An ordinary user's files are theirs on this machine, and root's in an image.
+        self.own = os.geteuid()
+
+    def add(self, place: str, found: Found) -> None:
+        st = found.info
+        info = tarfile.TarInfo(place)
+        seconds, rest = divmod(st.st_mtime_ns, 10**9)
+        info.mode, info.mtime = stat.S_IMODE(st.st_mode), seconds
+        info.uid = 0 if st.st_uid == self.own else st.st_uid
+        info.gid = 0 if self.own and st.st_gid == os.getegid() else st.st_gid
+        # As text: a number with a fraction would be rounded.
+        info.pax_headers = {"mtime": f"{seconds}.{rest:09}", **_attributes(found.path)}
+        first = self.names.setdefault((st.st_dev, st.st_ino), place)
+        if found.is_dir:
+            info.type = tarfile.DIRTYPE
+        elif found.is_link:
+            info.type, info.linkname = tarfile.SYMTYPE, str(found.path.readlink())
+        elif first != place:
+            info.type, info.linkname = tarfile.LNKTYPE, first
+        elif stat.S_ISREG(st.st_mode):
+            info.size = st.st_size
+            with found.path.open("rb") as file:
+                self.tar.addfile(info, file)
+            return
+        elif stat.S_ISFIFO(st.st_mode):
+            info.type = tarfile.FIFOTYPE
+        else:
+            return  # no image of ours has devices, and a socket is nothing
+        self.tar.addfile(info)
+
+
+def _attributes(path: Path) -> dict[str, str]:
+    found = {}
+    for name in os.listxattr(path, follow_symlinks=False):
+        if name.startswith(_KEPT) and not name.startswith("user.overlay."):
+            value = os.getxattr(path, name, follow_symlinks=False)
+            found[_ATTRIBUTE + name] = value.decode("utf-8", "surrogateescape")
+    return found
+
+
+def _content_of(layers: Sequence[Path], path: str) -> str | None:
+    """The content of a small file of the merged tree; None if it has no such file."""
+    found = look(layers, path.strip("/").split("/"))
+    if found is None or not stat.S_ISREG(found.info.st_mode):
+        return None
+    return os.fsdecode(found.path.read_bytes())

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import logging
+import queue
+import shutil
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import ImageError, SandboxError
-from intercode.sandbox.base import Limits, Snapshot
-from intercode.sandbox.docker import container as containers
-from intercode.sandbox.docker.container import Container, Key
-from intercode.sandbox.docker.engine import LEASE, Engine
-from intercode.sandbox.docker.home import Home, remapped
+from intercode.errors import ImageError, InterCodeError, SandboxError
+from intercode.files import cache_root
+from intercode.sandbox.base import Limits, Snapshot, check_limits
+from intercode.sandbox.docker.container import Container, Key, start_container
+from intercode.sandbox.docker.engine import LABEL, LEASE, Engine
+from intercode.sandbox.docker.home import PARENT, RUNS, Home, remapped
 from intercode.sandbox.docker.images import EngineImage, Images
-from intercode.sandbox.docker.pool import Pool
-from intercode.sandbox.docker.sandbox import DockerSandbox, Origin
-from intercode.sandbox.docker.snapshot import DockerSnapshot, Saved
-from intercode.sandbox.docker.sweep import sweep
+from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Origin, Saved
 from intercode.sandbox.images import Command, Image, Progress
-from intercode.sandbox.limits import check_limits
-from intercode.sandbox.native.build import build_script
 from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.ownership import close_at_exit, disown_in_forks
+from intercode.sandbox.native.snapshot import build_script
+from intercode.sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
 _GONE_SECONDS = 20.0
 
@@ -100,12 +100,12 @@ class DockerProvider:
         return sandbox
 
     def digest(self, image: str | Snapshot | Image) -> str:
-        """What identifies the image's content."""
+        """Return a digest of the image's content."""
         self._prepared()
         return self._find(image)[0].image.digest
 
     def facts(self) -> dict[str, Any]:
-        """What holds on this machine, for a run's record."""
+        """Return the facts of this machine and its engine, for a run's record."""
         info = self._engine.info()
         return {
             "engine": info.get("ServerVersion", ""),
@@ -169,7 +169,7 @@ class DockerProvider:
         raise ImageError(f"a snapshot of another provider cannot be started here: {image!r}")
 
     def _begin(self, key: Key) -> Container:
-        return containers.start(self._engine, self._prepared(), key)
+        return start_container(self._engine, self._prepared(), key)
 
     def _pristine_of(self, image: EngineImage, saved: Saved | None) -> Container:
         """What sandboxes of an image are compared with."""
@@ -197,3 +197,184 @@ def _for_user(found: EngineImage, container: Container) -> Image:
         return found.image
     own = {"HOME": container.facts["home"], "USER": container.facts["name"]}
     return replace(found.image, env={**found.image.env, **own})
+
+
+log = logging.getLogger(__name__)
+
+MOST_AHEAD = 4
+MOST_IDLE = 16
+_COMING_SECONDS = 20.0
+_AT_ONCE = 2
+
+
+class Pool:
+    """Hands out containers. Thread-safe.
+
+    Args:
+        start: Makes a container.
+    """
+
+    def __init__(self, start: Callable[[Key], Container]) -> None:
+        self._start = start
+        self._changed = threading.Condition()
+        self._ready: OrderedDict[Key, list[Container]] = OrderedDict()
+        self._coming: Counter[Key] = Counter()
+        self._waiting: Counter[Key] = Counter()
+        self._live: Counter[Key] = Counter()
+        self._asked: Counter[Key] = Counter()
+        self._jobs: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
+        self._threads = 0
+        self.closed = False
+
+    def take(self, key: Key) -> Container:
+        """Return a container that has no other user.
+
+        Raises:
+            ImageError, SandboxError: As `start`.
+        """
+        with self._changed:
+            self._asked[key] += 1
+            self._live[key] += 1
+            # Waiting for one that is on its way is never slower than beginning another.
+            while (container := self._pop(key)) is None and self._coming[key] > self._waiting[key]:
+                self._waiting[key] += 1
+                self._changed.wait()
+                self._waiting[key] -= 1
+        try:
+            return container or self._start(key)
+        except BaseException:
+            with self._changed:
+                self._live[key] -= 1
+            raise
+        finally:
+            self._refill(key)
+
+    def _pop(self, key: Key) -> Container | None:
+        """One that waits; those whose engine has died do not count."""
+        ready = self._ready.get(key, [])
+        while ready:
+            container = ready.pop()
+            if container.alive:
+                return container
+            container.close()
+        return None
+
+    def ended(self, key: Key) -> None:
+        """One that was handed out has ended."""
+        with self._changed:
+            self._live[key] -= 1
+
+    def close(self) -> None:
+        """End all that wait. What is on its way ends when it comes."""
+        with self._changed:
+            self.closed = True
+            idle = [container for ready in self._ready.values() for container in ready]
+            self._ready.clear()
+            for _ in range(self._threads):
+                self._jobs.put(None)
+            self._threads = 0
+        for container in idle:
+            container.close()
+
+    def settle(self) -> None:
+        """Wait for what is on its way: a process that ended would leave what it had begun."""
+        with self._changed:
+            self._changed.wait_for(lambda: not any(self._coming.values()), _COMING_SECONDS)
+
+    def _refill(self, key: Key) -> None:
+        """Begin some ahead: only of a kind that was asked for twice, and as many as are in use."""
+        with self._changed:
+            if self.closed or self._asked[key] < 2:
+                return
+            wanted = min(MOST_AHEAD, max(self._live[key], 1))
+            missing = wanted - self._coming[key] - len(self._ready.get(key, ()))
+            if missing <= 0:
+                return
+            self._coming[key] += missing
+            for _ in range(missing):
+                self._jobs.put(key)
+            while self._threads < _AT_ONCE:  # each keeps its connection to the engine
+                self._threads += 1
+                work = threading.Thread(target=self._work, name="intercode-docker", daemon=True)
+                work.start()
+
+    def _work(self) -> None:
+        while (key := self._jobs.get()) is not None:
+            self._arrive(key)
+
+    def _arrive(self, key: Key) -> None:
+        container = None
+        try:
+            container = None if self.closed else self._start(key)
+        except InterCodeError as error:
+            # The next caller that asks for one meets the error, and is told.
+            log.info("a container did not start ahead: %s", error)
+        finally:
+            self._arrived(key, container)
+
+    def _arrived(self, key: Key, container: Container | None) -> None:
+        surplus: list[Container] = []
+        with self._changed:
+            self._coming[key] -= 1
+            if container is not None and self.closed:
+                surplus.append(container)
+            elif container is not None:
+                self._ready.setdefault(key, []).append(container)
+                self._ready.move_to_end(key)
+                surplus += self._too_many()
+            self._changed.notify_all()
+        for one in surplus:
+            one.close()
+
+    def _too_many(self) -> list[Container]:
+        """Those that wait in vain: the ones not asked for longest."""
+        idle = sum(map(len, self._ready.values()))
+        found: list[Container] = []
+        while idle - len(found) > MOST_IDLE:
+            key, ready = next(iter(self._ready.items()))
+            if ready:
+                found.append(ready.pop(0))
+            if not ready:
+                del self._ready[key]
+        return found
+
+
+def sweep(engine: Engine, dry_run: bool = False) -> list[str]:
+    """Remove what belongs to processes that are gone; what was found.
+
+    Raises:
+        SandboxError: The engine failed.
+    """
+    found = []
+    with engine.errors("listing containers") as api:
+        listed = api.containers(all=True, filters={"label": [f"{LABEL}=1"]})
+        for container in listed:
+            if not is_gone(container["Labels"].get(LEASE, "")):
+                continue
+            found.append(f"container {container['Id'][:12]}")
+            if not dry_run:
+                with suppress(SandboxError), engine.errors("removing a container") as own:
+                    own.remove_container(container["Id"], force=True, v=True)
+    return found + sweep_folders(dry_run)
+
+
+def sweep_all(dry_run: bool = False) -> list[str]:
+    """Sweep as `sweep` does, where there may be no engine."""
+    engine = Engine()
+    try:
+        return sweep(engine, dry_run)
+    except SandboxError:
+        return sweep_folders(dry_run)
+    finally:
+        engine.close()
+
+
+def sweep_folders(dry_run: bool = False) -> list[str]:
+    """Remove what killed processes kept for containers; the paths found. Needs no engine."""
+    found = []
+    for folder in (cache_root() / PARENT).glob(f"{RUNS}*"):
+        if is_gone(folder.name.removeprefix(RUNS)):
+            found.append(str(folder))
+            if not dry_run:
+                shutil.rmtree(folder, ignore_errors=True)
+    return found

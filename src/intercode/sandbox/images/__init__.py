@@ -1,11 +1,16 @@
-"""Images: what a sandbox's file system is made from, by name, built once and kept."""
+"""Images: the files that sandboxes start from, by name, built once and kept."""
 
-from intercode.files import cache_root
 from intercode.sandbox.images.base import BuildScript, Command, Image, Progress
+from intercode.sandbox.images.cache import (
+    ImageInfo,
+    SourceInfo,
+    list_images,
+    prune,
+    prune_sources,
+    sweep,
+)
 from intercode.sandbox.images.host import hidden_places, hide, host_mounts
-from intercode.sandbox.images.prune import ImageInfo, list_images, prune, sweep
 from intercode.sandbox.images.resolve import resolve
-from intercode.sandbox.images.sources import SourceInfo, prune_sources
 
 __all__ = [
     "BuildScript",
@@ -14,7 +19,6 @@ __all__ = [
     "ImageInfo",
     "Progress",
     "SourceInfo",
-    "cache_root",
     "hidden_places",
     "hide",
     "host_mounts",

@@ -1,21 +1,28 @@
-"""A tarball laid over an image, in a layer of its own."""
+"""Archives: laid over an image, each member mistrusted; and made from a folder.
+
+Paths are resolved as the kernel would inside the image: a symbolic link among a member's parents,
+be it the archive's or the image's, is followed within the image and never beyond its root.
+"""
 
 from __future__ import annotations
 
 import lzma
+import os
+import stat
 import tarfile
+import tempfile
 import zlib
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, Protocol
 
 from intercode.errors import ImageError
-from intercode.files import sha256
-from intercode.sandbox.images.base import Context, Image, digest_of
+from intercode.files import cache_root, digest_of, file_digest, sha256
+from intercode.sandbox.images.base import Addition, Context, Image
+from intercode.sandbox.images.cache import keep_tarball
 from intercode.sandbox.images.host import host_mounts
-from intercode.sandbox.images.spec import Addition
-from intercode.sandbox.images.unpack import Unpacker
+from intercode.sandbox.images.tree import Found, Parts, Tree, look
 
 VERSION = "1"
 
@@ -29,10 +36,10 @@ DAMAGE = (
     OverflowError,  # a time beyond all clocks
     RecursionError,  # headers of headers of headers
 )
-"""What a damaged archive may raise."""
+"""The errors that a damaged archive may raise."""
 
 
-def add(base: Image, addition: Addition, spec: str, context: Context) -> Image:
+def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
     """The image with the archive's files; known by the base and by the archive's bytes."""
     try:
         file = addition.path.open("rb")
@@ -79,3 +86,263 @@ def unpack(file: BinaryIO, path: Path, layer: Path, base: Image) -> int:
     except ImageError as error:
         raise ImageError(f"refused the archive {path}: {error}") from None
     return count
+
+
+_MAX_ID = 65535
+
+
+class Archive(Protocol):
+    """A source of the members' content."""
+
+    def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
+        """The content of a regular file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    mode: int
+    uid: int
+    gid: int
+    mtime: float
+
+
+class Unpacker:
+    """Writes one layer."""
+
+    def __init__(self, layer: Path, below: Sequence[Path], mounted: Sequence[str]) -> None:
+        """Prepare.
+
+        Args:
+            layer: An empty folder of ours.
+            below: The layers under it, lowest first.
+            mounted: Top-level names that something is mounted over: what is put there is not seen.
+        """
+        self._layer = layer
+        self._below = below
+        self._tree = Tree((*below, layer))
+        self._mounted = frozenset(mounted)
+        self._owner = os.geteuid() == 0
+        # Directories get their metadata last: until then they must be open to us, and their
+        # times are changed by what is put into them.
+        self._folders: dict[Parts, _Metadata] = {}
+        self._resolved: dict[Parts, Parts] = {}
+        self._shared: set[Parts] = {()}  # those that the layers below have too
+
+    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
+        """Write one member.
+
+        Raises:
+            ImageError: It is of a kind, or has a name, that no image may have.
+        """
+        parts = split_name(member.name)
+        if not parts:
+            return  # "./": the root directory stays as it is
+        metadata = _Metadata(
+            member.mode & 0o7777, _owner(member.uid), _owner(member.gid), member.mtime
+        )
+        parent = self._folder(parts[:-1], metadata.mtime)
+        place = (*parent, parts[-1])
+        if place[0] in self._mounted and not (member.isdir() and len(place) == 1):
+            raise ImageError(
+                f"{member.name!r} would be hidden: in the image 'host' /{place[0]} is this "
+                "machine's own, read-only"
+            )
+        if member.isdir():
+            self._folders[self._folder(parts, metadata.mtime)] = metadata
+            return
+        path = self._layer.joinpath(*place)
+        self._clear(path, place, member.name)
+        if member.islnk():
+            self._link(member, path)
+            return
+        if member.issym():
+            path.symlink_to(member.linkname)
+        elif member.isfile():
+            self._write(archive, member, path)
+        elif member.isfifo():
+            os.mkfifo(path, 0o600)
+        else:
+            raise ImageError(f"{member.name!r} is a device or of an unknown type")
+        self._set(path, metadata)
+
+    def finish(self) -> None:
+        """Give the directories their modes, owners and times."""
+        for parts in sorted(self._folders, key=len, reverse=True):
+            self._set(self._layer.joinpath(*parts), self._folders[parts])
+
+    def _folder(self, parts: Parts, mtime: float) -> Parts:
+        """Where a directory really is, made in the layer with all above it."""
+        if (known := self._resolved.get(parts)) is not None:
+            return known
+        here = self._tree.resolve("/".join(parts), to_be=True)
+        if here is None:
+            raise ImageError(f"{'/'.join(parts)!r} goes through too many symbolic links")
+        for count in range(1, len(here) + 1):
+            place = here[:count]
+            found = self._tree.look(place)
+            if found is not None and not found.is_dir:
+                raise ImageError(f"{'/'.join(place)!r} is both a file and a directory")
+            self._make(place, found, mtime)
+        self._resolved[parts] = here
+        return here
+
+    def _make(self, place: Parts, below: Found | None, mtime: float) -> None:
+        """A directory in the layer: like the image's where it has one, else an ordinary one."""
+        if place in self._folders:
+            return
+        self._layer.joinpath(*place).mkdir(mode=0o700)
+        if below is None:
+            self._folders[place] = _Metadata(0o755, 0, 0, mtime)
+        else:
+            self._shared.add(place)
+            info = below.info
+            mode = stat.S_IMODE(info.st_mode)
+            self._folders[place] = _Metadata(mode, info.st_uid, info.st_gid, info.st_mtime)
+
+    def _clear(self, path: Path, place: Parts, name: str) -> None:
+        """Make room for what is not a directory; a later member replaces an earlier one."""
+        if place in self._folders:
+            raise ImageError(f"{name!r} is both a file and a directory")
+        found = look(self._below, place) if place[:-1] in self._shared else None
+        if found is not None and found.is_dir:
+            raise ImageError(f"{name!r} would replace a directory of the image")
+        if os.path.lexists(path):
+            path.unlink()
+            self._resolved.clear()  # it may have been a link on the way to others
+
+    def _link(self, member: tarfile.TarInfo, path: Path) -> None:
+        parts = split_name(member.linkname)
+        parent = self._folder(parts[:-1], member.mtime)
+        target = self._layer.joinpath(*parent, *parts[-1:])
+        if not _is_plain(target):
+            raise ImageError(
+                f"{member.name!r} is a hard link to {member.linkname!r}, "
+                "which is no file that comes before it in the archive"
+            )
+        os.link(target, path, follow_symlinks=False)
+
+    def _write(self, archive: Archive, member: tarfile.TarInfo, path: Path) -> None:
+        source = archive.extractfile(member)
+        assert source is not None  # a regular file's
+        written = 0
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with source, os.fdopen(descriptor, "wb") as target:
+            while block := source.read(1 << 20):
+                written += target.write(block)
+        if written != member.size:
+            raise tarfile.ReadError(f"{member.name!r} ends early")
+
+    def _set(self, path: Path, metadata: _Metadata) -> None:
+        if self._owner:
+            os.chown(path, metadata.uid, metadata.gid, follow_symlinks=False)
+        if not path.is_symlink():
+            path.chmod(metadata.mode)  # after the owner: that clears setuid
+        os.utime(path, (metadata.mtime, metadata.mtime), follow_symlinks=False)
+
+
+def split_name(name: str) -> Parts:
+    """The names on the way to a member.
+
+    Raises:
+        ImageError: It leads elsewhere.
+    """
+    if name.startswith("/"):
+        raise ImageError(f"{name!r} is an absolute name")
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise ImageError(f"{name!r} leads out of the archive")
+    if "\0" in name:
+        raise ImageError(f"{name!r} holds a NUL")
+    return parts
+
+
+def _owner(number: int) -> int:
+    """Sandboxes have these ids and no others; what belongs to another is root's."""
+    return number if 0 <= number <= _MAX_ID else 0
+
+
+def _is_plain(path: Path) -> bool:
+    try:
+        return not stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def pack(folder: Path, at: str, without: Collection[str] = ()) -> Path:
+    """The folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
+
+    It is named by its bytes, and these depend only on the files' names, content and whether they
+    can be executed: two copies of a folder give the same, independent of their maker and time.
+
+    Args:
+        folder: What is packed.
+        at: The absolute path in the image that it will have.
+        without: Names at its top that are left out.
+
+    Raises:
+        ImageError: It cannot be read, or the cache not be written.
+    """
+    if not folder.is_dir():
+        raise ImageError(f"there is no folder {folder}")
+    home = cache_root() / "packs"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=home, prefix=".", delete=False) as file:
+            temporary = Path(file.name)
+            try:
+                write_tarball(file, folder, at, without)
+                file.flush()
+                place = home / f"{file_digest(temporary)}.tar"
+                keep_tarball(temporary, place)
+            finally:
+                temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ImageError(f"cannot pack the folder {folder}: {error}") from error
+    return place
+
+
+def write_tarball(
+    file: IO[bytes],
+    folder: Path,
+    at: str,
+    without: Collection[str] = (),
+    *,
+    keep_times: bool = False,
+) -> None:
+    """The folder's content as a tarball, in a file that is open for writing.
+
+    Args:
+        file: Where it goes.
+        folder: What is packed.
+        at: The absolute path in the image that it will have.
+        without: Names at its top that are left out.
+        keep_times: Whether files keep their times, to the second; else they have none.
+    """
+    left_out = {f"{at.strip('/')}/{name}" for name in without}
+
+    def prepared(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        if member.name in left_out:
+            return None
+        mtime = int(member.mtime) if keep_times else 0
+        return _same_everywhere(member, mtime)
+
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        _add_parents(archive, PurePosixPath(at))
+        archive.add(folder, at.strip("/"), filter=prepared)
+
+
+def _add_parents(archive: tarfile.TarFile, at: PurePosixPath) -> None:
+    for parent in reversed(at.relative_to("/").parents):
+        if parent.parts:
+            member = tarfile.TarInfo(str(parent))
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(member)
+
+
+def _same_everywhere(member: tarfile.TarInfo, mtime: int) -> tarfile.TarInfo:
+    """Without what differs between two copies of the same files."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = mtime
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    return member

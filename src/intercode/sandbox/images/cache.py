@@ -1,10 +1,10 @@
-"""The store of built images: one folder each, complete or absent, built once by whoever is first.
+"""The store of built images: one folder each, complete or absent, built once by the first user.
 
 ::
 
     ROOT/images/DIGEST/image.json     what it is; its modification time is that of the last use
     ROOT/images/DIGEST/layer/         its own folder; those below it belong to other images
-    ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if nobody holds DIGEST's lock
+    ROOT/images/DIGEST.tmp-PID-X/     being built; torn, if DIGEST's lock is free
     ROOT/locks/DIGEST                 held by who builds or removes it, and by its children
     ROOT/locks/use                    shared: taking an image into use; alone: removing images
     ROOT/users/PID-X                  held by a process; names the images and tarballs it uses
@@ -12,16 +12,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import functools
 import json
 import os
+import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,11 +31,7 @@ from typing import Any
 from intercode.errors import ImageError
 from intercode.files import cache_root, locked, remove_tree, tree_size
 from intercode.rights import hand_over, make_private
-from intercode.sandbox.images.base import Image, Progress
-
-Fill = Callable[[Path, int], Mapping[str, object]]
-"""Fills an empty layer folder, given the lock's descriptor for its children to inherit; returns
-what is worth knowing of how it was built."""
+from intercode.sandbox.images.base import Fill, Image, Progress
 
 LAYER = "layer"
 RECORD = "image.json"
@@ -72,7 +70,7 @@ class ImageCache:
             ) from None
         self._memory: dict[Hashable, tuple[Image, tuple[str, ...]]] = {}
         self.inputs: dict[Hashable, tuple[str, ...]] = {}
-        """What an image that is remembered was made from, by its parsed name."""
+        """The paths that a remembered image was made from, by its parsed name."""
         self._mutex = threading.Lock()
         self._used: set[str] = set()
         self._users_file: int | None = None
@@ -226,7 +224,7 @@ class ImageCache:
             self._used.add(name)
 
     def in_use(self) -> set[str]:
-        """What living processes have marked as used. Forgets processes that have ended.
+        """Return the names that living processes have marked as used. Forget ended processes.
 
         To be called with ``locks/use`` held alone: who takes an image into use first makes its
         file and then locks it.
@@ -247,3 +245,220 @@ def _unique() -> str:
 def _touch(record: str) -> None:
     if time.time() - os.stat(record).st_mtime > TOUCH_EVERY:  # noqa: PTH116 - on a hot path
         os.utime(record)
+
+
+_TORN = re.compile(r"(?P<digest>[0-9a-f]+)" + re.escape(TEMPORARY) + r"(?P<pid>\d+)-.*")
+_DYING = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """A built image, as `list_images` tells of it."""
+
+    name: str
+    spec: str
+    """The name that the image was built from."""
+    digest: str
+    size: int
+    """Bytes on disk of its own layer."""
+    created: str
+    """ISO 8601, UTC."""
+    last_used: float
+    """Seconds since the epoch, exact to a day."""
+    layers: tuple[str, ...]
+    """The digests of the built images that it consists of, lowest first, itself last."""
+    in_use: bool
+    """A living process uses it, or an image that is built on it."""
+    path: Path
+
+    def to_json(self) -> dict[str, object]:
+        """As plain data."""
+        return {**dataclasses.asdict(self), "layers": list(self.layers), "path": str(self.path)}
+
+
+def list_images(cache: ImageCache | None = None) -> list[ImageInfo]:
+    """All built images, the last used first."""
+    cache = cache or ImageCache.default()
+    with locked(cache.locks / "use"):
+        return _list(cache)
+
+
+def _list(cache: ImageCache) -> list[ImageInfo]:
+    found: dict[str, ImageInfo] = {}
+    for folder in cache.images.iterdir():
+        record = cache.read(folder.name)
+        if record is None:
+            continue
+        found[folder.name] = ImageInfo(
+            name=record["name"],
+            spec=record["spec"],
+            digest=folder.name,
+            size=record["size"],
+            created=record["created"],
+            last_used=(folder / RECORD).stat().st_mtime,
+            layers=tuple(Path(x).parts[0] for x in record["layers"] if not x.startswith("/")),
+            in_use=False,
+            path=folder,
+        )
+    used = {part for digest in cache.in_use() & found.keys() for part in found[digest].layers}
+    infos = [dataclasses.replace(info, in_use=info.digest in used) for info in found.values()]
+    return sorted(infos, key=lambda info: (-info.last_used, info.name))
+
+
+def prune(
+    unused_for: float = 30 * 86400.0,
+    *,
+    everything: bool = False,
+    dry_run: bool = False,
+    cache: ImageCache | None = None,
+) -> list[ImageInfo]:
+    """Remove the images that were not used for so many seconds, and say which they were.
+
+    Kept in any case: what a living process uses, and what a kept image is built on.
+
+    Args:
+        unused_for: Seconds; uses are recorded to the day.
+        everything: Remove all that are not in use.
+        dry_run: Only say which.
+        cache: Where; default: the user's.
+    """
+    cache = cache or ImageCache.default()
+    sweep(cache)
+    removed: list[Path] = []
+    with locked(cache.locks / "use"):
+        infos = _list(cache)
+        now = time.time()
+        kept = [
+            info
+            for info in infos
+            if info.in_use or not (everything or now - info.last_used >= unused_for)
+        ]
+        needed = {part for info in kept for part in info.layers}
+        victims = [info for info in infos if info.digest not in needed]
+        if dry_run:
+            return victims
+        for info in victims:
+            removed.append(cache.temporary(info.digest))
+            info.path.rename(removed[-1])  # gone at once; its files are removed after
+    for path in removed:
+        remove_tree(path)
+    return victims
+
+
+def sweep(cache: ImageCache | None = None) -> list[Path]:
+    """Remove what builds and removals that were killed have left, and say what that was."""
+    cache = cache or ImageCache.default()
+    swept: list[Path] = []
+    for folder in cache.images.iterdir():
+        match = _TORN.fullmatch(folder.name)
+        if match and _remove_torn(folder, cache.locks / match["digest"], match["pid"]):
+            swept.append(folder)
+    return swept
+
+
+def _remove_torn(folder: Path, lock: Path, pid: str) -> bool:
+    """Remove a build's folder unless it is being built, and say whether it was."""
+    deadline = time.monotonic() + _DYING
+    while True:
+        with locked(lock, wait=False) as alone:
+            if alone is not None:
+                remove_tree(folder)
+                return True
+        # The programs of a builder that was killed hold its lock until they are gone too.
+        if Path("/proc", pid).exists() or time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+TARBALL_FOLDERS = ("packs", "repositories")
+_TORN_AFTER = 86400.0
+"""Seconds after which what is half made has no maker any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """A tarball."""
+
+    path: Path
+    size: int
+    """Bytes on disk."""
+    last_used: float
+    """Seconds since the epoch."""
+
+    def to_json(self) -> dict[str, object]:
+        """As plain data."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def take_tarball(place: Path) -> bool:
+    """Use a tarball if it is there, so that it is not removed while this process lives.
+
+    Returns:
+        Whether it is there.
+    """
+    cache = ImageCache.default()
+    with locked(cache.locks / "use", shared=True):
+        return _take_tarball(cache, place)
+
+
+def keep_tarball(made: Path, place: Path) -> None:
+    """Put a new tarball in its place, unless another is there by now, and use it."""
+    cache = ImageCache.default()
+    with locked(cache.locks / "use", shared=True):
+        if not _take_tarball(cache, place):  # a new file would have images checked again
+            made.replace(place)
+            _take_tarball(cache, place)
+
+
+def _take_tarball(cache: ImageCache, place: Path) -> bool:
+    try:
+        os.utime(place, ns=(time.time_ns(), place.stat().st_mtime_ns))
+    except FileNotFoundError:
+        return False
+    cache.mark_used(place.name)
+    return True
+
+
+def prune_sources(
+    unused_for: float = 30 * 86400.0,
+    *,
+    everything: bool = False,
+    dry_run: bool = False,
+    without: Collection[str] = (),
+    cache: ImageCache | None = None,
+) -> list[SourceInfo]:
+    """Remove the tarballs that were not used for so many seconds, and say which they were.
+
+    Kept in any case: what a living process uses, and what an image is made of.
+
+    Args:
+        unused_for: Seconds.
+        everything: Remove all that are not in use.
+        dry_run: Only say which.
+        without: The digests of images that do not count, as they are about to be removed.
+        cache: Where; default: the user's.
+    """
+    cache = cache or ImageCache.default()
+    specs = [info.spec for info in list_images(cache) if info.digest not in without]
+    victims = []
+    with locked(cache.locks / "use"):
+        used, now = cache.in_use(), time.time()
+        for path in _tarballs(cache, torn=False):
+            info = path.stat()
+            old = everything or now - info.st_atime >= unused_for
+            if old and path.name not in used and not any(path.name in spec for spec in specs):
+                victims.append(SourceInfo(path, info.st_blocks * 512, info.st_atime))
+        if not dry_run:
+            for victim in victims:
+                victim.path.unlink()
+    if not dry_run:
+        for path in _tarballs(cache, torn=True):
+            if now - path.lstat().st_mtime > _TORN_AFTER:
+                remove_tree(path)
+    return victims
+
+
+def _tarballs(cache: ImageCache, *, torn: bool) -> list[Path]:
+    """The tarballs, or what was to become one, in a fixed order."""
+    pattern = ".*" if torn else "[!.]*.tar"
+    return sorted(path for name in TARBALL_FOLDERS for path in (cache.root / name).glob(pattern))

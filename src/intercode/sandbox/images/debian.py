@@ -9,14 +9,22 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.files import remove_tree
-from intercode.sandbox.images.base import HOSTNAME, Context, Image, clean_environment, digest_of
-from intercode.sandbox.images.chroot import Chroot, run
+from intercode.files import digest_of, remove_tree
+from intercode.sandbox.images.base import (
+    HOSTNAME,
+    SEARCH_PATH,
+    Context,
+    Image,
+    Progress,
+    clean_environment,
+)
 
 VERSION = "1"
 MIRROR = "http://deb.debian.org/debian"
@@ -36,7 +44,7 @@ _TEXTS = {
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What is installed, and how it is finished."""
+    """The packages of a system, and how its installation is finished."""
 
     suite: str
     packages: tuple[str, ...] = ()
@@ -169,3 +177,144 @@ def _empty(folder: Path) -> None:
     if folder.is_dir() and not folder.is_symlink():
         for path in folder.iterdir():
             remove_tree(path)
+
+
+# What the recorded runs of the 2023 release show of its image (Ubuntu 22.04, which no archive keeps
+# as it was): its programs, the names in its root, and an environment without a locale.
+_NL2BASH_FINISH = """\
+rm -rf /tmp /mnt
+mkdir -p /usr/lib32 /usr/libx32
+ln -sfn usr/lib32 /lib32
+ln -sfn usr/libx32 /libx32
+
+# The account that Ubuntu gives another name.
+sed -i 's/^ssh:/_ssh:/' /etc/group /etc/gshadow
+
+ln -sfn /proc/mounts /etc/mtab
+printf 'nameserver 127.0.0.1\\n' >/etc/resolv.conf
+sed -i 's/^hosts:.*/hosts: files/' /etc/nsswitch.conf
+{
+  echo '# symbolic names for networks, see networks(5) for more information'
+  echo 'link-local 169.254.0.0'
+} >/etc/networks
+{
+  printf '127.0.0.1\\tlocalhost\\n'
+  printf '::1\\tlocalhost ip6-localhost ip6-loopback\\n'
+  printf 'fe00::0\\tip6-localnet\\nff00::0\\tip6-mcastprefix\\n'
+  printf 'ff02::1\\tip6-allnodes\\nff02::2\\tip6-allrouters\\n'
+  printf '172.17.0.2\\t%s\\n' "$(cat /etc/hostname)"
+} >/etc/hosts
+
+: >/.dockerenv
+chmod 755 /.dockerenv
+for name in bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv; do
+  echo "$name"
+done >/.gitignore
+git -c init.defaultBranch=master init -q /
+
+# The stub of a minimized Ubuntu.
+cat >/usr/bin/man <<'STUB'
+#!/bin/sh
+echo "This system has been minimized by removing packages and content that are"
+echo "not required on a system that users do not log into."
+echo ""
+echo "To restore this content, including manpages, you can run the 'unminimize'"
+echo "command. You will still need to ensure the 'man-db' package is installed."
+STUB
+chmod 755 /usr/bin/man
+
+# The image was days old when it was used.
+find /var/log -exec touch -h -d '2023-06-01 12:00 UTC' {} +
+"""
+
+_NL2BASH_PACKAGES = """
+bash python3 psmisc procps bsdmainutils imagemagick dnsutils git less tree net-tools iputils-ping
+curl cpio jq netbase
+"""
+_NL2BASH_ABSENT = """
+md5deep xxd sudo bc rsync parallel wget python file vi vim nano gcc c++ make unzip zip rename
+compress ip gawk
+"""
+
+RECIPES: dict[str, System] = {
+    "nl2bash": System(
+        suite="bullseye",
+        # Without the mail server that Debian's cron recommends, and Ubuntu's does not.
+        packages=("cron",),
+        with_recommended=tuple(_NL2BASH_PACKAGES.split()),
+        absent=tuple(_NL2BASH_ABSENT.split()),
+        finish=_NL2BASH_FINISH,
+        keep_logs=True,
+        env={"PATH": SEARCH_PATH, "HOME": "/root"},
+        cwd="/",
+    ),
+}
+
+
+# Killed with this process, whatever kills it; with it everything that it started (process 1 of a
+# process namespace) and every file system that it mounted.
+_CONTAINED = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+)
+_IN_ROOT = 'mount -t proc proc "$0/proc" 2>/dev/null || :; exec chroot "$0" "$@"'
+_PASSED_ON = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Chroot:
+    """A root file system that is being made. Not a sandbox: for Debian's own programs."""
+
+    root: Path
+    lock: int
+    """The build's lock, which lasts for as long as a program of it lives."""
+    progress: Progress
+
+    def run(self, argv: Sequence[str]) -> None:
+        """Run a program in it, as root."""
+        run(["/bin/sh", "-c", _IN_ROOT, str(self.root), *argv], self.lock, self.progress)
+
+
+def run(argv: Sequence[str], lock: int, progress: Progress) -> None:
+    """Run a program to its end, telling each line that it prints.
+
+    Raises:
+        ImageError: It failed; the message has its last lines.
+    """
+    lines: deque[str] = deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+        [*_CONTAINED, *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_environment(),
+        cwd="/",
+        pass_fds=(lock,),
+        start_new_session=True,  # Ctrl-C is for us alone; we then kill it
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                progress(lines[-1])
+        except BaseException:
+            process.kill()
+            process.stdout.read()  # until all of it is gone, so that its files can be removed
+            raise
+    if process.returncode:
+        shown = "\n".join(f"  {line}" for line in lines)
+        raise ImageError(f"{argv[0]} failed with exit code {process.returncode}:\n{shown}")
+
+
+def _environment() -> dict[str, str]:
+    passed = {name: value for name, value in os.environ.items() if name.lower() in _PASSED_ON}
+    return {
+        **passed,
+        "PATH": SEARCH_PATH,
+        "HOME": "/root",
+        "LC_ALL": "C",
+        "DEBIAN_FRONTEND": "noninteractive",
+    }

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.files import cache_root
-from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image, digest_of
+from intercode.files import cache_root, digest_of
+from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image
 
 VERSION = "2"
 SPEC = "host"
@@ -64,7 +64,7 @@ _COPIED = (
 )
 _told: set[Path] = set()
 _PACKAGES = (Path("/var/lib/dpkg/status"), Path("/var/lib/rpm"))
-"""Where a distribution's manager keeps what is installed."""
+"""The places in which distributions' managers list installed packages."""
 _UNFINISHED = (".dpkg-new", ".dpkg-tmp")
 """Endings of files that dpkg has not finished writing."""
 _SYSTEM_USERS = """\
@@ -84,8 +84,8 @@ www-data 33 33 /var/www
 backup 34 34 /var/backups
 list 38 38 /var/list
 irc 39 39 /run/ircd
-nobody 65534 65534 /nonexistent
 """
+_SYSTEM_USERS += "nobody 65534 65534 /nonexistent"
 _SYSTEM_GROUPS = """
 root 0 daemon 1 bin 2 sys 3 adm 4 tty 5 disk 6 lp 7 mail 8 news 9 uucp 10 man 12 proxy 13 kmem 15
 dialout 20 fax 21 voice 22 cdrom 24 floppy 25 tape 26 sudo 27 audio 29 dip 30 www-data 33
@@ -104,7 +104,7 @@ def host_mounts() -> tuple[str, ...]:
 
 
 def hide(*places: str | Path | None) -> None:
-    """Have no sandbox that is started from now on see these files and folders: they tell golds."""
+    """Hide these files and folders, which tell golds, from all sandboxes that start from now on."""
     _told.update(Path(place).absolute() for place in places if place is not None)
 
 

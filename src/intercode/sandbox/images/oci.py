@@ -6,20 +6,30 @@ called, and a layer's members are looked at as those of any archive are.
 
 from __future__ import annotations
 
+import bz2
+import contextlib
+import gzip
+import hashlib
+import importlib
+import json
+import lzma
+import os
 import platform
 import re
-from collections.abc import Mapping
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol, cast
 
 from intercode.errors import ImageError
+from intercode.files import digest_of, remove_tree
 from intercode.rights import one_user
-from intercode.sandbox.images import accounts
-from intercode.sandbox.images.archive import DAMAGE
-from intercode.sandbox.images.base import Context, Image, clean_environment, digest_of
-from intercode.sandbox.images.oci_layer import unpack
-from intercode.sandbox.images.oci_store import Store, open_store
+from intercode.sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
+from intercode.sandbox.images.base import Context, Image, clean_environment
+from intercode.sandbox.images.tree import Parts, account_of
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<name>[^\[\]]*)\])?", re.DOTALL)
@@ -36,7 +46,7 @@ class Manifest:
     digest: str
     """Of the configuration; it names the layers' digests."""
     layers: tuple[tuple[str, str], ...]
-    """Where they are in the store, and the digests of what they hold, lowest first."""
+    """The layers' places in the store and the digests of their content, lowest first."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -60,7 +70,7 @@ def make(argument: str, context: Context) -> Image:
             )
 
             def fill(layer: Path, lock: int) -> Mapping[str, object]:
-                unpack(store, manifest.layers, layer)
+                unpack_layers(store, manifest.layers, layer)
                 return {"version": VERSION, "config": manifest.digest}
 
             image = context.cache.build(template, f"oci:{argument}", fill, context.progress)
@@ -88,7 +98,7 @@ def configured(image: Image, settings: Mapping[str, Any]) -> Image:
     """
     given = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     who = settings.get("User") or ""
-    account = accounts.user(image.layers, who)
+    account = account_of(image.layers, who)
     if one_user() and account.uid:
         raise ImageError(
             f"{image.name} is for the user {who!r}, and in an ordinary user's sandboxes there is "
@@ -191,3 +201,329 @@ def _which(name: str, names: list[str], count: int) -> str:
     if not count:
         return "it has no image for this machine"
     return f"it has several images: write oci:PATH[NAME], with one of: {known}"
+
+
+_PULLED_VERSION = "1"
+_SECONDS = 3600.0
+_REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
+_LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
+
+
+def pull(argument: str, context: Context) -> Image:
+    """The image of that name."""
+    reference = argument.removeprefix("//")
+    if not argument.startswith("//"):
+        raise ImageError(
+            f"docker:{argument} is no name of an image: docker://{argument} is pulled from its "
+            f"registry; docker-daemon:{argument}, with --sandbox docker, is what an engine has"
+        )
+    if not _REFERENCE.fullmatch(reference):
+        raise ImageError(f"{reference!r} is no name of an image in a registry")
+    place = context.cache.root / "references" / f"{digest_of(reference)}.json"
+    manifest = None if context.refresh else _remembered(place)
+    if manifest is None:
+        context.progress(f"asking for {reference}")
+        raw = _skopeo("inspect", "--raw", *_tls("", reference), f"docker://{reference}")
+        manifest = hashlib.sha256(raw).hexdigest()
+        _remember(place, reference, manifest)
+    return _image(reference, manifest, context)
+
+
+def _image(reference: str, manifest: str, context: Context) -> Image:
+    template = Image(
+        name=reference,
+        digest=digest_of("pulled", _PULLED_VERSION, manifest, platform.machine()),
+        layers=(),
+    )
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        layout = layer.parent / "layout"
+        repository = re.sub(r"(@sha256:\w+|:[^/:]*)$", "", reference)
+        source = f"docker://{repository}@sha256:{manifest}"
+        _skopeo("copy", *_tls("src-", reference), source, f"oci:{layout}:image", lock=lock)
+        try:
+            with open_store(layout) as store:
+                found = find(store, "")
+                unpack_layers(store, found.layers, layer)
+        except DAMAGE as error:
+            raise ImageError(f"cannot read the image {reference}: {error}") from error
+        remove_tree(layout)
+        return {"version": _PULLED_VERSION, "manifest": manifest, "settings": found.settings}
+
+    image = context.cache.build(template, f"docker://{reference}", fill, context.progress)
+    record = context.cache.read(image.digest) or {}
+    settings: dict[str, Any] = record["built"]["settings"]
+    return configured(image, settings)
+
+
+def _tls(prefix: str, reference: str) -> list[str]:
+    """This machine's own registries need no certificate, as for Docker."""
+    return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
+
+
+def _skopeo(*arguments: str, lock: int | None = None) -> bytes:
+    if shutil.which("skopeo") is None:
+        raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
+    try:
+        done = subprocess.run(
+            ["skopeo", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            pass_fds=() if lock is None else (lock,),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ImageError(f"skopeo was not done within {_SECONDS:.0f} s") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()[-1000:]
+        raise ImageError(f"skopeo {arguments[0]} failed: {said}")
+    return done.stdout
+
+
+def _remembered(place: Path) -> str | None:
+    try:
+        return str(json.loads(place.read_text(encoding="utf-8"))["manifest"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _remember(place: Path, reference: str, manifest: str) -> None:
+    place.parent.mkdir(exist_ok=True)
+    text = json.dumps({"reference": reference, "manifest": manifest})
+    temporary = place.with_suffix(f".{digest_of(text)}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(place)
+
+
+_WHITEOUT = ".wh."
+_MARK = ".wh..wh."
+_OPAQUE = ".wh..wh..opq"
+_ZSTD = (("compression.zstd", "ZstdFile"), ("pyzstd", "ZstdFile"), ("zstandard", "open"))
+
+
+def unpack_layers(store: Store, layers: Sequence[tuple[str, str]], folder: Path) -> None:
+    """Lay layers over one another in an empty folder.
+
+    Args:
+        store: Where they are.
+        layers: Each one's place, and the digest of what it holds; lowest first.
+        folder: Where they go.
+
+    Raises:
+        ImageError: One is not what its digest says, or holds what no image may.
+    """
+    unpacker = _Unpacker(folder)
+    for name, digest in layers:
+        with store.open(name) as packed, _decompressed(packed) as file:
+            source = _Hashed(file)
+            unpacker.begin()
+            with tarfile.open(
+                fileobj=cast(IO[bytes], source),  # it only reads
+                mode="r|",
+                encoding="utf-8",
+                errors="surrogateescape",
+            ) as archive:
+                for member in archive:
+                    unpacker.add(archive, member)
+            while source.read(1 << 20):
+                pass
+            if source.digest() != digest:
+                raise ImageError(f"the layer {name!r} is not what its digest says")
+    unpacker.finish()
+
+
+class _Unpacker(Unpacker):
+    """Writes layers over one another, the deletions that they ask for included."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, (), ())
+        self._new: set[Parts] = set()
+
+    def begin(self) -> None:
+        """Begin the next layer."""
+        self._new.clear()
+
+    def add(self, archive: Archive, member: tarfile.TarInfo) -> None:
+        """Write one member, or delete what it says is to go."""
+        parts = split_name(member.name)
+        if not parts:
+            return
+        device = member.ischr() or member.isblk()
+        if device and parts[0] == "dev":
+            return  # a sandbox has a /dev of its own
+        place = (*self._folder(parts[:-1], member.mtime), parts[-1])
+        if parts[-1].startswith(_WHITEOUT):
+            self._white_out(place)
+            return
+        if member.islnk():
+            member.linkname = member.linkname.lstrip("/")
+        self._make_room(place, member.isdir())
+        super().add(archive, member)
+        self._new |= {place[:count] for count in range(1, len(place) + 1)}
+
+    def _white_out(self, place: Parts) -> None:
+        *above, name = place
+        if name == _OPAQUE:
+            for entry in list(self._layer.joinpath(*above).iterdir()):
+                self._delete((*above, entry.name))
+        elif not name.startswith(_MARK):
+            self._delete((*above, name.removeprefix(_WHITEOUT)))
+
+    def _delete(self, place: Parts) -> None:
+        """What lower layers have there; what is of this one stays."""
+        path = self._layer.joinpath(*place)
+        if place not in self._new:
+            self._remove(place)
+        elif path.is_dir() and not path.is_symlink():
+            for entry in list(path.iterdir()):
+                self._delete((*place, entry.name))
+
+    def _make_room(self, place: Parts, for_folder: bool) -> None:
+        path = self._layer.joinpath(*place)
+        if os.path.lexists(path) and not (for_folder and path.is_dir() and not path.is_symlink()):
+            self._remove(place)
+
+    def _remove(self, place: Parts) -> None:
+        if place[-1] in ("", ".", ".."):
+            raise ImageError(f"{'/'.join(place)!r} cannot be deleted")
+        remove_tree(self._layer.joinpath(*place))
+        gone = [parts for parts in self._folders if parts[: len(place)] == place]
+        for parts in gone:
+            del self._folders[parts]
+        self._resolved.clear()
+
+
+class _Hashed:
+    """A stream, with the digest of what was read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hasher = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """Some bytes."""
+        data = self._file.read(size)
+        self._hasher.update(data)
+        return data
+
+    def digest(self) -> str:
+        """Of all so far."""
+        return f"sha256:{self._hasher.hexdigest()}"
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    magic = file.read(6)
+    file.seek(0)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if magic.startswith(b"\xfd7zXZ\0"):
+        return cast(IO[bytes], lzma.LZMAFile(file))
+    if magic.startswith(b"BZh"):
+        return cast(IO[bytes], bz2.BZ2File(file))
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        return _zstd(file)
+    return file
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    for module, name in _ZSTD:
+        try:
+            reader = getattr(importlib.import_module(module), name)
+        except ImportError:
+            continue
+        return cast(IO[bytes], reader(file, "rb"))
+    raise ImageError("its layers are compressed with zstd: pip install zstandard")
+
+
+_MOST = 64 << 20
+"""Bytes of a manifest or configuration."""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class _Files(Protocol):
+    def open(self, name: str) -> IO[bytes] | None:
+        """A file by its name, if it is there."""
+
+
+class Store:
+    """The parts of one or more images."""
+
+    def __init__(self, files: _Files) -> None:
+        self._files = files
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        file = self._files.open(name)
+        if file is not None:
+            file.close()
+        return file is not None
+
+    def open(self, name: str) -> IO[bytes]:
+        """An open file.
+
+        Raises:
+            ImageError: There is none.
+        """
+        file = self._files.open(name)
+        if file is None:
+            raise ImageError(f"it lacks {name!r}")
+        return file
+
+    def json(self, name: str, digest: str = "") -> Any:
+        """Return the content of a JSON file.
+
+        Raises:
+            ImageError: It is not there, cannot be parsed, or does not have this digest.
+        """
+        with self.open(name) as file:
+            data = file.read(_MOST + 1)
+        if digest and digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
+            raise ImageError(f"{name!r} is not what its digest says")
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise ImageError(f"{name!r} is no JSON") from None
+
+    @staticmethod
+    def blob(digest: str) -> str:
+        """Return the place in a layout of the content with a digest.
+
+        Raises:
+            ImageError: It is none.
+        """
+        if not _DIGEST.fullmatch(digest):
+            raise ImageError(f"{digest!r} is no SHA-256 digest")
+        return f"blobs/sha256/{digest.removeprefix('sha256:')}"
+
+
+@contextlib.contextmanager
+def open_store(path: Path) -> Iterator[Store]:
+    """The store at a path, for as long as the block runs."""
+    if path.is_dir():
+        yield Store(_Folder(path))
+        return
+    with tarfile.open(path, "r:*") as archive:
+        yield Store(_Archive(archive))
+
+
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self, name: str) -> IO[bytes] | None:
+        place = self._path.joinpath(*split_name(name))
+        return place.open("rb") if place.is_file() else None
+
+
+class _Archive:
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        self._archive = archive
+        self._names: dict[str, str] | None = None
+
+    def open(self, name: str) -> IO[bytes] | None:
+        if self._names is None:
+            self._names = {m.removeprefix("./"): m for m in self._archive.getnames()}
+        if name not in self._names:
+            return None
+        return self._archive.extractfile(self._names[name])

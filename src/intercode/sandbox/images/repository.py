@@ -12,19 +12,18 @@ import logging
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from intercode.errors import ImageError
-from intercode.files import cache_root, locked
-from intercode.sandbox.images.archive import unpack
-from intercode.sandbox.images.base import Image
-from intercode.sandbox.images.git import Git
-from intercode.sandbox.images.pack import pack, write
-from intercode.sandbox.images.sources import keep, take
-from intercode.sandbox.images.spec import ARCHIVES
+from intercode.files import cache_root, file_digest, locked
+from intercode.sandbox.images.archive import pack, unpack, write_tarball
+from intercode.sandbox.images.base import ARCHIVES, Image
+from intercode.sandbox.images.cache import keep_tarball, take_tarball
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ def is_url(source: str) -> bool:
 
 
 def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
-    """What identifies the prepared repository, wherever it came from, and its tarball in the cache.
+    """Return the prepared repository's digest, the same for any source, and its tarball's path.
 
     Args:
         source: A folder (work tree or bare), a ``.bundle``, a ``.fi`` (``git fast-export``'s text),
@@ -95,7 +94,7 @@ def _prepare(
         commit = _resolve(git, source, commit, path)
         known = commit + _shallow(git, source)
     elif path.is_file() and path.name.endswith(_FILES):
-        known = f"{_checksum(path)}:{commit}"
+        known = f"{file_digest(path)}:{commit}"
     else:
         known_files = ", ".join(_FILES)
         raise ImageError(
@@ -107,7 +106,7 @@ def _prepare(
     key = hashlib.blake2b("\0".join([VERSION, at, known]).encode(), digest_size=16).hexdigest()
     place = home / f"{key}.tar"
     with locked(home / f"{key}.lock"):
-        if not take(place):
+        if not take_tarball(place):
             _build(git, scratch, source, commit, at, place)
     return key, place
 
@@ -126,8 +125,8 @@ def _build(git: Git, scratch: Path, source: str, commit: str | None, at: str, pl
     seconds = int(git("-C", new, "show", "--no-patch", "--format=%ct", "HEAD"))
     _finish(git, new, seconds)
     with (scratch / "tar").open("wb") as file:
-        write(file, new, at, keep_times=True)
-    keep(scratch / "tar", place)
+        write_tarball(file, new, at, keep_times=True)
+    keep_tarball(scratch / "tar", place)
 
 
 @contextmanager
@@ -198,7 +197,7 @@ def _shallow(git: Git, folder: str) -> str:
     """What tells a repository without its early history from a whole one; most are whole."""
     if git("--git-dir", folder, "rev-parse", "--is-shallow-repository") == "false":
         return ""
-    return _checksum(Path(git("--git-dir", folder, "rev-parse", "--git-path", "shallow")))
+    return file_digest(Path(git("--git-dir", folder, "rev-parse", "--git-path", "shallow")))
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
@@ -257,9 +256,84 @@ def _set_times(folder: Path, seconds: int) -> None:
         os.utime(parent, (seconds, seconds))
 
 
-def _checksum(path: Path) -> str:
-    hasher = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            hasher.update(block)
-    return hasher.hexdigest()
+_SECONDS = 3600.0
+_OWN_CONFIG = """\
+[core]
+\thooksPath = /dev/null
+\tattributesFile = /dev/null
+\texcludesFile = /dev/null
+\tfsmonitor = false
+\tlogAllRefUpdates = false
+\tautocrlf = false
+\tcheckStat = minimal
+\ttrustctime = false
+[safe]
+\tdirectory = *
+[init]
+\tdefaultBranch = main
+[fetch]
+\trecurseSubmodules = false
+\tunpackLimit = 1
+[submodule]
+\trecurse = false
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[pack]
+\tthreads = 1
+[user]
+\tname = InterCode
+\temail = intercode@example.invalid
+"""
+_DATE = "2000-01-01T00:00:00Z"
+
+
+class Git:
+    """Runs git.
+
+    Args:
+        scratch: An existing folder for its configuration.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        config = scratch / "gitconfig"
+        config.write_text(_OWN_CONFIG, encoding="ascii")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        self._env = {
+            **kept,
+            "GIT_CONFIG_GLOBAL": str(config),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh",  # above all not ext, which runs things
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_AUTHOR_DATE": _DATE,
+            "GIT_COMMITTER_DATE": _DATE,
+            "LC_ALL": "C",
+        }
+
+    def __call__(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> str:
+        """What a git command prints, without the blanks around it.
+
+        Raises:
+            ImageError: There is no git, or it failed; the message is what it said.
+        """
+        try:
+            done = subprocess.run(
+                ["git", *map(str, arguments)],
+                env=self._env,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise ImageError("there is no git on this machine: apt-get install git") from None
+        except subprocess.TimeoutExpired:
+            raise ImageError(f"git was not done within {_SECONDS:.0f} s") from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()
+            raise ImageError(f"git failed: {said or f'exit code {done.returncode}'}")
+        return done.stdout.decode(errors="surrogateescape").strip()

@@ -1,44 +1,51 @@
-"""From an image's name to the image, building what is missing."""
+"""From an image's name to the image, building what is missing.
+
+The kinds of images that need a few lines are made here: a folder, ``scratch``, a set-up script.
+"""
 
 from __future__ import annotations
 
 import importlib
 import logging
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import cast
+from pathlib import Path
+from typing import NoReturn, cast
 
 from intercode.errors import ImageError
-from intercode.sandbox.images.base import BuildScript, Context, Image, Progress
-from intercode.sandbox.images.cache import ImageCache
-from intercode.sandbox.images.debian import make_system
-from intercode.sandbox.images.prune import sweep
-from intercode.sandbox.images.recipes import RECIPES
-from intercode.sandbox.images.spec import UNDERSTOOD, Addition, Spec, parse
+from intercode.files import digest_of
+from intercode.rights import sandboxes_user
+from intercode.sandbox.images.archive import add_archive
+from intercode.sandbox.images.base import (
+    UNDERSTOOD,
+    Addition,
+    BuildScript,
+    Context,
+    Image,
+    Progress,
+    Spec,
+    parse,
+)
+from intercode.sandbox.images.cache import ImageCache, sweep
+from intercode.sandbox.images.debian import RECIPES, make_system
 
 log = logging.getLogger(__name__)
 
 MakeBase = Callable[[str, Context], Image]
-"""Given what follows the scheme's colon."""
-Add = Callable[[Image, Addition, str, Context], Image]
-"""Given the image below, what is laid over it, and the canonical spec of the result."""
-
+"""A function that makes an image of the text after the scheme's colon."""
 SCHEMES: dict[str, str] = {
-    "host": "intercode.sandbox.images.host",
-    "folder": "intercode.sandbox.images.folder",
-    "debian": "intercode.sandbox.images.debian",
-    "scratch": "intercode.sandbox.images.scratch",
-    "dockerfile": "intercode.sandbox.images.dockerfile",
-    "oci": "intercode.sandbox.images.oci",
-    "docker": "intercode.sandbox.images.pulled",
-    "docker-daemon": "intercode.sandbox.images.daemon",
+    "host": "host:make",
+    "folder": "resolve:make_folder",
+    "debian": "debian:make",
+    "scratch": "resolve:make_scratch",
+    "dockerfile": "dockerfile.build:make",
+    "oci": "oci:make",
+    "docker": "oci:pull",
+    "docker-daemon": "resolve:refuse_daemon",
 }
-"""Scheme → the module whose `make` (a `MakeBase`) makes such an image."""
-
-_ARCHIVE = "intercode.sandbox.images.archive"
-_SCRIPT = "intercode.sandbox.images.script"
+"""Scheme → the module of this package and its function (a `MakeBase`) that makes such an image."""
 
 
 def resolve(
@@ -57,7 +64,7 @@ def resolve(
         spec: ``host``, ``debian:bookworm+./files.tar.gz``, …: see `parse`.
         build_script: What runs set-up scripts: the provider of sandboxes.
         progress: Is told how a build goes; default: the log.
-        refresh: Ask registries anew what their names stand for.
+        refresh: Ask registries again what their names stand for.
 
     Raises:
         ImageError: The name is not understood, an input is missing, or the build failed.
@@ -97,10 +104,10 @@ def build(spec: Spec, context: Context) -> Image:
     if spec.additions:
         below = replace(spec, additions=spec.additions[:-1])
         last = spec.additions[-1]
-        add = cast(Add, _from(_SCRIPT if last.is_script else _ARCHIVE, "add"))
+        add = add_script if last.is_script else add_archive
         return add(build(below, context), last, str(spec), context)
     if spec.scheme in SCHEMES:
-        return cast(MakeBase, _from(SCHEMES[spec.scheme], "make"))(spec.argument, context)
+        return _maker(spec.scheme)(spec.argument, context)
     return make_system(spec.scheme, RECIPES[spec.scheme], context)
 
 
@@ -124,9 +131,101 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     return info.st_ino, info.st_size, info.st_mtime_ns
 
 
-def _from(module: str, name: str) -> object:
-    return getattr(importlib.import_module(module), name)
+def _maker(scheme: str) -> MakeBase:
+    module, _, name = SCHEMES[scheme].partition(":")
+    return cast(MakeBase, getattr(importlib.import_module(f"{__package__}.{module}"), name))
 
 
 def _no_scripts(image: Image, script: object, layer: object) -> None:
     raise ImageError(f"what is run over {image.name} needs a sandbox to run in")
+
+
+def make_folder(argument: str, context: Context) -> Image:
+    """The image of a folder; its digest is that of its files' names, types, modes, sizes, times."""
+    folder = Path(argument)
+    if not folder.is_dir():
+        problem = "is no folder" if folder.exists() else "does not exist"
+        raise ImageError(f"the image {argument} {problem}")
+    if not any((folder / name).is_dir() for name in ("usr", "bin")):
+        if (folder / "Dockerfile").is_file():
+            return _maker("dockerfile")(argument, context)
+        raise ImageError(
+            f"the folder {argument} is no root file system: it has no /usr and no /bin; nor is "
+            "there a Dockerfile in it"
+        )
+    owner = sandboxes_user() or os.geteuid()
+    if owner and folder.stat().st_uid != owner:
+        raise ImageError(
+            f"the folder {argument} belongs to another user, and a sandbox of yours could not "
+            f"write over its files; copy it: cp -r {argument} COPY"
+        )
+    context.progress(f"reading {argument}")
+    return Image(name=folder.name or "/", digest=_folder_digest(folder), layers=(folder,))
+
+
+def _folder_digest(folder: Path) -> str:
+    lines: list[bytes] = []
+    pending = [os.fsencode(folder)]
+    start = len(pending[0].rstrip(b"/"))
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except OSError as error:
+            raise ImageError(f"cannot read the image {folder}: {error}") from error
+        for entry in entries:
+            info = entry.stat(follow_symlinks=False)
+            facts = b"%o %d %d" % (info.st_mode, info.st_size, info.st_mtime_ns)
+            lines.append(entry.path[start:] + b"\0" + facts)
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(entry.path)
+    return digest_of("folder", *sorted(lines))
+
+
+def make_scratch(argument: str, context: Context) -> Image:
+    """The empty image."""
+    if argument:
+        raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
+    template = Image(name="scratch", digest=digest_of("scratch", "2"), layers=())
+    return context.cache.build(template, "scratch", _fill_scratch, context.progress)
+
+
+def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
+    for name in ("dev", "proc"):
+        (layer / name).mkdir()
+    return {"version": "2"}
+
+
+def refuse_daemon(argument: str, context: Context) -> NoReturn:
+    """Refuse: the name is understood, but its files are the engine's.
+
+    Raises:
+        ImageError: Always.
+    """
+    raise ImageError(
+        f"docker-daemon:{argument} is an image of the engine's own, for --sandbox docker; for the "
+        f"native sandbox save it (docker save -o image.tar {argument}) and name it oci:image.tar"
+    )
+
+
+_SCRIPT_VERSION = "1"
+
+
+def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
+    """The image after the script; known by the base and by the script's text."""
+    try:
+        script = addition.path.read_bytes()
+    except OSError as error:
+        raise ImageError(
+            f"cannot read the set-up script {addition.path}: {error.strerror}"
+        ) from None
+    template = replace(
+        base,
+        name=f"{base.name}+{addition.path.name}",
+        digest=digest_of("script", _SCRIPT_VERSION, base.digest, script),
+    )
+
+    def fill(layer: Path, lock: int) -> Mapping[str, object]:
+        context.build_script(base, script, layer)
+        return {"version": _SCRIPT_VERSION}
+
+    return context.cache.build(template, spec, fill, context.progress)

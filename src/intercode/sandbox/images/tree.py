@@ -1,18 +1,21 @@
-"""A stack of layers, or a build's context, as one tree whose links stay inside it."""
+"""A stack of overlayfs layers, or a build's context, as one tree whose links stay inside it."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from intercode.sandbox.images.layers import Found, merged, visible
+from intercode.errors import ImageError
 
 Parts = tuple[str, ...]
 _MAX_LINKS = 40
 
 
 class Tree:
-    """What a path leads to.
+    """The merged tree: finds what paths lead to.
 
     Args:
         layers: Lowest first; a build's context is one.
@@ -33,7 +36,7 @@ class Tree:
         self._sparse = sparse
         self.name = name
         self.seen: set[Path] = set()
-        """What was looked at."""
+        """The paths that were looked at."""
 
     def resolve(self, path: str, to_be: bool = False) -> Parts | None:
         """The names on the way to what is at a path, links followed; None if there is nothing.
@@ -67,7 +70,7 @@ class Tree:
         return here
 
     def look(self, parts: Parts) -> Found | None:
-        """What is at these names, of which none but the last is a link."""
+        """Return the entry at these names, of which none but the last is a link."""
         entries = merged(self.layers, parts)
         if not entries or (parts and self._gone(parts, entries[0])):
             return None
@@ -75,7 +78,7 @@ class Tree:
         return entries[0]
 
     def names(self, parts: Parts) -> list[str]:
-        """What is in a directory."""
+        """List the names in a directory."""
         return [place[-1] for place, _ in self.walk(parts, deep=False)]
 
     def is_dir(self, path: str) -> bool:
@@ -115,3 +118,161 @@ class Tree:
         if not self._hidden("/".join(parts)):
             return False
         return not (self._sparse and found.is_dir and next(self.walk(parts), None) is not None)
+
+
+_OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A path of the merged tree."""
+
+    path: Path
+    """The entry that is seen, in the highest layer that has it."""
+    info: os.stat_result
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        return stat.S_ISDIR(self.info.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.info.st_mode)
+
+
+def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
+    """Return the entry that the merged tree has at a path.
+
+    Args:
+        layers: Lowest first.
+        parts: The path's names from the root; none but the last may be a symbolic link.
+    """
+    entries = merged(layers, parts)
+    return entries[0] if entries else None
+
+
+def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
+    """As `look`: what is seen, or all the directories that merge into one, highest first."""
+    entries = [Found(folder, folder.lstat()) for folder in reversed(layers)]
+    for name in parts:
+        folders = [entry.path for entry in entries if entry.is_dir]
+        entries = visible(folders, name)
+    return entries
+
+
+def visible(folders: Sequence[Path], name: str) -> list[Found]:
+    """An entry of a merged directory: one that is seen, or the directories that merge into one."""
+    entries: list[Found] = []
+    for folder in folders:
+        path = folder / name
+        try:
+            info = path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if stat.S_ISDIR(info.st_mode):
+            entries.append(Found(path, info))
+            if _is_opaque(path):
+                break
+            continue
+        deleted = stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
+        if not entries and not deleted:
+            entries.append(Found(path, info))
+        break
+    return entries
+
+
+def _is_opaque(path: Path) -> bool:
+    return any(_attribute(path, name) == b"y" for name in _OPAQUE)
+
+
+def _attribute(path: Path, name: str) -> bytes | None:
+    try:
+        return os.getxattr(path, name, follow_symlinks=False)
+    except OSError:  # it has none, or it is not ours to read
+        return None
+
+
+_ACCOUNTS_BYTES = 1 << 20
+_HIGHEST = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user that a program runs as."""
+
+    uid: int
+    gid: int
+    home: str
+    name: str
+    groups: tuple[int, ...] = ()
+    """The user's other groups."""
+
+    def __str__(self) -> str:
+        """Its numbers; nothing for root."""
+        if not self.uid and not self.gid:
+            return ""
+        return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
+
+
+def account_of(layers: Sequence[Path], text: str) -> Account:
+    """Return the account that ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
+
+    Raises:
+        ImageError: The image has no such user or group.
+    """
+    name, _, group = text.partition(":")
+    name = name or "0"
+    lines = _table(layers, "etc/passwd")
+    found = next((line for line in lines if len(line) > 5 and name in (line[0], line[2])), None)
+    if found is None and not name.isdigit():
+        raise ImageError(f"the image has no user {name!r}")
+    uid, gid = (_id(found[2]), _id(found[3])) if found else (_id(name), 0)
+    home, login = (found[5] or "/", found[0]) if found else ("/", name)
+    if group:
+        return Account(uid, _group(layers, group), home, login)
+    also = [g for g in _table(layers, "etc/group") if login in g[-1].split(",")] if uid else []
+    return Account(uid, gid, home, login, tuple(int(line[2]) for line in also))
+
+
+def owner_of(layers: Sequence[Path], text: str) -> tuple[int, int]:
+    """Return the user and group id that ``--chown`` means; a number alone is that of both.
+
+    Raises:
+        ImageError: The image has no such user or group.
+    """
+    name, _, group = text.partition(":")
+    if not name.isdigit():
+        found = account_of(layers, text)
+        return found.uid, found.gid
+    return _id(name), _group(layers, group) if group else _id(name)
+
+
+def _group(layers: Sequence[Path], name: str) -> int:
+    found = next((line[2] for line in _table(layers, "etc/group") if line[0] == name), name)
+    if not found.isdigit():
+        raise ImageError(f"the image has no group {name!r}")
+    return _id(found)
+
+
+def _id(text: str) -> int:
+    if int(text) > _HIGHEST:
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST}, and not {text}")
+    return int(text)
+
+
+def _table(layers: Sequence[Path], path: str) -> list[list[str]]:
+    tree = Tree(layers)
+    parts = tree.resolve(path)
+    found = tree.look(parts) if parts is not None else None
+    if found is None or not found.path.is_file():
+        return []
+    with found.path.open(encoding="utf-8", errors="replace") as file:
+        lines = [line.split(":") for line in file.read(_ACCOUNTS_BYTES).splitlines()]
+    numeric = (2, 3) if path.endswith("passwd") else (2,)
+    return [
+        line
+        for line in lines
+        if len(line) > numeric[-1] and all(line[index].isdigit() for index in numeric)
+    ]

@@ -53,7 +53,7 @@ class Entry(NamedTuple):
     mtime: int = 0
     """In nanoseconds."""
     target: str = ""
-    """Where a symbolic link leads; the first name of a linked file."""
+    """The target of a symbolic link; the first name of a linked file."""
     opaque: bool = False
     """The folder hides what the image has there."""
     size: int = 0
@@ -211,6 +211,35 @@ def _write_folder(
                     _write_folder(writer, child, up, low, both)
 
 
+def make(reader: Reader, entry: Entry, name: str, flags: int, fd: int | None = None) -> None:
+    """Make a file of an entry, without its owner, mode and times.
+
+    Args:
+        reader: Where the entry came from.
+        entry: No link, and nothing deleted.
+        name: Its name, in the folder `fd` if there is one.
+        flags: To open a regular file with.
+        fd: A descriptor of its folder.
+
+    Raises:
+        StreamError, OSError: It is of a kind that no sandbox makes, or cannot be made.
+    """
+    if entry.kind == "dir":
+        os.mkdir(name, 0o700, dir_fd=fd)
+    elif entry.kind == "symlink":
+        os.symlink(entry.target, name, dir_fd=fd)
+    elif entry.kind in ("fifo", "socket"):
+        os.mknod(name, stat.S_IFIFO if entry.kind == "fifo" else stat.S_IFSOCK, dir_fd=fd)
+    elif entry.kind == "file":
+        flags |= os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(name, flags, 0o600, dir_fd=fd), "wb", buffering=0) as out:
+            for offset, block in reader.pieces(entry):
+                os.pwrite(out.fileno(), block, offset)
+            out.truncate(entry.size)
+    else:
+        raise StreamError(f"{entry.path!r} is of a kind that no sandbox makes: {entry.kind!r}")
+
+
 def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
     """Read a stream of `write` from the descriptor `source` into a new layer folder.
 
@@ -261,8 +290,10 @@ class _Layer:
                 raise StreamError(f"{entry.path!r} is a link to no file of the stream")
             os.link(self.folder / entry.target, target, follow_symlinks=False)
             return
+        elif entry.kind == "deleted":
+            os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
         else:
-            self.make(target, entry)
+            make(self.reader, entry, str(target), os.O_EXCL)
         if entry.kind == "dir":
             self.folders[entry.path] = entry
             if entry.opaque:
@@ -270,26 +301,6 @@ class _Layer:
         else:
             self.files.add(entry.path)
             self.set(target, entry)
-
-    def make(self, target: Path, entry: Entry) -> None:
-        """Make one, without its owner, mode and times."""
-        if entry.kind == "dir":
-            target.mkdir(mode=0o700)
-        elif entry.kind == "deleted":
-            os.mknod(target, stat.S_IFCHR, os.makedev(0, 0))
-        elif entry.kind == "symlink":
-            target.symlink_to(entry.target)
-        elif entry.kind == "fifo":
-            os.mkfifo(target)
-        elif entry.kind == "socket":
-            os.mknod(target, stat.S_IFSOCK)
-        elif entry.kind == "file":
-            with target.open("xb", buffering=0) as out:
-                for offset, block in self.reader.pieces(entry):
-                    os.pwrite(out.fileno(), block, offset)
-                out.truncate(entry.size)
-        else:
-            raise StreamError(f"{entry.path!r} is of a kind that no sandbox makes: {entry.kind!r}")
 
     def set(self, target: Path, entry: Entry) -> None:
         """Give it its owner, mode and times."""

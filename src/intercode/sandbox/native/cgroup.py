@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 PREFIX = "intercode-"
 SUPERVISOR = "supervisor"
-"""Where we go ourselves, with all others in our cgroup, so that it may have limited children."""
+"""The cgroup for ourselves and all others in ours, so that ours may have limited children."""
 CONTROLLERS = ("memory", "pids", "cpu")
 _LEAVING_SECONDS = 2.0
 _DELEGATED = ("user.delegate", "trusted.delegate")
-"""What systemd marks a cgroup with that it has given away."""
+"""The attributes by which systemd marks a cgroup that it has given away."""
 _MOVES = 20
 _TCP_SHARE = 8
 """A sandbox's sockets may hold one of so many bytes of its memory, where the kernel counts them
@@ -37,11 +37,11 @@ class Hierarchy:
     version: int
     folder: str
     controllers: tuple[str, ...]
-    """Those of `CONTROLLERS` that it could pass on."""
+    """The ones of `CONTROLLERS` that it could pass on."""
 
 
 def hierarchies() -> list[Hierarchy]:
-    """Where sandboxes' cgroups could be made, best first."""
+    """List the folders in which sandboxes' cgroups could be made, best first."""
     by_folder: dict[str, list[str]] = {}
     for controller in CONTROLLERS:
         if folder := _folder("cgroup", controller):
@@ -119,7 +119,7 @@ class Cgroups:
 
     @property
     def controllers(self) -> list[str]:
-        """What is limited for a sandbox as a whole."""
+        """The resources that are limited for a sandbox as a whole."""
         return [c for c in CONTROLLERS if any(c in part.controllers for part in self.parts)]
 
     def make(self, name: str) -> list[str]:

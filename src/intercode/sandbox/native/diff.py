@@ -1,4 +1,4 @@
-"""What an episode changed: the overlay's upper layer against the image, exact and O(changes).
+"""Changes of an episode: the overlay's upper layer against the image, exact and O(changes).
 
 Runs in the sandbox's process 1, inside its user namespace, where mode-000 directories can be
 entered. It trusts nothing that it finds: it walks by directory descriptors, follows no symlink,
@@ -163,25 +163,23 @@ class Walker:
         merged: int | None,
         path: str,
     ) -> None:
+        if is_whiteout(st):
+            self._deleted(name, lower, path)
+            return
         old = lstat(name, lower)
         if old is not None and is_whiteout(old):
             old = None
-        if is_whiteout(st):
-            if old is not None:
-                self._deleted(name, lower, path)
-            return
-        same_type = old is not None and stat.S_IFMT(old.st_mode) == stat.S_IFMT(st.st_mode)
         digest = self._digest(name, upper, st)
         if old is None:
             self._emit(path, "added", st, digest)
-        elif not same_type:
+        elif stat.S_IFMT(old.st_mode) != stat.S_IFMT(st.st_mode):
             self._emit(path, "modified", st, digest)
             if stat.S_ISDIR(old.st_mode):
                 self._deleted_children(name, lower, path)
+            lower = None  # what it has there is not what is below this
         else:
             content = not stat.S_ISDIR(st.st_mode) and (
-                st.st_size != old.st_size
-                or st.st_rdev != old.st_rdev
+                (st.st_size, st.st_rdev) != (old.st_size, old.st_rdev)
                 or digest != self._digest(name, lower, old)
             )
             if content or _metadata(st) != _metadata(old):
@@ -189,10 +187,9 @@ class Walker:
         if stat.S_ISDIR(st.st_mode) and path.count("/") >= MAX_DEPTH:
             self.whole = False
         elif stat.S_ISDIR(st.st_mode):
-            below = lower if same_type else None
             with (
                 directory(name, upper) as up,
-                directory(name, below) as low,
+                directory(name, lower) as low,
                 directory(name, merged) as both,
             ):
                 if up is not None:

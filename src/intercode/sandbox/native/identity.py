@@ -1,8 +1,8 @@
 """A sandbox's identity on the machine: a user namespace and, as root, a range of user ids.
 
-As root process 1 has an id that is not mapped in the namespace: nobody in the sandbox can become
-its user, whatever capability they have been given. So they can neither signal, limit, trace nor
-read it.
+As root process 1 has an id that is not mapped in the namespace: no program in the sandbox can
+become its user, whatever capability it has been given. So programs can neither signal, limit, trace
+nor read it.
 
 The kernel counts much for each user of the machine: descriptors in flight, inotify, pipes,
 processes, locks. As root every sandbox therefore has ids that no other has. An ordinary user has
@@ -69,7 +69,7 @@ class Identity:
 
     @property
     def fds(self) -> list[int]:
-        """Its descriptors."""
+        """The descriptors of the identity."""
         return [self.namespace] if self.lock < 0 else [self.namespace, self.lock]
 
     def message(self) -> dict[str, int]:
@@ -126,7 +126,7 @@ class Identities:
 
 
 def _free_range() -> tuple[int, int]:
-    """Lock a range of ids that is nobody's: the lock's descriptor, and the number of the range.
+    """Lock a free range of ids: the lock's descriptor, and the number of the range.
 
     The search begins anywhere, so that two containers, which share the kernel's ids but not the
     registry, hardly meet.
@@ -240,7 +240,7 @@ def _help(link: socket.socket, own: int, processes: int) -> None:
 
 
 def limit_processes(most: int) -> None:
-    """Have this process's user, and all that it starts, run no more processes than this."""
+    """Limit the number of processes of this process's user."""
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))

@@ -10,17 +10,20 @@ Programs get none of its capabilities: `SECBIT_NOROOT` makes `execve` give user 
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import os
 import select
 import signal
 import socket
 import struct
+import sys
 import time
+import traceback
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any
+from typing import Any, NoReturn
 
-from intercode.sandbox.native import archive, diff, inside, wire, worker
+from intercode.sandbox.native import archive, diff, inside, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.inside import Frozen, Inside, User
 
@@ -37,11 +40,27 @@ def _failure(error: Exception) -> dict[str, Any]:
         error = OSError(errno.EOVERFLOW, "it is more than the sandbox has memory for")
     reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
     if isinstance(error, OSError):
-        # A descriptor, where it is not a path, is no business of the caller's.
+        # A descriptor, in place of a path, means nothing to the caller.
         path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else ""
         said = error.strerror or str(error)
         reply |= {"errno": error.errno or errno.EIO, "error": said, "path": path}
     return reply
+
+
+def _spawn_first(
+    programs: list[bytes], arguments: list[bytes], variables: list[bytes], given: dict[int, int]
+) -> int:
+    """Start the first of these files that can be executed: its pid."""
+    failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for program in programs:
+        try:
+            return sc.spawn(program, arguments, variables, given)
+        except OSError as error:  # noqa: PERF203 - a search path is short
+            if error.errno in (errno.EBADF, errno.EMFILE, errno.ENFILE):
+                raise  # it is for want of something of ours
+            if failure.errno == errno.ENOENT:
+                failure = error
+    raise ExecError(failure.errno, failure.strerror)
 
 
 class Init:
@@ -183,20 +202,11 @@ class Init:
         def start() -> int:
             if user == self.inside.user:
                 enter()
-            failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-            for program in inside.candidates(arguments[0], env):
-                try:
-                    return sc.spawn(program, arguments, variables, given)
-                except OSError as error:  # noqa: PERF203 - a search path is short
-                    if error.errno in (errno.EBADF, errno.EMFILE, errno.ENFILE):
-                        raise  # it is for want of something of ours
-                    if failure.errno == errno.ENOENT:
-                        failure = error
-            raise ExecError(failure.errno, failure.strerror)
+            return _spawn_first(inside.candidates(arguments[0], env), arguments, variables, given)
 
         try:
             if user != self.inside.user:
-                # The folder is the image's user's to enter, whoever the program runs as.
+                # The image's user enters the folder, whichever user the program runs as.
                 inside.as_user(self.inside, self.inside.user, enter)
             return inside.as_user(self.inside, user, start)
         except BlockingIOError as error:  # the programs leave room for no thread
@@ -208,17 +218,17 @@ class Init:
     def do_worker(self, module: str, fds: list[int]) -> dict[str, Any]:
         """Fork a preloaded module; `fds` are its socket, its error output and its exit pipe."""
         channel, errors, exit_pipe = fds
-        worker.preloaded(module)
+        check_preloaded(module)
         with inside.first_to_go(self.inside.score):
             pid = os.fork()
         if pid == 0:
-            worker.become(module, channel, errors, self.null, self.inside)
+            become_worker(module, channel, errors, self.null, self.inside)
         inside.before_all(self.inside, pid)
         self.exit_pipes[pid] = inside.move_up(exit_pipe)
         return {"pid": pid}
 
     def user(self, user: str | None) -> User:
-        """Whom a program runs as: a name of the sandbox's own, or ``uid[:gid]``.
+        """Return the user that a program runs as: of the sandbox's own names, or ``uid[:gid]``.
 
         None is the image's own user.
         """
@@ -242,7 +252,7 @@ class Init:
         return {"killed": killed}
 
     def do_processes(self, fds: list[int]) -> dict[str, Any]:
-        """What runs."""
+        """List the processes that run."""
         return {"pids": sorted(inside.alive())}
 
     def do_kill_started(self, pid: int, fds: list[int]) -> None:
@@ -346,3 +356,56 @@ class Init:
     def frozen(self) -> AbstractContextManager[None]:
         """For its duration, all other processes are stopped."""
         return nullcontext() if self.stopped else Frozen()
+
+
+_OURS = 3
+
+
+def check_preloaded(module: str) -> None:
+    """Check that a worker's module was loaded while there were files to load it from.
+
+    Raises:
+        LookupError: It was not.
+    """
+    if module not in sys.modules:
+        raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
+
+
+def become_worker(module: str, channel: int, errors: int, null: int, own: Inside) -> NoReturn:
+    """Run, in the child, the module's ``main(socket)``, and end whatever happens.
+
+    Args:
+        module: A preloaded module.
+        channel: The socket that it talks over.
+        errors: What its error output goes to.
+        null: ``/dev/null``.
+        own: What process 1 has of its sandbox.
+    """
+    code = 1
+    try:
+        # First of all: nothing that comes may happen with process 1's rights.
+        user = own.user
+        if own.ids > 1:
+            sc.become(user.uid, user.gid, user.groups)
+        kept = 0 if user.uid else own.kept
+        sc.capset(kept, kept, kept)
+        _leave_process_1(channel, errors, null)
+        gc.enable()
+        with socket.socket(fileno=_OURS) as talk:
+            sys.modules[module].main(talk)
+        code = 0
+    except BaseException:  # noqa: BLE001 - must not unwind into process 1's loop
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _leave_process_1(channel: int, errors: int, null: int) -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    # Out of the way of the numbers that they are to have.
+    sources = [inside.move_up(fd) for fd in (null, null, errors, channel)]
+    for number, source in enumerate(sources):
+        os.dup2(source, number, inheritable=number < _OURS)
+    os.closerange(_OURS + 1, 65536)

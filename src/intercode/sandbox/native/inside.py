@@ -1,4 +1,4 @@
-"""What process 1 of a sandbox does to the others, and to its own rights, in small pieces."""
+"""The means of a sandbox's process 1: over other processes, its own rights, and files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _USERS_BYTES = 1 << 20
 _STILL_SECONDS = 15.0
 _STUCK_SECONDS = 0.2
 _START_CODE = 23
-"""Where the address of a process's code is in what `_stat` returns."""
+"""The index of the address of a process's code in what `_stat` returns."""
 _DIGITS = 10
 
 
 @dataclass(frozen=True)
 class User:
-    """Whom a program runs as."""
+    """A user that a program runs as."""
 
     uid: int = 0
     gid: int = 0
@@ -43,7 +43,7 @@ class User:
 
 @dataclass(frozen=True)
 class Inside:
-    """What process 1 has of its sandbox."""
+    """The things of its sandbox that process 1 holds."""
 
     upper: int
     """A descriptor of the layer with all that is changed."""
@@ -58,9 +58,9 @@ class Inside:
     rights: int
     """The capabilities of process 1."""
     kept: int
-    """Those that programs of user 0 have."""
+    """The capabilities that programs of user 0 have."""
     user: User
-    """Whom programs run as, unless another user is asked for."""
+    """The user of programs, unless another one is asked for."""
     ids: int
     """Programs' users are below this. 1: there is one, which process 1 is as well."""
 
@@ -234,7 +234,7 @@ def first_to_go(score: int) -> Iterator[None]:
 
 
 def before_all(inside: Inside, pid: int) -> None:
-    """Have the kernel end a program before any that is just starting, as process 1 may be."""
+    """Let the kernel end a program before any that is just starting, as process 1 may be."""
     with suppress(OSError):  # it has ended
         fd = os.open(f"{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=inside.proc)
         try:

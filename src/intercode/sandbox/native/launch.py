@@ -25,11 +25,11 @@ from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.inside import Inside, User
 
 STAGE = "/dev/pts"
-"""Where the spawner keeps its mounts, in its own mount namespace. Every machine has this folder,
+"""The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
 and neither the spawner nor an image needs what is in it."""
 
 FOLDERS = ("x", "e", "d", "p")
-"""What each sandbox mounts its own on, there: its files, what is empty, /dev and /proc."""
+"""The mount points of each sandbox there: its files, what is empty, /dev and /proc."""
 
 HOSTNAME = "intercode"
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
@@ -60,7 +60,7 @@ MASKED = (
     *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
     *("locks", "modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
 )
-"""What Docker masks in /proc, and how the machine was started and is loaded."""
+"""The files that Docker masks in /proc, and those on the machine's start and load."""
 _PTS_OPTIONS = "newinstance,ptmxmode=0666,mode=620,max=16"
 """The machine has some 3,000 terminals for all sandboxes together."""
 IPC_LIMITS = {
@@ -75,20 +75,20 @@ _SHARED_PART = 2
 """Of its memory, one byte of so many may be System V shared memory."""
 _SPECIAL_BYTES = 16 << 20
 _FILE_BYTES = 4096
+"""More than what the kernel keeps of an empty file with a long name."""
 _FILES_OF_A_WALK = 1536
 """Three for each of `diff.MAX_DEPTH` folders, and those of programs."""
-"""More than what the kernel keeps of an empty file with a long name."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the spawner found out about this machine, once."""
+    """Facts of this machine that the spawner found out, once."""
 
     root: bool
     """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
     masks: list[tuple[str, str]]
-    """What is to be masked of this machine's /proc, and whether it is a ``file`` or ``folder``."""
+    """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
     filters: dict[bool, bytes]
     """The seccomp filters: one with, one without what debuggers need."""
 
@@ -104,7 +104,7 @@ def clone(network: bool) -> int:
     """Fork into the namespaces that a sandbox has from its start.
 
     Args:
-        network: Share the machine's network; else it has one of its own, in which there is nobody.
+        network: Share the machine's network; else it has an empty one of its own.
     """
     return sc.clone(NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET)
 
@@ -164,7 +164,7 @@ def enter(
     _become(identity)
     _limit(limits, identity.own)
     kept = sum(1 << CAPABILITY_BITS[name] for name in limits["capabilities"])
-    _drop_rights(kept)
+    drop_rights(ALL_CAPABILITIES, kept)
     sc.scope()
     sc.set_seccomp(machine.filters[limits["debugger"]])
     os.umask(0o022)
@@ -218,19 +218,9 @@ def _file_system(
     Returns:
         Descriptors of the upper layer, of the image, and of both as one, with no mount in it.
     """
-    limits = spec["limits"]
     idmap = identity.namespace if machine.root else None
-    # Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
-    # when the disk is full.
-    files = min(limits["files"], limits["memory"] // _FILE_BYTES)
-    options = f"size={limits['disk']},nr_inodes={files}"
-    sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
-    layers = []
-    for name in spec["layers"]:
-        copy = _own_copy(name, idmap)
-        if name in spec["special"]:
-            layers.append(_special_modes(f"x/s{name}", copy, spec["special"][name], limits))
-        layers.append(copy)
+    _limit_files(spec["limits"])
+    layers = _layers(spec, idmap)
     image = layers[0]
     if len(layers) > 1:
         image = "x/i"
@@ -267,7 +257,7 @@ def _file_system(
 
 
 def _mount_empty(network: bool) -> None:
-    """Mount ``e``, which nobody can write: what stands for things that are not to be seen.
+    """Mount ``e``, which cannot be written: what stands for things that are not to be seen.
 
     It is the sandbox's own, as file locks are of a file and not of its name.
     """
@@ -280,6 +270,26 @@ def _mount_empty(network: bool) -> None:
                 copy.write(servers)
     sc.mount("x/e", "e", None, sc.MS_BIND)
     sc.mount("", "e", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | _QUIET)
+
+
+def _limit_files(limits: dict[str, Any]) -> None:
+    # Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
+    # when the disk is full.
+    files = min(limits["files"], limits["memory"] // _FILE_BYTES)
+    options = f"size={limits['disk']},nr_inodes={files}"
+    sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
+
+
+def _layers(spec: dict[str, Any], idmap: int | None) -> list[str]:
+    """Mount the image's layers, highest first, with copies of files of special modes over them."""
+    layers = []
+    for name in spec["layers"]:
+        copy = _own_copy(name, idmap)
+        if name in spec["special"]:
+            special = spec["special"][name]
+            layers.append(_special_modes(f"x/s{name}", copy, special, spec["limits"]))
+        layers.append(copy)
+    return layers
 
 
 def _own_copy(name: str, idmap: int | None) -> str:
@@ -361,8 +371,8 @@ def _mount_programs(target: str, name: str, idmap: int | None, machine: Machine)
     try:
         copy = _own_copy(name, idmap)
     except OSError:
-        # Not every file system can be id-mapped, as a container's root. Root's files then look
-        # like nobody's, which is all that it changes in a read-only tree.
+        # Not every file system can be id-mapped, as a container's root. Root's files then belong
+        # to `nobody`, which is all that it changes in a read-only tree.
         copy = name
     try:
         _overlay(target, [copy, "e/folder"], machine)
@@ -417,7 +427,7 @@ def _mount_proc(machine: Machine) -> int:
 def _mount_dev(machine: Machine) -> None:
     """Mount ``d``, a /dev of the sandbox's own, which will be for reading only.
 
-    As root its nodes are made anew: a bind of the machine's would share file locks between
+    As root its nodes are made here: a bind of the machine's would share file locks between
     sandboxes. An ordinary user cannot make nodes and gets the binds.
     """
     sc.mount("tmpfs", "d", "tmpfs", _DEV_FLAGS, "size=1m,nr_inodes=4096,mode=755")
@@ -448,24 +458,36 @@ def _become(identity: Identity) -> None:
 
 
 def _limit(limits: dict[str, Any], own: int) -> None:
-    def both(which: int, value: int) -> None:
-        value = _at_most_hard(which, value)
-        resource.setrlimit(which, (value, value))
-
     # A core pattern with a pipe hands a dump to the machine's root, unless the limit is 1 byte.
-    both(resource.RLIMIT_CORE, 1)
-    both(resource.RLIMIT_NICE, 0)
-    both(resource.RLIMIT_RTPRIO, 0)
-    both(resource.RLIMIT_DATA, limits["memory"])
+    limit(resource.RLIMIT_CORE, 1)
+    limit(resource.RLIMIT_NICE, 0)
+    limit(resource.RLIMIT_RTPRIO, 0)
     # An ordinary user's process 1 has the same id as its programs.
     limit_processes(max(limits["processes"], 2) + (0 if own else OWN_THREADS))
-    both(resource.RLIMIT_MEMLOCK, 1 << 20)
-    both(resource.RLIMIT_MSGQUEUE, 1 << 20)
-    both(resource.RLIMIT_SIGPENDING, 4096)
-    both(resource.RLIMIT_FSIZE, limits["disk"])
     # The hard limit is for this process's own walk over nested folders.
-    hard = _at_most_hard(resource.RLIMIT_NOFILE, max(limits["open_files"], _FILES_OF_A_WALK))
+    limit_each(limits, max(limits["open_files"], _FILES_OF_A_WALK))
+
+
+def limit_each(limits: dict[str, Any], open_files: int) -> None:
+    """Limit what this process, and each that it starts, may use: in sandboxes of any provider.
+
+    Args:
+        limits: The sandbox's.
+        open_files: The hard limit of descriptors.
+    """
+    limit(resource.RLIMIT_DATA, limits["memory"])
+    limit(resource.RLIMIT_MEMLOCK, 1 << 20)
+    limit(resource.RLIMIT_MSGQUEUE, 1 << 20)
+    limit(resource.RLIMIT_SIGPENDING, 4096)
+    limit(resource.RLIMIT_FSIZE, limits["disk"])
+    hard = _at_most_hard(resource.RLIMIT_NOFILE, open_files)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits["open_files"], hard), hard))
+
+
+def limit(which: int, value: int) -> None:
+    """Set a resource's soft and hard limit, as far as the hard one permits."""
+    value = _at_most_hard(which, value)
+    resource.setrlimit(which, (value, value))
 
 
 def _at_most_hard(which: int, value: int) -> int:
@@ -473,13 +495,13 @@ def _at_most_hard(which: int, value: int) -> int:
     return value if hard == resource.RLIM_INFINITY else min(value, hard)
 
 
-def _drop_rights(kept: int) -> None:
-    """See to it that no program started from here has a capability, but those in `kept`."""
+def drop_rights(rights: int, kept: int) -> None:
+    """Give programs started from here no capability but those in `kept`; keep `rights` oneself."""
     sc.drop_bounding_set(kept)
     sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)
-    sc.capset(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)
+    sc.capset(rights, rights, kept)
     for bit in range(kept.bit_length()):
         if kept >> bit & 1:
             sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
-    sc.prctl(sc.PR_SET_DUMPABLE, 0)  # an ordinary user's programs have the same user id
+    sc.prctl(sc.PR_SET_DUMPABLE, 0)  # or programs of the same user id could trace it

@@ -1,4 +1,4 @@
-"""The caller's end of a program in a sandbox: its pipes, and running one to its end."""
+"""The caller's ends of processes in a sandbox: of its programs, and of its process 1."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import select
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import Literal
 
-from intercode.errors import SandboxError
-from intercode.sandbox.base import Completed
-from intercode.sandbox.output import OutputBuffer
+from intercode.errors import SandboxError, SandboxTimeoutError
+from intercode.sandbox.base import Completed, Evidence, OutputBuffer
 from intercode.sandbox.ownership import disown_in_forks
 
 HARD_OUTPUT_FACTOR = 64
 """A program that prints this many times its limit is killed: nobody reads on."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
+_END_SECONDS = 120.0
 
 
 class NativeProcess:
@@ -49,7 +53,7 @@ class NativeProcess:
         return self._exit_fd
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs. What is lost with its sandbox was killed."""
+        """Return the exit code, or None while it runs. A program of a lost sandbox was killed."""
         if self._code is None:
             try:
                 data = os.read(self._exit_fd, 4)
@@ -99,7 +103,7 @@ class NativeWorker(NativeProcess):
         self.socket = ours
 
     def errors(self) -> str:
-        """What it wrote to its error output, for a diagnosis; what was read is gone."""
+        """Read what the worker wrote to its error output, for a diagnosis; then it is gone."""
         try:
             return os.read(self.fds[2], _CHUNK).decode(errors="replace")
         except BlockingIOError:
@@ -114,6 +118,76 @@ class NativeWorker(NativeProcess):
         """See `ownership.Owned`."""
         self.socket.close()
         super().disown()
+
+
+class ProcessOne:
+    """A sandbox's process 1, which no other can be taken for. It goes with this object.
+
+    Args:
+        fd: A descriptor of it, which is this object's from now on.
+        evidence: Tells what is known outside of its end, or of its not answering.
+    """
+
+    def __init__(
+        self, fd: int, evidence: Callable[[], Evidence] = lambda: Evidence(keeper=False)
+    ) -> None:
+        self._file = FileIO(fd)
+        self.evidence = evidence
+        self._lock = threading.Lock()
+
+    def kill(self) -> None:
+        """Kill it, and with it all that runs in the sandbox. Returns at once. Idempotent."""
+        with self._lock:
+            if not self._file.closed:
+                # Without the right to, its socket's end will have to do.
+                with suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(self._file.fileno(), signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """As the machine sees it; -1: it has ended."""
+        with self._lock:
+            told = (
+                ""
+                if self._file.closed
+                else read_if_there(f"/proc/self/fdinfo/{self._file.fileno()}")
+            )
+        return int(told.partition("Pid:")[2].split()[0]) if told else -1
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped from outside: nothing in its sandbox can stop it."""
+        return read_if_there(f"/proc/{self.pid}/stat").rpartition(")")[2].lstrip()[:1] in ("T", "t")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it and all that runs in the sandbox has ended; whether it has."""
+        with self._lock:
+            return self._file.closed or self._has_ended(seconds)
+
+    def end(self, seconds: float = _END_SECONDS) -> None:
+        """Kill it, and wait until it and all that runs in the sandbox has ended. Idempotent.
+
+        Raises:
+            SandboxTimeoutError: The kernel could not end it: it waits for a device, for instance.
+        """
+        self.kill()
+        with self._lock:
+            if self._file.closed:
+                return
+            if not self._has_ended(seconds):
+                raise SandboxTimeoutError(f"a sandbox did not end within {seconds:.0f} s")
+            self._file.close()
+
+    def _has_ended(self, seconds: float) -> bool:
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        # The kernel tells of the end of a namespace's first process when it was the last.
+        return bool(poll.poll(seconds * 1000))
+
+    def disown(self) -> None:
+        """See `ownership.Owned`."""
+        self._lock = threading.Lock()
+        self._file.close()
 
 
 def run_to_end(
@@ -167,3 +241,52 @@ def _read_into(buffer: OutputBuffer, fd: int) -> bool:
         return False
     buffer.add(data)
     return bool(data)
+
+
+def read_if_there(path: str) -> str:
+    """Return the text of a file, without the blanks around it; empty if it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+Channel = Literal["r", "w", "text"]
+
+
+def channel(kind: Channel) -> tuple[int, int]:
+    """(our end, the program's end)."""
+    if kind == "text":
+        memfd = os.memfd_create("text", os.MFD_CLOEXEC)
+        os.fchmod(memfd, 0o444)
+        return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
+    read, write = os.pipe2(os.O_CLOEXEC)
+    # It belongs to us, not to a user inside; a program may open /dev/stdout by its name.
+    os.fchmod(read, 0o444 if kind == "r" else 0o666)
+    return (write, read) if kind == "r" else (read, write)
+
+
+def memory_file(data: bytes) -> int:
+    """A read-only descriptor of these bytes: a program's whole input, with no pump for it."""
+    ours, theirs = channel("text")
+    with open(ours, "wb") as file:
+        file.write(data)
+    return theirs
+
+
+def exit_pipe() -> tuple[int, int]:
+    """(our end, on which an exit code will come, the end for process 1)."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(read, False)
+    return read, write
+
+
+def error_pipe() -> tuple[int, int]:
+    """(our end, the end for a worker). It holds a pipeful; what is more is lost, not waited for."""
+    return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def close_all(*fds: int) -> None:
+    """Close them all."""
+    for fd in fds:
+        os.close(fd)

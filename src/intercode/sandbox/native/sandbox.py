@@ -21,14 +21,21 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
-from intercode.sandbox.base import MIB, Change, Completed, Limits, Seen
-from intercode.sandbox.fault import Evidence, caused_inside
+from intercode.sandbox.base import MIB, Change, Completed, Evidence, Limits, Seen, caused_inside
 from intercode.sandbox.images import Image
-from intercode.sandbox.native import channels as ch
 from intercode.sandbox.native import wire
-from intercode.sandbox.native.channels import Channel
-from intercode.sandbox.native.client import ProcessOne
-from intercode.sandbox.native.process import NativeProcess, NativeWorker, run_to_end
+from intercode.sandbox.native.process import (
+    Channel,
+    NativeProcess,
+    NativeWorker,
+    ProcessOne,
+    channel,
+    close_all,
+    error_pipe,
+    exit_pipe,
+    memory_file,
+    run_to_end,
+)
 from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
 from intercode.sandbox.ownership import disown_in_forks
 
@@ -72,7 +79,7 @@ class NativeSandbox:
         self._forget = forget
         self._lock = threading.Lock()
         self._end: SandboxError | None = None
-        """Why nothing can be asked of it any more."""
+        """The error of all further requests; None while it serves them."""
         control.settimeout(_ANSWER_SECONDS)
         disown_in_forks(self)
 
@@ -94,8 +101,9 @@ class NativeSandbox:
         channels: dict[int, Channel] = {} if merge_stderr else {2: "w"}
         seconds = self.limits.seconds(timeout)
         limit = self.limits.output if output_limit is None else output_limit
+        program = {**self._program(argv, cwd, env, user), "track": True}
         try:
-            process = self._start(argv, channels, merge_stderr, cwd, env, user, stdin, track=True)
+            process = self._start(program, channels, merge_stderr, stdin)
         except _NoSuchProgramError as error:
             message = os.fsencode(f"{error}\n")
             out, err = (message, b"") if merge_stderr else (b"", message)
@@ -120,73 +128,69 @@ class NativeSandbox:
         user: str | None = None,
     ) -> NativeProcess:
         """Start a program and keep talking to it."""
-        return self._start(argv, channels, merge_stderr, cwd, env, user, None, track=False)
+        return self._start(self._program(argv, cwd, env, user), channels, merge_stderr)
 
-    def _start(
+    def _program(
         self,
         argv: Sequence[str | bytes],
-        channels: Mapping[int, Channel],
-        merge_stderr: bool,
         cwd: str | None,
         env: Mapping[str, str] | None,
         user: str | None,
-        stdin: bytes | None,
-        track: bool,
-    ) -> NativeProcess:
-        arguments = _checked(argv)
+    ) -> dict[str, Any]:
+        """Return the request for a program, without its channels."""
         folder = str(PurePosixPath(self.image.cwd, cwd or ""))
+        variables = {**self.env, "PWD": folder, **(env or {})}
+        named = {"op": "spawn", "argv": _checked(argv), "cwd": folder, "env": variables}
+        return {**named, "user": user, "track": False}
+
+    def _start(
+        self,
+        program: dict[str, Any],
+        channels: Mapping[int, Channel],
+        merge_stderr: bool,
+        stdin: bytes | None = None,
+    ) -> NativeProcess:
         kinds: dict[int, Channel] = {**channels, 1: "w"}
         ours: dict[int, int] = {}
         theirs: dict[int, int] = {}
         if max(kinds) > _HIGHEST_CHANNEL:
             raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
         with _descriptors():
-            exit_read, exit_write = ch.exit_pipe()
+            exit_read, exit_write = exit_pipe()
         try:
             with _descriptors():
                 for number, kind in kinds.items():
-                    ours[number], theirs[number] = ch.channel(kind)
+                    ours[number], theirs[number] = channel(kind)
                 if stdin is not None:
-                    theirs[0] = ch.memory_file(stdin)
+                    theirs[0] = memory_file(stdin)
                 if merge_stderr:
                     theirs[2] = os.dup(theirs[1])
-            reply, _ = self._request(
-                {
-                    "op": "spawn",
-                    "argv": arguments,
-                    "cwd": folder,
-                    "env": {**self.env, "PWD": folder, **(env or {})},
-                    "numbers": list(theirs),
-                    "user": user,
-                    "track": track,
-                },
-                [*theirs.values(), exit_write],
-            )
-        except _ExecError as error:
-            ch.close(*ours.values(), exit_read)
-            raise _NoSuchProgramError(arguments[0], error) from error
-        except BaseException:
-            ch.close(*ours.values(), exit_read)
+            request = {**program, "numbers": list(theirs)}
+            reply, _ = self._request(request, [*theirs.values(), exit_write])
+        except BaseException as error:
+            close_all(*ours.values(), exit_read)
+            if isinstance(error, _ExecError):
+                raise _NoSuchProgramError(program["argv"][0], error) from error
             raise
         finally:
-            ch.close(*theirs.values(), exit_write)
+            close_all(*theirs.values(), exit_write)
         return NativeProcess(reply["pid"], ours, exit_read, self._signal)
 
     def worker(self, module: str) -> NativeWorker:
         """Start a preloaded module of ours in it."""
         ours, theirs = socket.socketpair()
-        errors, error_write = ch.error_pipe()
-        exit_read, exit_write = ch.exit_pipe()
+        errors, error_write = error_pipe()
+        exit_read, exit_write = exit_pipe()
         try:
             given = [theirs.fileno(), error_write, exit_write]
             reply, _ = self._request({"op": "worker", "module": module}, given)
         except BaseException:
             ours.close()
-            ch.close(errors, exit_read)
+            close_all(errors, exit_read)
             raise
         finally:
             theirs.close()
-            ch.close(error_write, exit_write)
+            close_all(error_write, exit_write)
         return NativeWorker(reply["pid"], ours, errors, exit_read, self._signal)
 
     def kill(self, keep: Sequence[int] = ()) -> int:

@@ -1,4 +1,4 @@
-"""The system calls that nobody in a sandbox needs, as a seccomp filter built in pure Python.
+"""The system calls that no program in a sandbox needs, as a seccomp filter built in pure Python.
 
 A denylist: namespaces, an unprivileged user id and dropped capabilities carry the isolation; the
 filter takes away what reaches deep into the kernel for no use to a task. Calls that a program
@@ -92,7 +92,7 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _PROTOCOLS = (0, 1, 6, 17, 58)
 # ROUTE and SOCK_DIAG, by which `ip` and `ss` ask. Another tells what happens on the machine.
 _NETLINKS = (0, 4)
-# STREAM, DGRAM and RAW, in the bits that are no flags; another is another module's.
+# STREAM, DGRAM and RAW, in the bits that are not flags; another is another module's.
 _TYPES, _TYPE_BITS = (1, 2, 3), 0xF
 _SOL_SOCKET = 1
 # ATTACH_FILTER, ATTACH_BPF, and both for a group of sockets: compiled code counts for the machine.
@@ -135,115 +135,113 @@ _NOTHING = _deny(0)
 """The call has no effect, and succeeds."""
 
 
+_YES, _NO = [_op(_RET, _ALLOW)], [_deny(errno.EPERM)]
+
+
 def _test(*values: int, then: list[bytes], otherwise: list[bytes]) -> list[bytes]:
-    """Go on with `then` if what was loaded is one of the values. Both end in a return."""
+    """Continue with `then` if the loaded word is one of the values. Both end in a return."""
     tests = [_op(_JEQ, v, true=len(values) - 1 - i) for i, v in enumerate(values[:-1])]
     return [*tests, _op(_JEQ, values[-1], false=len(then)), *then, *otherwise]
 
 
+def _if(word: int, *values: int, then: list[bytes], otherwise: list[bytes]) -> list[bytes]:
+    """Load a word of the call's arguments, and test it."""
+    return [_op(_LOAD, word), *_test(*values, then=then, otherwise=otherwise)]
+
+
+def _bits(word: int, bits: int, then: list[bytes]) -> list[bytes]:
+    """Refuse a call with one of these bits set in an argument, by `then`; allow the others."""
+    return [_op(_LOAD, word), _op(_JSET, bits, false=1), *then, *_YES]
+
+
 def _argument_rules() -> dict[str, list[bytes]]:
-    """What depends on a call's arguments. Each rule ends in a return."""
-    yes, no = [_op(_RET, _ALLOW)], [_deny(errno.EPERM)]
-    none = [_deny(errno.EAFNOSUPPORT)]
+    """Return the rules that depend on a call's arguments. Each ends in a return."""
+    return {**_process_rules(), **_socket_rules(), **_limit_rules(), **_memory_and_file_rules()}
+
+
+def _process_rules() -> dict[str, list[bytes]]:
+    yes, no = _YES, _NO
     unknown = [_deny(errno.EINVAL)]
-    protocol = [_deny(errno.EPROTONOSUPPORT)]
-    memory = [_deny(errno.ENOMEM)]
-    small = [
-        *(_op(_LOAD, _ARG3_HIGH), _op(_JEQ, 0, true=1), _deny(errno.E2BIG)),
-        *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false=1), _deny(errno.E2BIG)),
-        *yes,
-    ]
-    advice = _test(
-        _MADV_MERGEABLE,
-        then=unknown,
-        otherwise=_test(*_MADV_OUT, then=[_NOTHING], otherwise=yes),
-    )
-    # A pipe gets a core dump whatever the limit is, but for the one of 1 byte that process 1 sets.
-    # To ask for it is allowed: the new limit is a null pointer.
-    asks = _test(
-        0, then=[_op(_LOAD, _ARG2_HIGH), *_test(0, then=yes, otherwise=[_NOTHING])],
-        otherwise=[_NOTHING],
-    )  # fmt: skip
-    own_limit = [
-        _op(_LOAD, _ARG1),
-        *_test(_RLIMIT_CORE, then=[_op(_LOAD, _ARG2), *asks], otherwise=yes),
-    ]
     return {
-        "clone": [_op(_LOAD, _ARG0), _op(_JSET, _CLONE_NEW_FLAGS, false=1), *no, *yes],
-        "ioctl": [_op(_LOAD, _ARG1), *_test(*_IOCTLS, then=no, otherwise=yes)],
-        "personality": [_op(_LOAD, _ARG0), *_test(*_PERSONALITIES, then=yes, otherwise=no)],
-        "socket": [
-            _op(_LOAD, _ARG0),
-            *_test(_UNIX, then=yes, otherwise=_test(
-                _INET, _INET6,
-                then=[
-                    *(_op(_LOAD, _ARG1), _op(_AND, _TYPE_BITS)),
-                    *_test(
-                        *_TYPES,
-                        then=[_op(_LOAD, _ARG2), *_test(*_PROTOCOLS, then=yes, otherwise=protocol)],
-                        otherwise=[_deny(errno.ESOCKTNOSUPPORT)],
-                    ),
-                ],
-                otherwise=_test(
-                    _NETLINK,
-                    then=[_op(_LOAD, _ARG2), *_test(*_NETLINKS, then=yes, otherwise=protocol)],
-                    otherwise=none,
-                ),
-            )),
-        ],
-        "socketpair": [_op(_LOAD, _ARG0), *_test(_UNIX, then=yes, otherwise=none)],
-        "setsockopt": [
-            _op(_LOAD, _ARG1),
-            *_test(
-                _SOL_SOCKET,
-                then=[
-                    _op(_LOAD, _ARG2),
-                    # Whoever closes such a socket waits: a receiver, or a worker of the kernel's.
-                    *_test(
-                        _SO_LINGER,
-                        then=[_NOTHING],
-                        otherwise=_test(*_SOCKET_FILTERS, then=no, otherwise=yes),
-                    ),
-                ],
-                otherwise=_test(
-                    _SOL_IPV6,
-                    then=[_op(_LOAD, _ARG2), *_test(_FLOW_LABELS, then=no, otherwise=yes)],
-                    otherwise=_test(
-                        _SOL_TCP,
-                        then=[_op(_LOAD, _ARG2), *_test(*_TCP_KEYS, then=no, otherwise=yes)],
-                        otherwise=yes,
-                    ),
-                ),
-            ),
-        ],
-        **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), small),
-        "madvise": [_op(_LOAD, _ARG2), *advice],
-        "process_madvise": [_op(_LOAD, _ARG3), *advice],
-        "fadvise64": [
-            _op(_LOAD, _ARG3), *_test(_POSIX_FADV_DONTNEED, then=[_NOTHING], otherwise=yes)
-        ],
-        "fcntl": [_op(_LOAD, _ARG1), *_test(_F_SETLEASE, then=no, otherwise=yes)],
-        # Of another process: 0 is the caller.
-        "prlimit64": [_op(_LOAD, _ARG0), *_test(0, then=own_limit, otherwise=no)],
+        "clone": _bits(_ARG0, _CLONE_NEW_FLAGS, no),
+        "personality": _if(_ARG0, *_PERSONALITIES, then=yes, otherwise=no),
         # A program that process 1 is just starting has its user already, but not yet its turn.
-        "sched_setscheduler": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)],
-        "sched_setattr": [_op(_LOAD, _ARG0), *_test(0, then=yes, otherwise=no)],
-        "setrlimit": [_op(_LOAD, _ARG0), *_test(_RLIMIT_CORE, then=[_NOTHING], otherwise=yes)],
-        # It would wait for all disks of the machine. A sandbox's files are in memory.
-        "sync": [_NOTHING],
-        "syncfs": [_NOTHING],
+        "sched_setscheduler": _if(_ARG0, 0, then=yes, otherwise=no),
+        "sched_setattr": _if(_ARG0, 0, then=yes, otherwise=no),
         # As by a kernel without filters: programs that have one for themselves do without.
         "seccomp": [*unknown],
-        "prctl": [
-            _op(_LOAD, _ARG0),
-            *_test(_PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, then=unknown, otherwise=yes),
-        ],
-        # Two that trace each other can wait for each other's end for good, whoever kills them: so a
+        "prctl": _if(_ARG0, _PR_SET_SECCOMP, *_PR_OF_THE_MACHINE, then=unknown, otherwise=yes),
+        # Two that trace each other can wait for each other's end for good, even if killed: so a
         # process is traced by its parent, or by the parent's tracer.
-        "ptrace": [_op(_LOAD, _ARG0), *_test(*_PTRACE_OTHERS, then=no, otherwise=yes)],
-        "mmap": [_op(_LOAD, _ARG3), _op(_JSET, _MAP_HUGETLB, false=1), *memory, *yes],
-        "memfd_create": [_op(_LOAD, _ARG1), _op(_JSET, _MFD_HUGETLB, false=1), *memory, *yes],
-    }  # fmt: skip
+        "ptrace": _if(_ARG0, *_PTRACE_OTHERS, then=no, otherwise=yes),
+    }
+
+
+def _socket_rules() -> dict[str, list[bytes]]:
+    yes, no, none = _YES, _NO, [_deny(errno.EAFNOSUPPORT)]
+    protocol = [_deny(errno.EPROTONOSUPPORT)]
+    internet = [
+        *(_op(_LOAD, _ARG1), _op(_AND, _TYPE_BITS)),
+        *_test(
+            *_TYPES,
+            then=_if(_ARG2, *_PROTOCOLS, then=yes, otherwise=protocol),
+            otherwise=[_deny(errno.ESOCKTNOSUPPORT)],
+        ),
+    ]
+    netlink = _if(_ARG2, *_NETLINKS, then=yes, otherwise=protocol)
+    # The one that closes a socket that lingers waits: a receiver, or a worker of the kernel's.
+    filters = _test(*_SOCKET_FILTERS, then=no, otherwise=yes)
+    of_socket = _if(_ARG2, _SO_LINGER, then=[_NOTHING], otherwise=filters)
+    of_ipv6 = _if(_ARG2, _FLOW_LABELS, then=no, otherwise=yes)
+    of_tcp = _if(_ARG2, *_TCP_KEYS, then=no, otherwise=yes)
+    others = _test(_NETLINK, then=netlink, otherwise=none)
+    others = _test(_INET, _INET6, then=internet, otherwise=others)
+    levels = _test(_SOL_TCP, then=of_tcp, otherwise=yes)
+    levels = _test(_SOL_IPV6, then=of_ipv6, otherwise=levels)
+    return {
+        "socket": _if(_ARG0, _UNIX, then=yes, otherwise=others),
+        "socketpair": _if(_ARG0, _UNIX, then=yes, otherwise=none),
+        "setsockopt": _if(_ARG1, _SOL_SOCKET, then=of_socket, otherwise=levels),
+    }
+
+
+def _limit_rules() -> dict[str, list[bytes]]:
+    yes, no, nothing = _YES, _NO, [_NOTHING]
+    # A pipe gets a core dump whatever the limit is, but for the one of 1 byte that process 1 sets.
+    # To ask for it is allowed: the new limit is a null pointer.
+    null = _if(_ARG2_HIGH, 0, then=yes, otherwise=nothing)
+    asks = _if(_ARG2, 0, then=null, otherwise=nothing)
+    own_limit = _if(_ARG1, _RLIMIT_CORE, then=asks, otherwise=yes)
+    return {
+        # Of another process: 0 is the caller.
+        "prlimit64": _if(_ARG0, 0, then=own_limit, otherwise=no),
+        "setrlimit": _if(_ARG0, _RLIMIT_CORE, then=nothing, otherwise=yes),
+    }
+
+
+def _memory_and_file_rules() -> dict[str, list[bytes]]:
+    yes, no, nothing = _YES, _NO, [_NOTHING]
+    memory, too_long = [_deny(errno.ENOMEM)], _deny(errno.E2BIG)
+    small = [
+        *(_op(_LOAD, _ARG3_HIGH), _op(_JEQ, 0, true=1), too_long),
+        *(_op(_LOAD, _ARG3), _op(_JGE, _LONGEST_ATTRIBUTE + 1, false=1), too_long),
+        *yes,
+    ]
+    out = _test(*_MADV_OUT, then=nothing, otherwise=yes)
+    advice = _test(_MADV_MERGEABLE, then=[_deny(errno.EINVAL)], otherwise=out)
+    return {
+        "ioctl": _if(_ARG1, *_IOCTLS, then=no, otherwise=yes),
+        "fcntl": _if(_ARG1, _F_SETLEASE, then=no, otherwise=yes),
+        **dict.fromkeys(("setxattr", "lsetxattr", "fsetxattr"), small),
+        # It would wait for all disks of the machine. A sandbox's files are in memory.
+        "sync": nothing,
+        "syncfs": nothing,
+        "fadvise64": _if(_ARG3, _POSIX_FADV_DONTNEED, then=nothing, otherwise=yes),
+        "madvise": [_op(_LOAD, _ARG2), *advice],
+        "process_madvise": [_op(_LOAD, _ARG3), *advice],
+        "mmap": _bits(_ARG3, _MAP_HUGETLB, memory),
+        "memfd_create": _bits(_ARG1, _MFD_HUGETLB, memory),
+    }
 
 
 def build(debugger: bool = False, machine: str | None = None) -> bytes:

@@ -1,4 +1,4 @@
-"""A saved file system: the upper layer, unpacked as one more layer over the sandbox's image."""
+"""Layers that sandboxes leave: snapshots, and what a script or a command makes of an image."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
-from intercode.errors import OutputLimitError, SandboxError
-from intercode.files import remove_tree
+from intercode.errors import ImageError, OutputLimitError, SandboxError
+from intercode.files import cache_root, digest_of, remove_tree
 from intercode.rights import hand_over, is_root, make_private
-from intercode.sandbox.images import Image, cache_root
-from intercode.sandbox.images.base import digest_of
-from intercode.sandbox.native import archive, lease
-from intercode.sandbox.ownership import when_gone
+from intercode.sandbox.base import CAPABILITIES, Limits, Sandbox
+from intercode.sandbox.images import Command, Image
+from intercode.sandbox.images.base import SCRIPT
+from intercode.sandbox.native import archive
+from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
+from intercode.sandbox.native.diff import SHARED_MEMORY
+from intercode.sandbox.ownership import is_gone, new_lease, when_gone
 
 _SPECIAL_FILES = 256
 """An agent may have made any number of them, and each start copies them."""
@@ -33,7 +37,7 @@ class Layer:
     """
 
     def __init__(self, forget: Callable[[Path], None]) -> None:
-        folder = cache_root() / "snapshots" / lease.name()
+        folder = cache_root() / "snapshots" / new_lease()
         self.path = folder / "layer"
         self.special: Sequence[archive.Special] = ()
         self._discard = when_gone(self, _discard, folder, self.path, forget)
@@ -54,7 +58,7 @@ class Layer:
         self.special = fill(self.path, write, self.discard)[:_SPECIAL_FILES]
 
     def discard(self) -> None:
-        """Remove it."""
+        """Remove the layer's folder."""
         self._discard()
 
 
@@ -72,7 +76,7 @@ class NativeSnapshot:
 
     @property
     def image(self) -> Image:
-        """What a sandbox starts from.
+        """Image that a sandbox starts from.
 
         Raises:
             SandboxError: It was deleted.
@@ -163,12 +167,12 @@ def fill(
     return special
 
 
-def sweep(dry_run: bool = False) -> list[str]:
+def _sweep_snapshots(dry_run: bool = False) -> list[str]:
     """Remove the snapshots of processes that are gone; what was found."""
     found = []
     parent = cache_root() / "snapshots"
     for folder in parent.iterdir() if parent.is_dir() else ():
-        if lease.is_gone(folder.name):
+        if is_gone(folder.name):
             found.append(str(folder))
             if not dry_run:
                 _remove(folder)
@@ -183,3 +187,66 @@ def _discard(folder: Path, layer: Path, forget: Callable[[Path], None]) -> None:
 def _remove(folder: Path) -> None:
     with suppress(OSError):  # the next sweep tries again
         remove_tree(folder)
+
+
+_SECONDS = 600.0
+_LIMITS = Limits(memory=4 << 30, disk=4 << 30, processes=1024)
+"""Limits within which packages can be installed."""
+
+
+class Archived(Sandbox, Protocol):
+    """A sandbox that can tell what it changed as `archive.write` does."""
+
+    def archive(self, out: int) -> None:
+        """Stream it into a descriptor."""
+
+
+def build_script(
+    start: Callable[[Image, Limits, bool], Archived],
+    base: Image,
+    script: bytes | Command,
+    layer: Path,
+) -> None:
+    """Run a set-up script, or a command, in a sandbox of `base`; leave what it changed in `layer`.
+
+    Raises:
+        ImageError: It failed, or did not end in time.
+    """
+    if isinstance(script, Command):
+        limits = replace(_LIMITS, capabilities=CAPABILITIES)
+        what, command = "the command", script
+    else:
+        base, limits = replace(base, cwd="/", user=""), _LIMITS
+        what = "the set-up script"
+        command = Command(("/bin/bash", SCRIPT), script, timeout=_SECONDS)
+    sandbox = start(base, limits, command.network)
+    try:
+        if command.script is not None:
+            sandbox.write_file(SCRIPT, command.script, 0o755)
+        done = sandbox.exec(command.argv, timeout=command.timeout, merge_stderr=True)
+        if not done.ok:
+            tail = done.stdout.decode(errors="replace")[-2000:]
+            why = "did not end in time" if done.timed_out else f"exit code {done.exit_code}"
+            raise ImageError(f"{what} over {base.name} failed ({why}):\n{tail}")
+        sandbox.kill()
+        for path, mode in fill(layer, sandbox.archive):
+            # It is the image's author who wants it so, and what an engine would build.
+            Path(layer, path).chmod(mode)
+        remove_tree(layer / SHARED_MEMORY[1:])
+        with suppress(OSError):  # something else was made in it
+            (layer / SHARED_MEMORY[1:]).parent.rmdir()
+    finally:
+        sandbox.close()
+
+
+def sweep(dry_run: bool = False) -> list[str]:
+    """Remove what belongs to callers that are gone; the paths that were found."""
+    found = []
+    for parent in parents():
+        for folder in Path(parent).glob(f"{PREFIX}*"):
+            if not is_gone(folder.name.removeprefix(PREFIX)):
+                continue
+            found.append(str(folder))
+            if not dry_run:
+                remove_all(folder.name.removeprefix(PREFIX))
+    return found + _sweep_snapshots(dry_run)

@@ -8,18 +8,23 @@ when the caller's socket closes: that is what kill -9 of the caller leaves behin
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
 import signal
 import socket
 import sys
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from intercode.sandbox.native import cgroup, launch, layers, wire
-from intercode.sandbox.native.child import Child, report
-from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity
+from intercode.rights import STAND_IN, is_root, needs_stand_in
+from intercode.sandbox.native import cgroup, launch, wire
+from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity, write_maps
+from intercode.sandbox.native.launch import FOLDERS, STAGE
 from intercode.sandbox.native.syscalls import hide_arguments
 
 _QUIET_MS = 5
@@ -32,8 +37,9 @@ class Spawner:
 
     One child is forked ahead, so that the next start need not wait for the fork and for the
     kernel to make namespaces and to move it into a cgroup; it has nothing of any sandbox's yet.
-    Whoever starts one sandbox after the other mostly wants the same: what was asked for twice in a
-    row is, when it is quiet, made ready for a third time, and thrown away if something else comes.
+    A caller that starts one sandbox after the other mostly wants the same: what was asked for twice
+    in a row is, when it is quiet, made ready for a third time, and thrown away if something else
+    comes.
     """
 
     def __init__(self, caller: socket.socket, owner: int, name: str) -> None:
@@ -51,17 +57,17 @@ class Spawner:
         self.live: dict[int, str] = {}
         """The cgroup's name of each child."""
         self.identities: dict[int, Identity] = {}
-        """Those of the children that have been told what to be."""
+        """The identities of the children that have been told what to be."""
         self.leaving: list[str] = []
         self.oom_kills: dict[str, int] = {}
         """The value of `Cgroups.oom_kills` when a child was forked, by its cgroup's name."""
         self.ends: dict[str, dict[str, Any]] = {}
         """How the children of late have ended, as `fault.Evidence`."""
         self.count = 0
-        root = layers.prepare_namespaces()
+        root = prepare_namespaces()
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
         self.machine = launch.look_around(root)
-        self.layers = layers.Layers(root)
+        self.layers = Layers(root)
         self.pool = Identities(root)
         self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -123,7 +129,7 @@ class Spawner:
         return {"running": True} if name in self.live.values() else self.ends.get(name, {})
 
     def facts(self) -> dict[str, Any]:
-        """What the run's record and `doctor` want to know."""
+        """Return the facts that a run's record and `doctor` tell."""
         return {
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
@@ -305,3 +311,192 @@ def main(caller_fd: int, owner: int, name: str) -> None:
         return
     wire.send(caller, spawner.facts())
     spawner.run()
+
+
+class Child:
+    """A forked process that is, or waits to become, a sandbox's process 1."""
+
+    def __init__(
+        self,
+        machine: launch.Machine,
+        network: bool,
+        layers_mounted: int,
+        cgroups: list[str],
+        forget: Callable[[], None],
+    ) -> None:
+        self.layers_mounted = layers_mounted
+        """How many layers it sees: its copy of the mounts is as old as itself."""
+        self.spec: dict[str, Any] | None = None
+        """The request that it is made ready for ahead of."""
+        self.link, theirs = wire.pair()
+        self.pid = launch.clone(network)
+        if self.pid == 0:
+            forget()
+            become_sandbox(theirs, machine, network, cgroups)
+        theirs.close()
+
+
+def become_sandbox(
+    link: socket.socket, machine: launch.Machine, network: bool, cgroups: list[str]
+) -> None:
+    """In the child: never returns into the spawner's loop."""
+    failure: BaseException | None = None
+    control: socket.socket | None = None
+    peak: int | None = None
+    try:
+        link = wire.keep_only(link)
+        try:
+            cgroup.join(cgroups)
+            peak = cgroup.open_peak(cgroups)
+            prepared = launch.prepare(network, machine)
+        except OSError as error:
+            failure = error
+        message, fds = wire.receive(link)
+        identity = Identity.received(message["identity"], fds)
+        control = socket.socket(fileno=fds[0]) if fds else None
+        try:
+            if failure is None:
+                inside = launch.enter(message["spec"], identity, link, machine, prepared)
+                os.close(identity.namespace)
+                message.clear()
+                if control is None:  # it is ready ahead of the request
+                    control = socket.socket(fileno=wire.receive(link)[1][0])
+                link.close()
+                launch.serve(control, inside, peak)
+        except BaseException as error:  # noqa: BLE001 - must not unwind into the spawner
+            failure = error
+        if failure is not None and control is not None:
+            report(control, failure)
+    finally:
+        os._exit(failure is not None)
+
+
+def report(control: socket.socket, error: BaseException) -> None:
+    """Tell the caller why a sandbox did not start."""
+    known = isinstance(error, OSError)
+    message = {
+        "failed": str(error) if known else traceback.format_exc(),
+        "errno": (error.errno or 0) if isinstance(error, OSError) else 0,
+    }
+    with suppress(OSError):
+        wire.send(control, message)
+
+
+_READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
+
+_PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ESCAPES = {b"\\040": b" ", b"\\011": b"\t", b"\\012": b"\n", b"\\134": b"\\"}
+"""How mountinfo writes what would break its lines; the backslash is the last to be read."""
+
+
+def prepare_namespaces() -> bool:
+    """Give this process a mount namespace of its own, and the stage; whether it is real root."""
+    root = is_root()
+    if root:
+        sc.unshare(sc.CLONE_NEWNS)
+    else:
+        if needs_stand_in():
+            _stand_in()
+        uid, gid = os.geteuid(), os.getegid()
+        sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
+        write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
+    sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
+    sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
+    for name in FOLDERS:
+        os.mkdir(f"{STAGE}/{name}")
+    return root
+
+
+def _stand_in() -> None:
+    """Be somebody else than the machine's user 0, which no sandbox may ever have.
+
+    Raises:
+        OSError: There is no right to, or no other id.
+    """
+    try:
+        os.setgroups([])
+        os.setresgid(STAND_IN, STAND_IN, STAND_IN)
+        os.setresuid(STAND_IN, STAND_IN, STAND_IN)
+    except OSError as error:
+        raise OSError(errno.EPERM, "setuid: only the machine's root is to be had here") from error
+    sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
+
+
+class Layers:
+    """The layers that are mounted on the stage so far."""
+
+    def __init__(self, root: bool) -> None:
+        self.root = root
+        self.names: dict[str, str] = {}
+        self.programs: list[tuple[str, str]] | None = None
+        self.mounted = 0
+        """How many mounts there are: a process forked before the last lacks it."""
+
+    def prepare(self, spec: dict[str, Any]) -> None:
+        """Replace the host's paths in a request by names on the stage, mounting what is new.
+
+        Raises:
+            OSError: A layer is missing or cannot be mounted.
+        """
+        names = [self.layer(path) for path in spec["layers"]]
+        names.reverse()  # the request has the lowest first, overlayfs the topmost
+        special = {self.layer(path): files for path, files in spec["special"]}
+        programs = self.host() if spec["host"] else []
+        spec.update(layers=names, special=special, programs=programs)
+
+    def forget(self, path: str) -> None:
+        """Unmount a layer. Sandboxes that run keep their own."""
+        name = self.names.pop(path, None)
+        if name is not None:
+            sc.umount(f"{STAGE}/{name}")
+            os.rmdir(f"{STAGE}/{name}")
+
+    def layer(self, path: str) -> str:
+        """A folder as a layer: its name on the stage."""
+        if path not in self.names:
+            # What lies below a mount of its own is part of an ordinary user's view of a folder.
+            self.names[path] = self._attach(path, recursive=not self.root)
+        return self.names[path]
+
+    def _attach(self, path: str, recursive: bool) -> str:
+        """Mount a copy of `path`, read-only: its name on the stage."""
+        name = str(self.mounted + 1)
+        os.mkdir(f"{STAGE}/{name}")
+        tree = sc.open_tree(path, recursive)
+        try:
+            sc.mount_setattr(tree, _READ_ONLY, 0, recursive)
+            sc.move_mount(tree, f"{STAGE}/{name}")
+            self.mounted += 1
+        finally:
+            os.close(tree)
+        return name
+
+    def host(self) -> list[tuple[str, str]]:
+        """List folders of this machine's programs: their places in a sandbox, and on the stage.
+
+        What is mounted below them comes after what it lies in.
+        """
+        if self.programs is None:
+            tops = [f"/{name}" for name in _PROGRAMS]
+            tops = [path for path in tops if os.path.isdir(path) and not os.path.islink(path)]
+            below = _mounted_below(tops) if self.root else []
+            self.programs = [
+                (path[1:], self._attach(path, recursive=not self.root))
+                for path in dict.fromkeys([*tops, *below])
+            ]
+        return self.programs
+
+
+def _mounted_below(tops: list[str]) -> list[str]:
+    """The folders below these where something else is mounted, parents first."""
+    found = set()
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            field = line.split(b" ")[4]
+            for escape, character in _ESCAPES.items():
+                field = field.replace(escape, character)
+            path = os.fsdecode(field)
+            # A single file that is mounted stays out: an overlay is of folders.
+            if path.startswith(tuple(f"{top}/" for top in tops)) and os.path.isdir(path):
+                found.add(path)
+    return sorted(found)

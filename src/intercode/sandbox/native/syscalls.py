@@ -94,7 +94,7 @@ def _check(result: int, call: str, path: str | bytes | None = None) -> int:
 def clone(flags: int) -> int:
     """`fork` into new namespaces: the child's pid in the parent, 0 in the child.
 
-    Safe only in a single-threaded process: no interpreter lock is mended in the child. That is
+    Safe only in a single-threaded process: no interpreter lock is repaired in the child. That is
     why a small spawner does it, and never the caller's process.
     """
     return _check(

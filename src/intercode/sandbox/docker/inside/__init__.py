@@ -1,1 +1,1 @@
-"""What runs in a container as its process 1; it sees the standard library and `native` only."""
+"""Process 1 of a container; it sees the standard library and `native` only."""

@@ -13,15 +13,25 @@ import os
 import resource
 import signal
 import socket
+import stat
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from intercode.rights import permitted
-from intercode.sandbox.docker.inside.init import ContainerInit
+from intercode.sandbox.docker.inside.compare import (
+    MountedFiles,
+    Tree,
+    apply_stream,
+    compare,
+    write_stream,
+)
 from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native import syscalls as sc
-from intercode.sandbox.native.launch import CAPABILITY_BITS
+from intercode.sandbox.native.init import Init
+from intercode.sandbox.native.inside import Inside, User
+from intercode.sandbox.native.launch import CAPABILITY_BITS, drop_rights, limit, limit_each
 
 _HARD_OPEN_FILES = 4096
 _GREETING_SECONDS = 120.0
@@ -46,42 +56,142 @@ def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> Contai
     os.setgroups([])
     os.umask(0o022)
     sys.setrecursionlimit(10_000)
-    _limit(limits)
+    limit(resource.RLIMIT_CORE, 0)
+    # How many processes there are is for the engine: by user id, the machine's would count.
+    limit_each(limits, max(limits["open_files"], _HARD_OPEN_FILES))
     init = ContainerInit(control, rights, kept, hello, owner)
-    _drop_rights(rights, kept)
+    drop_rights(rights, kept)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with suppress(OSError):
+            signal.signal(number, signal.SIG_DFL)
     sc.set_seccomp(seccomp.build(limits["debugger"]))
     return init
 
 
-def _limit(limits: dict[str, Any]) -> None:
-    """Per process. How many there are is for the engine: by user id, the machine's would count."""
+class ContainerInit(Init):
+    """The event loop of process 1.
 
-    def both(which: int, value: int) -> None:
-        hard = resource.getrlimit(which)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (value, value))
+    Args:
+        control: The caller's socket.
+        rights: The capabilities that this process has.
+        kept: Those that programs get.
+        hello: What the caller says of the container: its `user`, its `volumes`, and the content of
+            the `files` that the engine mounts.
+        owner: A descriptor of the caller's process, at whose end this one ends. Its socket does not
+            tell where a fork that has run no code of ours holds it, too.
+    """
 
-    both(resource.RLIMIT_CORE, 0)
-    both(resource.RLIMIT_DATA, limits["memory"])
-    both(resource.RLIMIT_MEMLOCK, 1 << 20)
-    both(resource.RLIMIT_MSGQUEUE, 1 << 20)
-    both(resource.RLIMIT_SIGPENDING, 4096)
-    both(resource.RLIMIT_FSIZE, limits["disk"])
-    hard = max(limits["open_files"], _HARD_OPEN_FILES)
-    hard = min(hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits["open_files"], hard), hard))
+    def __init__(
+        self,
+        control: socket.socket,
+        rights: int,
+        kept: int,
+        hello: dict[str, Any],
+        owner: int,
+    ) -> None:
+        self.account = find_account(hello["user"])
+        self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        super().__init__(
+            control,
+            Inside(
+                upper=-1,
+                lower=-1,
+                root=self.root,
+                score=os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC),
+                proc=os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
+                rights=rights,
+                kept=kept,
+                user=User(self.account.uid, self.account.gid, self.account.groups),
+                ids=_id_count(),
+            ),
+            owner=owner,
+        )
+        self.tree = Tree(self.root, hello["volumes"])
+        self.mounted = MountedFiles(hello["files"])
+
+    def do_root(self, fds: list[int]) -> dict[str, Any]:
+        """A descriptor of the root, for others to be compared with."""
+        return {"fds": [os.dup(self.root)]}
+
+    def do_home(self, fds: list[int]) -> dict[str, Any]:
+        """The home folder and the name of the image's user."""
+        return {"home": self.account.home, "name": self.account.name}
+
+    def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
+        """All that differs from the root `fds[0]`; everything else stands still meanwhile."""
+        with self.frozen():
+            found = compare(self.tree, fds[0], timeout)
+            return {"changes": sorted([*found.entries, *self.mounted.changes()])}
+
+    def do_archive(self, timeout: float, fds: list[int]) -> None:
+        """Stream what differs from the root `fds[0]` into `fds[1]`."""
+        with self.frozen():
+            found = compare(self.tree, fds[0], timeout)
+            found.touched += [path for path, *_ in self.mounted.changes()]
+            write_stream(found, self.root, fds[1], timeout)
+
+    def do_apply(self, fds: list[int]) -> None:
+        """Unpack such a stream, from `fds[0]`: what changes are told from is now with it."""
+        apply_stream(fds[0], self.root)
+        self.mounted.before = self.mounted.look()
 
 
-def _drop_rights(rights: int, kept: int) -> None:
-    """See to it that no program started from here has a capability, but those in `kept`."""
-    sc.drop_bounding_set(kept)
-    sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)
-    sc.capset(rights, rights, kept)
-    for bit in CAPABILITY_BITS.values():
-        if kept >> bit & 1:
-            sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
-    sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
-    sc.prctl(sc.PR_SET_DUMPABLE, 0)  # programs here have the same user id
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with suppress(OSError):
-            signal.signal(number, signal.SIG_DFL)
+def _id_count() -> int:
+    with open("/proc/self/uid_map") as file:
+        return sum(int(line.split()[2]) for line in file)
+
+
+_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Account:
+    """The user of programs, unless their caller asks for another."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
+
+
+def find_account(text: str) -> Account:
+    """Return the account that an image's ``USER`` names: ``NAME`` or ``UID``, and ``:GROUP``.
+
+    Without a group they are in all of theirs; else in that one, and in those after a comma.
+
+    Raises:
+        LookupError: The image has no such user or group.
+    """
+    user, _, group = text.partition(":")
+    group, *others = group.split(",")
+    user = user or "0"
+    accounts = _table("/etc/passwd")
+    account = next((a for a in accounts if len(a) > 5 and user in (a[0], a[2])), None)
+    if account is None and not user.isdigit():
+        raise LookupError(f"the image's USER is {text!r}, whom its /etc/passwd does not have")
+    uid, gid = (int(account[2]), int(account[3])) if account else (int(user), 0)
+    name, home = (account[0], account[5]) if account else (user, "/")
+    groups = [g for g in _table("/etc/group") if len(g) > 3]
+    if group:
+        known = next((g[2] for g in groups if group in (g[0], g[2])), group)
+        if not known.isdigit():
+            raise LookupError(f"the image's USER is {text!r}, whose group it does not have")
+        gid = int(known)
+    own = [g[2] for g in groups if name in g[3].split(",")] if uid else []
+    also = tuple(map(int, others if group else own))
+    return Account(uid, gid, also, name, home or "/")
+
+
+def _table(path: str) -> list[list[str]]:
+    """The lines of such a file of the image's, in fields."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return []
+        lines = file.read(_BYTES).decode(errors="replace").splitlines()
+    fields = [line.split(":") for line in lines]
+    return [f for f in fields if len(f) > 2 and f[2].isdigit()]

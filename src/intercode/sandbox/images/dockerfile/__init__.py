@@ -3,9 +3,3 @@
 Each instruction that changes files makes one layer, known by the layer below and by all that the
 instruction depends on; nothing that is known is done again.
 """
-
-from __future__ import annotations
-
-from intercode.sandbox.images.dockerfile.build import make
-
-__all__ = ["make"]

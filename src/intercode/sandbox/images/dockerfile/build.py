@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import platform
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.sandbox.images import accounts
+from intercode.files import digest_of
 from intercode.sandbox.images.archive import DAMAGE
-from intercode.sandbox.images.base import Context, Image, digest_of
-from intercode.sandbox.images.dockerfile import bases, evaluate, ignore
-from intercode.sandbox.images.dockerfile import parse as parser
-from intercode.sandbox.images.dockerfile.evaluate import Arguments
-from intercode.sandbox.images.dockerfile.parse import Instruction
-from intercode.sandbox.images.dockerfile.stages import Plan, Stage, plan
-from intercode.sandbox.images.dockerfile.steps import Step
-from intercode.sandbox.images.dockerfile.words import expand
-from intercode.sandbox.images.tree import Tree
+from intercode.sandbox.images.base import ARCHIVES, Context, Image, is_path, parse
+from intercode.sandbox.images.debian import RECIPES
+from intercode.sandbox.images.dockerfile.copying import find_ignore
+from intercode.sandbox.images.dockerfile.evaluate import (
+    PROXIES,
+    Arguments,
+    State,
+    Step,
+    facts,
+    from_name,
+)
+from intercode.sandbox.images.dockerfile.parse import Instruction, Plan, Stage, expand, plan, read
+from intercode.sandbox.images.oci import is_layout
+from intercode.sandbox.images.resolve import SCHEMES, build
+from intercode.sandbox.images.tree import Tree, account_of
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
@@ -31,7 +38,7 @@ _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of a Dockerfile: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
+    """The scheme's argument: ``PATH[NAME=VALUE,--target=STAGE,--network=default]``."""
 
     path: Path
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -77,9 +84,9 @@ class _Build:
         self._context = context
         self._spec = spec
         self._folder = options.path.parent.resolve()  # a link's layers would be no folders
-        self._source = parser.read(options.path)
+        self._source = read(options.path)
         self._plan: Plan = plan(self._source)
-        rules, file = ignore.find(options.path, self._folder)
+        rules, file = find_ignore(options.path, self._folder)
         self._files = Tree((self._folder,), rules, rules.has_exceptions, name=str(self._folder))
         self._arguments = Arguments(options.arguments, _platform())
         self._made: dict[int, Image] = {}
@@ -112,7 +119,7 @@ class _Build:
         every = [*self._plan.arguments, *(i for s in self._plan.stages for i in s.instructions)]
         names = {v.partition("=")[0] for i in every if i.name == "ARG" for v in i.values}
         for name in self._options.arguments:
-            if name not in names and name.upper() not in evaluate.PROXIES:
+            if name not in names and name.upper() not in PROXIES:
                 known = ", ".join(sorted(names)) or "none"
                 raise ImageError(
                     f"{self._source.name} has no build argument {name!r}; it has: {known}"
@@ -125,7 +132,7 @@ class _Build:
 
     def _build(self, stage: Stage) -> Image:
         base, args = self._base(stage)
-        state = evaluate.Stage.begin(
+        state = State.begin(
             base,
             source=self._source,
             context=self._files,
@@ -138,7 +145,7 @@ class _Build:
         for instruction, step in state.steps(stage.instructions):
             image = self._layer(image, instruction, step)
         self._args[stage.index] = state.args
-        account = accounts.user(image.layers, state.user)
+        account = account_of(image.layers, state.user)
         home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
         finished = state.finished(replace(image, user=str(account)))
         return replace(finished, env={**finished.env, **(home if state.user else {})})
@@ -147,11 +154,11 @@ class _Build:
         """What it is from, and the build arguments that hold there."""
         start = stage.start
         try:
-            name = evaluate.from_name(stage.base, self._arguments, self._source.escape)
+            name = from_name(stage.base, self._arguments, self._source.escape)
             self._check_platform(start)
             if (other := self._plan.stage(name, stage.index)) and not name.isdigit():
                 return self._stage(other), self._args[other.index]
-            return bases.find(name, self._folder, self._context), {}
+            return find_base(name, self._folder, self._context), {}
         except (ImageError, ValueError) as error:
             raise self._source.located(start.line, error) from error
 
@@ -164,7 +171,7 @@ class _Build:
     def _other(self, stage: Stage, instruction: Instruction, name: str) -> Image:
         if other := self._plan.stage(name, stage.index):
             return self._stage(other)
-        return bases.find(name, self._folder, self._context)
+        return find_base(name, self._folder, self._context)
 
     def _layer(self, base: Image, instruction: Instruction, step: Step) -> Image:
         if not step.is_needed(base):
@@ -191,7 +198,7 @@ class _Build:
 
     def _kept(self, image: Image) -> Image:
         """The image under a digest that tells how its programs start, too."""
-        digest = digest_of("dockerfile image", VERSION, image.digest, evaluate.facts(image))
+        digest = digest_of("dockerfile image", VERSION, image.digest, facts(image))
         if found := self._context.cache.lookup(digest):
             return found
         return self._context.cache.build(
@@ -207,3 +214,57 @@ def _platform() -> dict[str, str]:
     machine = _MACHINES.get(platform.machine(), platform.machine())
     values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
     return {f"{of}{name}": v for of in ("TARGET", "BUILD") for name, v in values.items()}
+
+
+_DEBIAN = re.compile(
+    r"(?:docker\.io/)?(?:library/)?debian:((?!latest)[a-z]+|\d+)(?:-slim)?(\[[^\]]*\])?"
+)
+_RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
+
+
+def find_base(name: str, folder: Path, context: Context) -> Image:
+    """The image that a stage is from.
+
+    Raises:
+        ImageError: There is none of that name.
+    """
+    found = parse(base_name(name, folder), folder)
+    path = Path(found.argument)
+    nested = (
+        found.scheme == "folder" and not (path / "usr").is_dir() and not (path / "bin").is_dir()
+    )
+    if found.scheme == "dockerfile" or (nested and (path / "Dockerfile").is_file()):
+        raise ImageError(f"{name!r} is another Dockerfile: write its stages into this one")
+    image = build(found, context)
+    if image.config.get("OnBuild"):
+        raise ImageError(f"{name!r} has ONBUILD instructions, which are not supported")
+    return image
+
+
+def base_name(name: str, folder: Path) -> str:
+    """Our name of what a Dockerfile in a folder calls so.
+
+    Raises:
+        ImageError: We have none.
+    """
+    if is_path(name):
+        path = folder / Path(name).expanduser()
+        if name.endswith(ARCHIVES):
+            return f"oci:{path}" if is_layout(path) else f"scratch+{path}"
+        return name
+    if debian := _DEBIAN.fullmatch(name):
+        return f"debian:{_RELEASES.get(debian[1], debian[1])}{debian[2] or ''}"
+    scheme = re.split(r"[:+]", name)[0]
+    if (
+        name.startswith("docker://")
+        or scheme in RECIPES
+        or (scheme in SCHEMES and scheme != "docker")
+    ):
+        return name
+    if shutil.which("skopeo"):
+        return f"docker://{name}"
+    raise ImageError(
+        f"there is no image {name!r} here. Take host, debian:bookworm (or another suite), a folder "
+        "or a tarball by its path, or the archive that `docker save` makes of it: FROM "
+        "./image.tar. With skopeo (apt-get install skopeo) it is pulled from its registry"
+    )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import shlex
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from intercode.errors import ImageError
 from intercode.rights import one_user
-from intercode.sandbox.images.base import SCRIPT, Command, Image
-from intercode.sandbox.images.dockerfile import bases, copying
-from intercode.sandbox.images.dockerfile.parse import Instruction, Source
-from intercode.sandbox.images.dockerfile.steps import Copy, Folder, Run, Step
-from intercode.sandbox.images.dockerfile.words import expand
-from intercode.sandbox.images.tree import Tree
+from intercode.sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
+from intercode.sandbox.images.dockerfile.copying import Item, Writer, documents, find, is_archive
+from intercode.sandbox.images.dockerfile.copying import digest as copy_digest
+from intercode.sandbox.images.dockerfile.parse import Instruction, Source, expand
+from intercode.sandbox.images.tree import Tree, account_of, owner_of
 
 ORDINARY_USER = (
     "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"
@@ -31,7 +33,7 @@ class Arguments:
     given: Mapping[str, str]
     common: dict[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
-    """Those that some instruction declares."""
+    """The arguments that some instruction declares."""
 
     def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
         """A name, and its value if it has one."""
@@ -43,8 +45,8 @@ class Arguments:
 
 
 @dataclass
-class Stage:
-    """What a stage's instructions have said so far."""
+class State:
+    """The state of a build stage: what its instructions have said so far."""
 
     source: Source
     env: dict[str, str]
@@ -60,11 +62,11 @@ class Stage:
     shell: tuple[str, ...] = ("/bin/sh", "-c")
 
     @classmethod
-    def begin(cls, base: Image, **more: Any) -> Stage:
+    def begin(cls, base: Image, **more: Any) -> State:
         """A stage from an image."""
         config = dict(base.config)
         stage = cls(
-            env=bases.declared(base),
+            env=declared(base),
             cwd=config.get("WorkingDir") or (base.cwd if base.config else "/"),
             user=config.get("User") or base.user,
             config=config,
@@ -78,7 +80,7 @@ class Stage:
         return stage
 
     def steps(self, instructions: tuple[Instruction, ...]) -> list[tuple[Instruction, Step]]:
-        """What is to be done, in order.
+        """List the steps that instructions ask for, in order.
 
         Raises:
             ImageError: A word is not well formed, or what is to be copied is not there.
@@ -136,22 +138,22 @@ class Stage:
         name = self._word(instruction.flag("from"))
         image = self.other(instruction, name) if name else None
         tree = Tree(image.layers, name=_called(image)) if image else self.context
-        documents = copying.documents(instruction, self._word)
+        written_here = documents(instruction, self._word)
         sources = [
             word
             for word, written in zip(words[:-1], instruction.values[:-1], strict=True)
             if not (instruction.heredocs and written.startswith("<<"))
         ]
-        items = [item for source in sources for item in copying.find(tree, source)]
+        items = [item for source in sources for item in find(tree, source)]
         to = self._absolute(words[-1])
         if words[-1].endswith(("/", "/.")) or words[-1] == ".":
             to = f"{to.rstrip('/')}/"
-        if len(items) + len(documents) > 1 and not to.endswith("/"):
+        if len(items) + len(written_here) > 1 and not to.endswith("/"):
             raise ValueError(f"several files are copied: write {words[-1]}/")
-        digest = copying.digest(tree, items, documents, image.digest if image else "")
+        digest = copy_digest(tree, items, written_here, image.digest if image else "")
         mode = self._word(instruction.flag("chmod"))
         yield Copy(
-            items=(*items, *documents),
+            items=(*items, *written_here),
             digest=digest,
             to=to,
             owner=self._word(instruction.flag("chown")),
@@ -223,12 +225,12 @@ def _untabbed(line: str, content: str) -> str:
 
 
 def facts(image: Image) -> str:
-    """What is said of an image's programs, for its digest."""
+    """Return an image's settings for programs as text, for its digest."""
     return json.dumps([dict(image.env), image.cwd, image.user, dict(image.config)], sort_keys=True)
 
 
 def from_name(written: str, arguments: Arguments, escape: str) -> str:
-    """What ``FROM`` names.
+    """Return the image's name that ``FROM`` gives.
 
     Raises:
         ImageError: A word is not well formed, or nothing is left of it.
@@ -237,3 +239,146 @@ def from_name(written: str, arguments: Arguments, escape: str) -> str:
     if not name:
         raise ImageError(f"nothing is left of {written!r}: its arguments have no value")
     return name
+
+
+def declared(image: Image) -> dict[str, str]:
+    """The variables that an image itself sets; those of every sandbox are no part of a build."""
+    if "Env" in image.config:
+        found = dict(entry.partition("=")[::2] for entry in image.config["Env"])
+    else:
+        ordinary = clean_environment()
+        found = {name: v for name, v in image.env.items() if ordinary.get(name) != v}
+    return {"PATH": image.env["PATH"], **found}
+
+
+_RESOLVER = "etc/resolv.conf"
+"""Over it a sandbox that may use the network has the machine's: it is made if need be."""
+_PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+
+
+class Step(Protocol):
+    """One layer's making."""
+
+    def key(self) -> list[str | bytes]:
+        """All that it depends on, besides the image below."""
+
+    def is_needed(self, base: Image) -> bool:
+        """Whether it changes anything."""
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """Make the layer, in an empty folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command."""
+
+    command: Command
+    env: Mapping[str, str]
+    cwd: str
+    user: str
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        command = self.command
+        facts = [command.argv, command.network, dict(self.env), self.cwd, self.user]
+        return ["run", json.dumps(facts, sort_keys=True), command.script or b""]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return True
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        account = account_of(base.layers, self.user)
+        proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
+        env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
+        cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
+        image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
+        context.build_script(image, self.command, layer)
+        if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
+            _remove_empty(layer, _RESOLVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A directory, with those above it."""
+
+    path: str
+    user: str
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        return ["folder", self.path, self.user]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return not Tree(base.layers).is_dir(self.path)
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        account = account_of(base.layers, self.user)
+        writer = Writer(base, layer, (account.uid, account.gid), None)
+        writer.folders(self.path)
+        writer.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Files and folders, from the context or another stage, or written in the Dockerfile."""
+
+    items: tuple[Item, ...]
+    digest: str
+    """Of what is copied."""
+    to: str
+    """Absolute; with a slash at its end it is a directory."""
+    owner: str
+    mode: int | None
+    unpack: bool
+    """Whether archives are unpacked."""
+    keep_owner: bool
+    """Whether files without an owner here keep their own: those of an image."""
+
+    def key(self) -> list[str | bytes]:
+        """As `Step`."""
+        return ["copy", self.digest, self.to, self.owner, f"{self.mode} {self.unpack}"]
+
+    def is_needed(self, base: Image) -> bool:
+        """As `Step`."""
+        return True
+
+    def fill(self, base: Image, layer: Path, context: Context) -> None:
+        """As `Step`."""
+        owner = owner_of(base.layers, self.owner) if self.owner else None
+        writer = Writer(base, layer, owner, self.mode, self.keep_owner)
+        into = self.to.endswith("/") or len(self.items) > 1 or Tree(base.layers).is_dir(self.to)
+        for item in self.items:
+            found = item.tree.look(item.parts) if item.tree else None
+            if item.tree is None:
+                writer.text(self._place(base, item, into), item.content)
+            elif found is None:
+                raise ImageError(f"there is no {'/'.join(item.parts)!r} any more")
+            elif found.is_dir:
+                writer.tree(item.tree, item.parts, self.to)
+            elif self.unpack and is_archive(found.path):
+                writer.archive(found.path, self.to)
+            else:
+                writer.file(found.path, self._place(base, item, into))
+        writer.finish()
+
+    def _place(self, base: Image, item: Item, into: bool) -> str:
+        """Where a file goes: what a link stands for is replaced, if it is named itself."""
+        if into:
+            return f"{self.to.rstrip('/')}/{item.name}"
+        parts = Tree(base.layers).resolve(self.to, to_be=True)
+        if not parts:
+            raise ImageError(f"{self.to!r} is a link to itself")
+        return "/".join(parts)
+
+
+def _remove_empty(layer: Path, path: str) -> None:
+    tree = Tree((layer,))
+    parts = tree.resolve(path)
+    found = tree.look(parts) if parts else None
+    if found is not None and stat.S_ISREG(found.info.st_mode) and not found.info.st_size:
+        found.path.unlink()

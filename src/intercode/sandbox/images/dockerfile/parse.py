@@ -1,7 +1,7 @@
-"""A Dockerfile's text as instructions, read by BuildKit's own parser: the package ``dockerfile``.
+"""A Dockerfile's text: its instructions, words and stages, and all that a build refuses.
 
-It is a Go library, whose threads do not survive a fork of ours, so that it runs in a process of
-its own.
+Instructions are read by BuildKit's own parser, the package ``dockerfile``. It is a Go library,
+whose threads do not survive a fork of ours, so that it runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class Source:
     instructions: tuple[Instruction, ...]
 
     def error(self, line: int, reason: str) -> ImageError:
-        """What is wrong with a line."""
+        """Return an error that names a line, and the fault in it."""
         return ImageError(f"{self.name}:{line}: {reason}")
 
     def located(self, line: int, error: Exception) -> ImageError:
@@ -160,3 +161,298 @@ def _instruction(entry: dict[str, Any]) -> Instruction:
         text=entry["original"].strip(),
         heredocs=tuple((name, content) for name, content in entry["heredocs"]),
     )
+
+
+_FLAGS = {
+    "FROM": ("platform",),
+    "RUN": ("network",),
+    "COPY": ("from", "chown", "chmod", "link"),
+    "ADD": ("chown", "chmod", "link"),
+}
+_REASONS = {
+    "VOLUME": "a sandbox has no volumes: all of its files are its own; leave it out",
+    "HEALTHCHECK": "nothing checks a sandbox's health; leave it out",
+    "ONBUILD": "write the instruction where it is to take effect",
+    "STOPSIGNAL": "a sandbox ends at once; leave it out",
+    "MAINTAINER": "write LABEL org.opencontainers.image.authors=…",
+    "--mount": "files come into a build by COPY, ADD and COPY --from",
+    "--security": "no build has more rights than others",
+    "--checksum": "it is for addresses, which are not fetched",
+    "--keep-git-dir": "it is for repositories, which are not fetched",
+    "--exclude": "use .dockerignore",
+    "--parents": "copy folder by folder",
+}
+_STAGE = re.compile(r"[a-z][a-z0-9-_.]*")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://|git@", re.IGNORECASE)
+_ARG_NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OCTAL = re.compile(r"[0-7]{3,4}|.*\$.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """From one ``FROM`` to the next."""
+
+    index: int
+    name: str
+    """After ``AS``, in small letters; else empty."""
+    start: Instruction
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def base(self) -> str:
+        """The name of the base image, as it is written."""
+        return self.start.values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole Dockerfile, in which each instruction is one that can be done."""
+
+    source: Source
+    arguments: tuple[Instruction, ...]
+    """The arguments before the first stage."""
+    stages: tuple[Stage, ...]
+
+    def stage(self, name: str, before: int | None = None) -> Stage | None:
+        """A stage by its name or number, among those before a stage."""
+        among = self.stages[:before]
+        if name.isdigit():
+            return among[int(name)] if int(name) < len(among) else None
+        found = [stage for stage in among if stage.name == name.lower() and name]
+        return found[-1] if found else None
+
+
+def plan(source: Source) -> Plan:
+    """The stages of a Dockerfile.
+
+    Raises:
+        ImageError: An instruction cannot be done; it says which line, and why.
+    """
+    arguments: list[Instruction] = []
+    stages: list[tuple[Instruction, list[Instruction]]] = []
+    for instruction in source.instructions:
+        reason = _problem(instruction)
+        if reason:
+            raise source.error(instruction.line, reason)
+        if instruction.name == "FROM":
+            stages.append((instruction, []))
+        elif stages:
+            stages[-1][1].append(instruction)
+        elif instruction.name == "ARG":
+            arguments.append(instruction)
+        else:
+            raise source.error(instruction.line, f"{instruction.name} comes before any FROM")
+    if not stages:
+        raise source.error(source.instructions[-1].line, "there is no FROM")
+    made = tuple(
+        Stage(index, start.values[2].lower() if len(start.values) == 3 else "", start, tuple(rest))
+        for index, (start, rest) in enumerate(stages)
+    )
+    _check_from(source, made)
+    return Plan(source, tuple(arguments), made)
+
+
+def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
+    for stage in stages:
+        for instruction in stage.instructions:
+            name = instruction.flag("from")
+            if name.isdigit() and int(name) >= stage.index:
+                raise source.error(instruction.line, f"there is no stage {name} before this one")
+            before = any(other.name == name.lower() for other in stages[: stage.index])
+            if not before and any(other.name == name.lower() for other in stages if name):
+                raise source.error(instruction.line, f"the stage {name!r} comes later")
+
+
+def _problem(instruction: Instruction) -> str:
+    """Why an instruction cannot be done, or nothing."""
+    name = instruction.name
+    if name in _REASONS:
+        return f"{name} is not supported: {_REASONS[name]}"
+    if name not in _CHECKS:
+        return f"there is no instruction {name}"
+    for flag, _ in instruction.flags:
+        if flag not in _FLAGS.get(name, ()):
+            why = _REASONS.get(f"--{flag}", "there is no such flag")
+            return f"{name} --{flag} is not supported: {why}"
+    if instruction.heredocs and name not in ("RUN", "COPY", "ADD"):
+        return f"{name} takes no heredoc"
+    if not any(instruction.values):
+        return f"{name} needs an argument"
+    return _CHECKS[name](instruction)
+
+
+def _from(instruction: Instruction) -> str:
+    values = instruction.values
+    if len(values) not in (1, 3) or (len(values) == 3 and values[1].upper() != "AS"):
+        return "write FROM IMAGE or FROM IMAGE AS NAME"
+    if len(values) == 3 and not _STAGE.fullmatch(values[2].lower()):
+        return f"{values[2]!r} is no name for a stage"
+    return ""
+
+
+def _run(instruction: Instruction) -> str:
+    network = instruction.flag("network")
+    if dict(instruction.flags).keys() >= {"network"} and network not in ("none", "default"):
+        return f"RUN --network={network} is not supported: write none or default"
+    return ""
+
+
+def _copy(instruction: Instruction) -> str:
+    if len(instruction.values) < 2:
+        return f"{instruction.name} needs what to copy, and where to"
+    if not _OCTAL.fullmatch(instruction.flag("chmod") or "644"):
+        return f"--chmod={instruction.flag('chmod')} is no octal number, for instance 755"
+    if instruction.name == "ADD" and (
+        address := next((v for v in instruction.values if _ADDRESS.match(v)), "")
+    ):
+        return f"ADD fetches nothing: take {address} into the folder and COPY it"
+    return ""
+
+
+def _pairs(instruction: Instruction) -> str:
+    if len(instruction.values) % 2:
+        return f"{instruction.name} needs NAME=VALUE"
+    return ""
+
+
+def _arg(instruction: Instruction) -> str:
+    for value in instruction.values:
+        if not _ARG_NAMES.fullmatch(value.partition("=")[0]):
+            return f"{value!r} is no name for a build argument"
+    return ""
+
+
+def _one(instruction: Instruction) -> str:
+    if len(instruction.values) != 1:
+        return f"{instruction.name} takes one argument"
+    return ""
+
+
+def _shell(instruction: Instruction) -> str:
+    return "" if instruction.is_json else 'write SHELL ["program", "argument"]'
+
+
+_CHECKS: dict[str, Callable[[Instruction], str]] = {
+    "FROM": _from,
+    "RUN": _run,
+    "COPY": _copy,
+    "ADD": _copy,
+    "ENV": _pairs,
+    "LABEL": _pairs,
+    "ARG": _arg,
+    "WORKDIR": _one,
+    "USER": _one,
+    "SHELL": _shell,
+    "EXPOSE": lambda instruction: "",
+    "CMD": lambda instruction: "",
+    "ENTRYPOINT": lambda instruction: "",
+}
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#]")
+
+
+def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
+    r"""The word without its quotes and escapes, with variables replaced.
+
+    ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}``, ``${X:?word}``.
+
+    Args:
+        text: As it is written.
+        variables: Those that are set.
+        escape: The escape character: ``\`` or the Dockerfile's own choice.
+
+    Raises:
+        ValueError: It is not well formed, or asks for an unknown operation.
+    """
+    reader = _Reader(text, variables, escape)
+    return reader.read("")
+
+
+class _Reader:
+    def __init__(self, text: str, variables: Mapping[str, str], escape: str) -> None:
+        self.text = text
+        self.variables = variables
+        self.escape = escape
+        self.at = 0
+
+    def read(self, stop: str) -> str:
+        """Up to an unquoted character of `stop`, or the end."""
+        out: list[str] = []
+        while self.at < len(self.text) and self.text[self.at] not in (stop or "\0"):
+            out.append(self._next())
+        return "".join(out)
+
+    def _next(self) -> str:
+        char = self.text[self.at]
+        if char == "$":
+            return self._variable()
+        self.at += 1
+        if char == "'":
+            return self._single_quoted()
+        if char == '"':
+            return self._double_quoted()
+        if char == self.escape:
+            char = self.text[self.at : self.at + 1]
+            self.at += 1
+        return char
+
+    def _single_quoted(self) -> str:
+        end = self.text.find("'", self.at)
+        if end < 0:
+            raise ValueError(f"a single quote is not closed: {self.text}")
+        quoted = self.text[self.at : end]
+        self.at = end + 1
+        return quoted
+
+    def _double_quoted(self) -> str:
+        out: list[str] = []
+        while (char := self.text[self.at : self.at + 1]) != '"':
+            if not char:
+                raise ValueError(f"a double quote is not closed: {self.text}")
+            if char == "$":
+                out.append(self._variable())
+                continue
+            following = self.text[self.at + 1 : self.at + 2]
+            if char == self.escape and following and following in f'"${self.escape}':
+                char = following
+                self.at += 1
+            out.append(char)
+            self.at += 1
+        self.at += 1
+        return "".join(out)
+
+    def _variable(self) -> str:
+        self.at += 1
+        if self.text[self.at : self.at + 1] == "{":
+            self.at += 1
+            return self._braced()
+        match = _NAME.match(self.text, self.at)
+        if match is None:
+            return "$"
+        self.at = match.end()
+        return self.variables.get(match[0], "")
+
+    def _braced(self) -> str:
+        match = _NAME.match(self.text, self.at)
+        if match is None:
+            raise ValueError(f"a variable's name is missing after '${{': {self.text}")
+        self.at = match.end()
+        operation = re.compile(r":?[-+?]|\}|").match(self.text, self.at)
+        assert operation is not None  # it matches nothing, too
+        self.at = operation.end()
+        value = self.variables.get(match[0])
+        if operation[0] == "}":
+            return value or ""
+        if not operation[0]:
+            raise ValueError(f"'${{{match[0]}' is followed by what is not supported: {self.text}")
+        word = self.read("}")
+        if self.at >= len(self.text):
+            raise ValueError(f"'${{{match[0]}' is not closed: {self.text}")
+        self.at += 1
+        is_set = bool(value) if operation[0].startswith(":") else value is not None
+        if operation[0].endswith("+"):
+            return word if is_set else ""
+        if operation[0].endswith("?") and not is_set:
+            raise ValueError(f"{match[0]}: {word or 'is not set'}")
+        return value or "" if is_set else word

@@ -1,0 +1,189 @@
+"""DuckDB's files made of SQLite's, and the other way round.
+
+In SQLite dates and times become text in ISO format, booleans 0 and 1, decimals and whole numbers
+beyond 64 bits floating-point numbers, lists and structures JSON.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intercode.databases.convert import Progress, listed, schema, schema_ddl
+from intercode.errors import TaskError, UsageError
+from intercode.syntax import quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+_BATCH = 10_000
+_LARGEST = 2**63
+_CLOSED: dict[str, Any] = {"enable_external_access": False, "threads": 1}
+"""A file is data, and may make DuckDB read no other one; a view may name a file."""
+
+
+def from_sqlite(path: Path, made: Path, what: str, progress: Progress) -> None:
+    """Make a DuckDB file with the content of an SQLite file.
+
+    Args:
+        path: The SQLite file.
+        made: The path of the new file.
+        what: Names the database, for errors.
+        progress: Called with a line for each part that is left out.
+
+    Raises:
+        TaskError: DuckDB cannot hold it.
+    """
+    import duckdb
+
+    shape = schema.read_schema(path)
+    # A column's type is inferred from all of its values.
+    config = {**_CLOSED, "pandas_analyze_sample": _BATCH}
+    try:
+        with duckdb.connect(made, config=config) as connection:
+            for statement in schema_ddl.create_statements(shape, "duckdb", progress):
+                connection.execute(statement)
+            for table in shape.tables:
+                _fill(connection, path, table)
+            for statement in schema_ddl.finish_statements(shape, "duckdb", progress):
+                _finish(connection, statement, progress)
+    except duckdb.Error as error:
+        raise TaskError(f"{what}: {error}") from error
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, path: Path, table: schema.TableSchema) -> None:
+    """Insert a table's rows, a batch at a time as columns: DuckDB is slow with single rows."""
+    import numpy as np
+
+    names = schema_ddl.identifiers(tuple(column.name for column in table.columns), "duckdb")
+    target = f"{schema_ddl.identifier(table.name, 'duckdb')} ({names})"
+    rows = schema.rows(path, table)
+    while batch := list(itertools.islice(rows, _BATCH)):
+        columns = {}
+        for number, values in enumerate(zip(*batch, strict=True)):
+            columns[f"c{number}"] = array = np.empty(len(batch), dtype=object)
+            array[:] = values
+        connection.register("batch", columns)
+        connection.execute(f"INSERT INTO {target} SELECT * FROM batch")
+        connection.unregister("batch")
+
+
+def _finish(connection: duckdb.DuckDBPyConnection, statement: str, progress: Progress) -> None:
+    import duckdb
+
+    try:
+        connection.execute(statement)
+    except duckdb.Error as error:
+        progress(f"left out: {statement.partition('(')[0].strip()}: {error}")
+
+
+def to_sqlite(path: Path, connection: sqlite3.Connection, progress: Progress) -> None:
+    """Make the content of a DuckDB file in an empty SQLite database.
+
+    Args:
+        path: The file.
+        connection: To the empty database.
+        progress: Called with a line for each part that is left out.
+
+    Raises:
+        UsageError: DuckDB is not installed.
+        TaskError: The file cannot be read.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise UsageError("DuckDB is needed: pip install 'intercode-gym[duckdb]'") from None
+    try:
+        with duckdb.connect(str(path), read_only=True, config=_CLOSED) as origin:
+            for (table,) in _fetch(origin, "table_name FROM duckdb_tables()", "table_oid"):
+                _copy_table(origin, connection, table)
+            for name, sql in _fetch(origin, "view_name, sql FROM duckdb_views()", "view_oid"):
+                if problem := _make_view(connection, sql):
+                    progress(f"view {name} is left out: {problem}")
+    except duckdb.Error as error:
+        raise TaskError(f"{path}: {error}") from error
+
+
+def _fetch(origin: duckdb.DuckDBPyConnection, what: str, order: str) -> list[tuple[Any, ...]]:
+    where = "NOT internal AND schema_name = 'main' AND database_name = current_database()"
+    return origin.execute(f"SELECT {what} WHERE {where} ORDER BY {order}").fetchall()
+
+
+def _copy_table(
+    origin: duckdb.DuckDBPyConnection, connection: sqlite3.Connection, table: str
+) -> None:
+    columns = origin.execute(
+        "SELECT column_name, data_type, is_nullable FROM duckdb_columns() WHERE table_name = ? "
+        "AND schema_name = 'main' AND database_name = current_database() ORDER BY column_index",
+        [table],
+    ).fetchall()
+    lines = [
+        f"{quoted(name)} {_declared(kind)}{'' if nullable else ' NOT NULL'}"
+        for name, kind, nullable in columns
+    ]
+    lines += _constraints(origin, table)
+    connection.execute(f"CREATE TABLE {quoted(table)} ({', '.join(lines)})")
+    marks = ", ".join("?" * len(columns))
+    rows = origin.execute(f"SELECT * FROM {quoted(table)}")
+    while batch := rows.fetchmany(_BATCH):
+        stored = (tuple(map(_stored, row)) for row in batch)
+        connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", stored)
+
+
+def _constraints(origin: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+    found = origin.execute(
+        "SELECT constraint_type, constraint_column_names, referenced_table, "
+        "referenced_column_names FROM duckdb_constraints() WHERE table_name = ? "
+        "AND schema_name = 'main' AND database_name = current_database()",
+        [table],
+    ).fetchall()
+    lines = []
+    for kind, names, other, others in found:
+        if kind in ("PRIMARY KEY", "UNIQUE"):
+            lines.append(f"{kind} ({listed(names)})")
+        elif kind == "FOREIGN KEY":
+            target = f"{quoted(other)} ({listed(others)})"
+            lines.append(f"FOREIGN KEY ({listed(names)}) REFERENCES {target}")
+    return lines
+
+
+def _make_view(connection: sqlite3.Connection, statement: str) -> str | None:
+    """Make a view; return the error if it cannot be made."""
+    import sqlglot
+
+    try:
+        connection.execute(sqlglot.transpile(statement, read="duckdb", write="sqlite")[0])
+    except (sqlglot.errors.SqlglotError, sqlite3.Error) as error:
+        return " ".join(str(error).split())[:200]
+    return None
+
+
+def _declared(kind: str) -> str:
+    base = kind.partition("(")[0]
+    if kind.endswith("]") or base in ("STRUCT", "MAP", "UNION", "ENUM", "JSON", "UUID", "INTERVAL"):
+        return "TEXT"  # not the name itself: SQLite would see the INT in it
+    if base == "TIMESTAMP WITH TIME ZONE":
+        return "TIMESTAMP"
+    return "INTEGER" if base in ("HUGEINT", "UHUGEINT") else kind
+
+
+def _stored(value: Any) -> Any:
+    """Return a value as SQLite takes it."""
+    if value is None or isinstance(value, (str, bytes, float)):
+        return value
+    if isinstance(value, int):
+        return int(value) if -_LARGEST <= value < _LARGEST else float(value)
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return str(value)

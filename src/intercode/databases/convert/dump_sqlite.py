@@ -1,0 +1,340 @@
+"""A database of a MySQL dump, made in SQLite.
+
+The same are: tables, columns in order with their declared types, primary and foreign keys,
+unique and other indexes, defaults, all rows, views that translate.
+
+Different, as SQLite has no equivalent, are:
+
+- Text columns are ``COLLATE NOCASE`` unless their MySQL collation is a binary or case-sensitive
+  one. MySQL's ``utf8mb4_general_ci`` also ignores accents, the case of other letters than A to Z,
+  and spaces at the end; SQLite does not.
+- Dates and times are text in ISO format; decimals, and whole numbers beyond 64 bits with a sign,
+  are binary floating-point numbers.
+- A key over the first so many characters of a column is over all of it. Full-text and spatial
+  indexes, ``CHECK``, ``ON UPDATE CURRENT_TIMESTAMP``, the formulas of generated columns (their
+  values stay), triggers and routines are left out.
+
+``SHOW CREATE TABLE`` writes a small and regular language, the same in all versions of MySQL and
+MariaDB. It is read here directly, as sqlglot is slower and stumbles over some types.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+
+from intercode.databases.convert import Progress, dump, listed
+from intercode.errors import TaskError
+from intercode.syntax import quoted
+
+_VIEW = re.compile(
+    r"CREATE\b.*?\bVIEW\s+(?:`((?:[^`]|``)+)`|(\w+))\s*(\([^)]*\)\s*)?AS\s+(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_HARMLESS = re.compile(
+    r"(?:SET|DROP|LOCK|UNLOCK|START|BEGIN|COMMIT)\b|ALTER\s.*(?:DIS|EN)ABLE\s+KEYS$",
+    re.IGNORECASE | re.DOTALL,
+)
+_LARGEST = 2**63
+_SURROGATE = re.compile("[\udc80-\udcff]")
+
+_QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`(?:[^`]|``)*`"""
+_NAME = r"(?:`(?:[^`]|``)+`|[\w$]+)"
+_TOKEN = re.compile(rf"{_QUOTED}|[(),]", re.DOTALL)
+_NAMES = re.compile(r"`((?:[^`]|``)+)`|([\w$]+)")
+_HEAD = re.compile(
+    rf"CREATE\s+(?:TEMPORARY\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?:{_NAME}\s*\.\s*)?({_NAME})\s*\(",
+    re.IGNORECASE,
+)
+_COLUMN = re.compile(
+    rf"({_NAME})\s+([a-z]+(?:\s+precision|\s+varying)?)\s*(\((?:{_QUOTED}|[^()'\"])*\))?(.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_KEY = re.compile(
+    rf"(?:CONSTRAINT\s+(?:{_NAME}\s+)??)?"
+    r"(?P<kind>PRIMARY\s+KEY|UNIQUE(?:\s+(?:KEY|INDEX))?|FOREIGN\s+KEY|CHECK"
+    r"|(?:FULLTEXT|SPATIAL)(?:\s+(?:KEY|INDEX))?|KEY|INDEX)"
+    rf"\s*(?:(?P<name>{_NAME})\s*)?(?:USING\s+\w+\s*)?\((?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_REFERENCE = re.compile(
+    rf"\)\s*REFERENCES\s+(?:{_NAME}\s*\.\s*)?(?P<table>{_NAME})\s*\((?P<columns>[^)]*)\)(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_ACTION = re.compile(
+    r"ON\s+(?:DELETE|UPDATE)\s+(?:CASCADE|RESTRICT|SET\s+NULL|SET\s+DEFAULT|NO\s+ACTION)",
+    re.IGNORECASE,
+)
+_COMMENT = re.compile(rf"\bCOMMENT\s*=?\s*(?:{_QUOTED})", re.IGNORECASE | re.DOTALL)
+_DEFAULT = re.compile(
+    rf"\bDEFAULT\s+(?:_\w+\s*)?(?:(?P<text>{_QUOTED})|b'(?P<bits>[01]*)'|(?P<number>[-+]?[\d.][\de.+-]*)"
+    r"|(?P<now>CURRENT_TIMESTAMP|NOW)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+_COLLATED = re.compile(r"\bCOLLATE\s*=?\s*(\w+)", re.IGNORECASE)
+
+_INTEGERS = {"bit", "bool", "boolean", "tinyint", "smallint", "mediumint", "int", "integer"}
+_PLAIN = {"float", "double", "real", "double precision", "date", "time", "datetime", "timestamp"}
+_DECIMALS = {"decimal", "numeric", "dec", "fixed"}
+_SHORT_TEXTS = {"char", "varchar", "nchar", "nvarchar"}
+_TEXTS = {"text", "tinytext", "mediumtext", "longtext", "enum", "set", "json"}
+
+
+def convert(text: str, name: str, connection: sqlite3.Connection, progress: Progress) -> None:
+    """Make one database of a dump in an empty SQLite database.
+
+    Args:
+        text: The dump.
+        name: The database.
+        connection: To the empty one.
+        progress: Called with a line for each part that is left out.
+
+    Raises:
+        TaskError: The dump is torn, or cannot be understood.
+        sqlite3.Error: SQLite does not take it.
+    """
+    views: dict[str, str] = {}
+    for statement in dump.section(text, name):
+        meaning = dump.plain(statement)
+        words = meaning.upper().split(None, 2)
+        if words[0] in ("INSERT", "REPLACE"):
+            _insert(connection, dump.parse(meaning))
+        elif words[:2] == ["CREATE", "TABLE"]:
+            for made in convert_table(meaning):
+                connection.execute(made)
+        elif view := _VIEW.match(meaning):
+            # A dump makes each view twice: first as a stand-in, so that others can refer to it.
+            key = view[2] or view[1].replace("``", "`")
+            views.pop(key, None)
+            views[key] = view[4]
+        elif not _HARMLESS.match(meaning):
+            progress(f"{name}: left out: {' '.join(meaning.split())[:100]}")
+    for key, problem in _make_views(connection, views).items():
+        progress(f"{name}: view {key} is left out: {problem}")
+
+
+def _insert(connection: sqlite3.Connection, insert: dump.Insert) -> None:
+    table = quoted(insert.table)
+    kinds = {row[1]: row[2].lower() for row in connection.execute(f"PRAGMA table_info({table})")}
+    fits = [_FITS.get(kinds.get(name, ""), _stored) for name in insert.columns or kinds]
+    columns = f" ({listed(insert.columns)})" if insert.columns else ""
+    for row in insert.rows:
+        pairs = list(zip(fits, row, strict=True))
+        # The usual statement is the same for all rows, and compiled once.
+        marks = ", ".join(
+            "CAST(? AS TEXT)" if fit is _stored and _is_torn(value) else "?" for fit, value in pairs
+        )
+        statement = f"INSERT INTO {table}{columns} VALUES ({marks})"
+        connection.execute(statement, [fit(value) for fit, value in pairs])
+
+
+def _is_torn(value: dump.Value) -> bool:
+    """Return whether it is text that is not UTF-8, which SQLite takes only as bytes."""
+    return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
+
+
+def _stored(value: dump.Value) -> object:
+    """Return a value as SQLite takes it."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        return float(value)
+    if isinstance(value, str) and _is_torn(value):
+        return value.encode("utf-8", "surrogateescape")
+    return value
+
+
+def _as_bytes(value: dump.Value) -> object:
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+
+
+def _as_bits(value: dump.Value) -> object:
+    bits = _as_bytes(value)
+    return int.from_bytes(bits, "big") if isinstance(bits, bytes) else bits
+
+
+# Some versions write bytes and bits as if they were text.
+_FITS: dict[str, Callable[[dump.Value], object]] = {"blob": _as_bytes, "bit": _as_bits}
+
+
+def _make_views(connection: sqlite3.Connection, views: Mapping[str, str]) -> Mapping[str, str]:
+    """Make all views, in an order that works; return the errors of the others."""
+    pending = dict(views)
+    while True:
+        found = {name: _make_view(connection, name, query) for name, query in pending.items()}
+        problems = {name: problem for name, problem in found.items() if problem}
+        if len(problems) == len(pending):
+            return problems
+        pending = {name: pending[name] for name in problems}
+
+
+def _make_view(connection: sqlite3.Connection, name: str, query: str) -> str | None:
+    """Make a view; return the error if it cannot be made."""
+    import sqlglot
+
+    try:
+        translated = sqlglot.transpile(query, read="mysql", write="sqlite")[0]
+        connection.execute(f"CREATE VIEW {quoted(name)} AS {translated}")
+        connection.execute(f"SELECT * FROM {quoted(name)} LIMIT 0")
+    except (sqlglot.errors.SqlglotError, sqlite3.Error) as error:
+        connection.execute(f"DROP VIEW IF EXISTS {quoted(name)}")
+        return " ".join(str(error).split())[:200]
+    return None
+
+
+def convert_table(statement: str) -> list[str]:
+    """Translate MySQL's ``CREATE TABLE`` into SQLite's statements: the table, then its indexes.
+
+    Args:
+        statement: Without comments (`dump.plain`).
+
+    Raises:
+        TaskError: It cannot be understood.
+    """
+    head = _HEAD.match(statement)
+    if head is None:
+        raise TaskError(f"not a table's definition: {statement[:80]}")
+    parts, options = _parts(statement, head.end())
+    return _Table(_bare(head[1]), parts, options).statements()
+
+
+class _Table:
+    """A table's definition, gathered part by part."""
+
+    def __init__(self, name: str, parts: Sequence[str], options: str) -> None:
+        self._name = name
+        found = _COLLATED.search(options)
+        self._collation = found[1] if found else ""
+        self._key: tuple[str, ...] = ()
+        self._constraints: list[str] = []
+        self._indexes: list[str] = []
+        columns = [part for part in parts if not self._add_key(part)]
+        self._columns = [self._column(part) for part in columns]
+
+    def statements(self) -> list[str]:
+        lines = [*self._columns, *self._constraints]
+        if self._key:
+            lines.append(f"PRIMARY KEY ({listed(self._key)})")
+        made = ",\n  ".join(lines)
+        return [f"CREATE TABLE {quoted(self._name)} (\n  {made}\n)", *self._indexes]
+
+    def _add_key(self, part: str) -> bool:
+        """Note a part that is a key or another constraint; return whether it is."""
+        match = _KEY.match(part)
+        if match is None:
+            return False
+        kind = match["kind"].upper().split()[0]
+        names = _key_columns(match["rest"])
+        if kind == "PRIMARY":
+            self._key = names
+        elif kind == "UNIQUE":
+            self._constraints.append(f"UNIQUE ({listed(names)})")
+        elif kind == "FOREIGN":
+            self._constraints.append(_foreign_key(names, match["rest"]))
+        elif kind in ("KEY", "INDEX") and names:
+            name = f"{self._name}_{_bare(match['name'] or '_'.join(names))}"
+            self._indexes.append(
+                f"CREATE INDEX {quoted(name)} ON {quoted(self._name)} ({listed(names)})"
+            )
+        return True
+
+    def _column(self, part: str) -> str:
+        match = _COLUMN.match(part)
+        if match is None:
+            raise TaskError(f"table {self._name}: not a column's definition: {part[:80]}")
+        name, kind, size = _bare(match[1]), match[2].lower(), match[3] or ""
+        rest = _COMMENT.sub(" ", match[4])
+        flags = re.sub(_QUOTED, " ", rest, flags=re.DOTALL).upper()
+        if "PRIMARY KEY" in flags:
+            self._key = (name,)
+        if self._key == (name,) and kind in _INTEGERS | {"bigint"}:
+            # The row's own number, which SQLite counts by itself.
+            self._key = ()
+            return f"{quoted(name)} INTEGER PRIMARY KEY"
+        words = [quoted(name), _declared(kind, size)]
+        if "NOT NULL" in flags:
+            words.append("NOT NULL")
+        if re.search(r"\bUNIQUE\b", flags):
+            words.append("UNIQUE")
+        if default := _default(rest):
+            words.append(f"DEFAULT {default}")
+        if kind in _SHORT_TEXTS | _TEXTS and not self._is_exact(rest):
+            words.append("COLLATE NOCASE")
+        return " ".join(words)
+
+    def _is_exact(self, rest: str) -> bool:
+        found = _COLLATED.search(rest)
+        collation = (found[1] if found else self._collation).lower()
+        return collation == "binary" or collation.endswith(("_bin", "_cs"))
+
+
+def _parts(statement: str, start: int) -> tuple[list[str], str]:
+    """Return the parts between the commas of the outer brackets, and the rest after these."""
+    parts, depth = [], 1
+    for token in _TOKEN.finditer(statement, start):
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+        if depth == 0 or (token[0] == "," and depth == 1):
+            parts.append(statement[start : token.start()].strip())
+            start = token.end()
+        if depth == 0:
+            return parts, _COMMENT.sub(" ", statement[start:])
+    raise TaskError(f"a table's definition is cut off: {statement[:80]}")
+
+
+def _key_columns(rest: str) -> tuple[str, ...]:
+    """Return the columns of a key, without lengths; none for one over expressions."""
+    names: list[str] = []
+    depth = 1
+    for token in re.finditer(rf"{_QUOTED}|[(),]|[\w$]+", rest, re.DOTALL):
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+        if depth == 0:
+            break
+        if depth > 1 and token[0][0] == "`":
+            return ()
+        if depth == 1 and token[0] not in "(),":
+            names.append(token[0])
+    return tuple(_bare(name) for name in names if name.upper() not in ("ASC", "DESC"))
+
+
+def _foreign_key(names: Sequence[str], rest: str) -> str:
+    match = _REFERENCE.search(rest)
+    if match is None:
+        raise TaskError(f"a foreign key refers to nothing: {rest[:80]}")
+    target = [m[2] or m[1].replace("``", "`") for m in _NAMES.finditer(match["columns"])]
+    actions = "".join(f" {action.upper()}" for action in _ACTION.findall(match["rest"]))
+    table = quoted(_bare(match["table"]))
+    return f"FOREIGN KEY ({listed(names)}) REFERENCES {table} ({listed(target)}){actions}"
+
+
+def _declared(kind: str, size: str) -> str:
+    """Return a type that SQLite understands: it only looks for some syllables."""
+    if kind in _INTEGERS:
+        return "int" if kind in ("integer", "bool", "boolean") else kind
+    if kind in _PLAIN or kind == "bigint":
+        return kind
+    if kind in _DECIMALS:
+        return f"decimal{size or '(10)'}"
+    if kind in _SHORT_TEXTS:
+        return f"{kind.removeprefix('n')}{size}"
+    if kind == "year":
+        return "int"
+    return "text" if kind in _TEXTS else "blob"
+
+
+def _default(rest: str) -> str | None:
+    match = _DEFAULT.search(rest)
+    if match is None:
+        return None
+    if match["now"]:
+        return "CURRENT_TIMESTAMP"
+    if match["bits"] is not None:
+        return str(int(match["bits"] or "0", 2))
+    if match["text"]:
+        return quoted(dump.unquote(match["text"]), "'")
+    return match["number"]
+
+
+def _bare(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name

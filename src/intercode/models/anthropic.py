@@ -1,0 +1,153 @@
+"""Anthropic's models, by Anthropic's own SDK: the client, then the protocol as data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from intercode.models import wire
+from intercode.models.base import Answer, Message, Request, Role, ToolCall, Usage
+from intercode.models.keys import check_url, find, require
+
+if TYPE_CHECKING:
+    import anthropic as sdk_types
+
+MOST_TOKENS = 4096
+"""The limit of a reply where the settings have none: the protocol wants one."""
+
+
+class AnthropicClient:
+    """The client of ``messages``.
+
+    Args:
+        model: Anthropic's name of the model.
+        base_url: The URL of a stand-in for Anthropic, without ``/v1``.
+        key: The secret.
+        timeout: Seconds for which the server may be silent.
+    """
+
+    def __init__(self, model: str, base_url: str | None, key: str, timeout: float) -> None:
+        module = wire.sdk("anthropic", "Anthropic's protocol")
+        self.model = model
+        self._errors = wire.Errors(module, key)
+        self._timeout = module.Timeout(timeout, connect=min(wire.CONNECT, timeout))
+        self._sdk: sdk_types.Anthropic = module.Anthropic(
+            api_key=key, base_url=base_url, timeout=self._timeout, max_retries=0
+        )
+        self.endpoint = f"{str(self._sdk.base_url).rstrip('/')}/v1/messages"
+
+    def __repr__(self) -> str:
+        return f"AnthropicClient({self.model!r}, {self.endpoint!r})"
+
+    def send(self, request: Request) -> Answer:
+        """Make one call."""
+        create: Any = self._sdk.messages.with_raw_response.create
+        body = encode(request)
+        known = {name: body.pop(name) for name in ("max_tokens", "messages")}
+        with self._errors:
+            # Each call has the timeout, or the SDK would refuse long replies unasked.
+            response = create(model=self.model, extra_body=body, timeout=self._timeout, **known)
+            data = self._errors.read(response.http_response.content)
+        return decode(data)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._sdk.close()
+
+
+def anthropic(model: str, *, base_url: str | None, timeout: float) -> AnthropicClient:
+    """Make the client of Anthropic, or of its stand-in at ``ANTHROPIC_BASE_URL``."""
+    key = require("ANTHROPIC_API_KEY", f"anthropic/{model}")
+    url = base_url or find("ANTHROPIC_BASE_URL")
+    # The SDK adds ``/v1`` itself; OpenAI's does not, so that many give it.
+    where = check_url(url).removesuffix("/v1") if url else None
+    return AnthropicClient(model, where, key, timeout)
+
+
+def encode(request: Request) -> dict[str, Any]:
+    """Return the parameters of ``messages``.
+
+    System messages go into a field of their own. Neighbours of one speaker become one message, as
+    speakers must take turns; results of tools are the user's. There is no seed.
+    """
+    settings = request.settings
+    system = "\n\n".join(m.content for m in request.messages if m.role == "system")
+    spoken = [m for m in request.messages if m.role != "system"]
+    tools = [
+        {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
+        for tool in request.tools
+    ]
+    sent: dict[str, Any] = {
+        "max_tokens": settings.max_tokens or MOST_TOKENS,
+        "messages": [
+            {"role": speaker, "content": [block for m in said for block in _blocks(m)]}
+            for speaker, said in groupby(spoken, _speaker)
+        ],
+        "system": system or None,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "stop_sequences": list(settings.stop) or None,
+        "tools": tools or None,
+    }
+    return {name: value for name, value in sent.items() if value is not None}
+
+
+def _speaker(message: Message) -> Role:
+    return "assistant" if message.role == "assistant" else "user"
+
+
+def _blocks(message: Message) -> list[dict[str, Any]]:
+    text = message.content
+    if message.role == "tool":
+        call = message.call_id or ""
+        return [{"type": "tool_result", "tool_use_id": call, "content": text}]
+    # A text of nothing but blanks is refused, and so is one that ends an assistant's turn in them.
+    text = text.rstrip() if message.role == "assistant" else text
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
+    blocks += [
+        {"type": "tool_use", "id": c.call_id, "name": c.name, "input": dict(c.arguments)}
+        for c in message.tool_calls
+    ]
+    return blocks or [{"type": "text", "text": "(nothing)"}]
+
+
+def decode(data: dict[str, Any]) -> Answer:
+    """Read an answer.
+
+    Raises:
+        AttemptError: The answer has nothing that can be used.
+    """
+    content = data.get("content")
+    if not isinstance(content, list):
+        raise wire.unusable("the answer has no content")
+    blocks = [block for block in content if isinstance(block, dict)]
+    text = wire.text_of([block for block in blocks if block.get("type") == "text"])
+    calls = _calls([block for block in blocks if block.get("type") == "tool_use"])
+    finish = wire.finish(data.get("stop_reason"), bool(calls))
+    return Answer(text, calls, _usage(data), wire.model_of(data), finish)
+
+
+def _calls(blocks: Sequence[dict[str, Any]]) -> tuple[ToolCall, ...]:
+    for block in blocks:
+        if not isinstance(block.get("name"), str):
+            said = json.dumps(block)[:200]
+            raise wire.unusable(f"the answer has a tool call without a name: {said}")
+    return tuple(
+        ToolCall(str(block.get("id", "")), block["name"], wire.arguments(block.get("input")))
+        for block in blocks
+    )
+
+
+def _usage(data: dict[str, Any]) -> Usage | None:
+    usage = data.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    fresh, made = wire.tokens(usage, "input_tokens"), wire.tokens(usage, "output_tokens")
+    if fresh is None or made is None:
+        return None
+    # Anthropic counts the tokens of its cache apart.
+    cached = wire.tokens(usage, "cache_read_input_tokens") or 0
+    kept = wire.tokens(usage, "cache_creation_input_tokens") or 0
+    return Usage(fresh + cached + kept, made, cached)

@@ -1,0 +1,317 @@
+"""Servers that speak OpenAI's protocol, by OpenAI's own SDK: OpenAI, or a server of one's own.
+
+First the clients, then the protocol as data: parameters that are sent, and the meaning of answers.
+Many servers speak it, each a little differently; see ``docs/reference/models.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from intercode.errors import ModelError, UsageError
+from intercode.models import wire
+from intercode.models.base import Answer, Message, Request, Settings, Tool, ToolCall, Usage
+from intercode.models.keys import check_url, find, require
+
+if TYPE_CHECKING:
+    import openai as sdk_types
+
+NO_KEY = "none"
+"""The key that is sent where a server asks for none: the SDK wants one."""
+MOST_TOKENS = 1024
+"""The limit of a completion where the settings have none: that of the servers is 16."""
+_SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
+_TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+class _OpenAI:
+    """The connection of both clients.
+
+    Args:
+        model: The model's name on the server.
+        base_url: The server's URL; ``None`` is OpenAI's.
+        key: The secret.
+        timeout: Seconds for which a server may be silent.
+    """
+
+    path = ""
+
+    def __init__(self, model: str, base_url: str | None, key: str, timeout: float) -> None:
+        openai = wire.sdk("openai", "OpenAI's protocol")
+        self.model = model
+        self._errors = wire.Errors(openai, key)
+        self._sdk: sdk_types.OpenAI = openai.OpenAI(
+            api_key=key,
+            base_url=base_url,
+            timeout=openai.Timeout(timeout, connect=min(wire.CONNECT, timeout)),
+            max_retries=0,  # ours count, wait and are charged to the budget
+        )
+        self.endpoint = f"{self._sdk.base_url}{self.path}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r}, {self.endpoint!r})"
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._sdk.close()
+
+    def _post(self, create: Callable[..., Any], body: dict[str, Any], main: str) -> dict[str, Any]:
+        # By `extra_body`, as `create` knows no parameters but those of OpenAI's present models,
+        # and raw, as other servers' answers are not quite of its types.
+        known = {"model": self.model, main: body.pop(main)}
+        with self._errors:
+            response = create(**known, extra_body=body)
+            return self._errors.read(response.http_response.content)
+
+
+class ChatClient(_OpenAI):
+    """The client of ``chat/completions``. ``limit`` is the parameter for the most tokens."""
+
+    path = "chat/completions"
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None,
+        key: str,
+        timeout: float,
+        limit: str = "max_tokens",
+    ) -> None:
+        super().__init__(model, base_url, key, timeout)
+        self._limit = limit
+
+    def send(self, request: Request) -> Answer:
+        """Make one call."""
+        create = self._sdk.chat.completions.with_raw_response.create
+        data = self._post(create, encode_chat(request, self._limit), "messages")
+        return decode_chat(data, request.tools)
+
+
+class CompletionsClient(_OpenAI):
+    """The client of ``completions``: models without a chat template."""
+
+    path = "completions"
+
+    def send(self, request: Request) -> Answer:
+        """Make one call."""
+        create = self._sdk.completions.with_raw_response.create
+        return decode_completion(self._post(create, encode_completion(request), "prompt"))
+
+
+def openai(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+    """Make the client of OpenAI, or of its stand-in at ``OPENAI_BASE_URL``."""
+    key = require("OPENAI_API_KEY", f"openai/{model}")
+    return ChatClient(model, base_url or _openai_url(), key, timeout, "max_completion_tokens")
+
+
+def openai_completions(model: str, *, base_url: str | None, timeout: float) -> CompletionsClient:
+    """Make the client of a completing model, of OpenAI's or, with a URL, of any server."""
+    if base_url:
+        return CompletionsClient(model, base_url, _own_key(), timeout)
+    key = require("OPENAI_API_KEY", f"openai-completions/{model}")
+    return CompletionsClient(model, _openai_url(), key, timeout)
+
+
+def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+    """Make the client of any server that speaks the protocol."""
+    if not base_url:
+        raise UsageError(f"openai-compatible/{model} needs a base URL: http://localhost:8000/v1")
+    return ChatClient(model, base_url, _own_key(), timeout)
+
+
+def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+    """Make the client of a vLLM server; on this machine unless a URL says otherwise."""
+    return ChatClient(model, base_url or "http://localhost:8000/v1", _own_key(), timeout)
+
+
+def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+    """Make the client of an Ollama server; on this machine unless a URL says otherwise."""
+    return ChatClient(model, base_url or "http://localhost:11434/v1", _own_key(), timeout)
+
+
+def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
+    """Make the client of a llama.cpp server; on this machine unless a URL says otherwise."""
+    return ChatClient(model, base_url or "http://localhost:8080/v1", _own_key(), timeout)
+
+
+def _openai_url() -> str | None:
+    url = find("OPENAI_BASE_URL")
+    return check_url(url) if url else None
+
+
+def _own_key() -> str:
+    """Return the key of a server of one's own: never OpenAI's, which would be given away to it."""
+    return find("OPENAI_COMPATIBLE_API_KEY") or NO_KEY
+
+
+def encode_chat(request: Request, limit: str = "max_tokens") -> dict[str, Any]:
+    """Return the parameters of ``chat/completions``.
+
+    Args:
+        request: The request.
+        limit: The protocol's name for the most tokens of a reply.
+    """
+    sent = _settings(request.settings, limit)
+    sent["messages"] = [_message(message) for message in request.messages]
+    if request.tools:
+        sent["tools"] = [_tool(tool) for tool in request.tools]
+        sent["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
+    return sent
+
+
+def encode_completion(request: Request) -> dict[str, Any]:
+    """Return the parameters of ``completions``, for models without a chat template.
+
+    A dialogue of one message is sent as it is; a longer one as a transcript, in which the model
+    continues its own part.
+    """
+    if request.tools:
+        raise ModelError("a completions model takes no tools")
+    messages = request.messages
+    sent = {"max_tokens": MOST_TOKENS, **_settings(request.settings, "max_tokens")}
+    if len(messages) == 1:
+        return {**sent, "prompt": messages[0].content}
+    turns = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
+    prompt = "\n\n".join([*turns, "Assistant:"])
+    return {"stop": [f"\n\n{_SPEAKERS['user']}:"], **sent, "prompt": prompt}
+
+
+def _settings(settings: Settings, limit: str) -> dict[str, Any]:
+    sent: dict[str, Any] = {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        limit: settings.max_tokens,
+        "stop": list(settings.stop) or None,
+        "seed": settings.seed,
+    }
+    return {name: value for name, value in sent.items() if value is not None}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    sent: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        sent["tool_call_id"] = message.call_id or ""
+    if message.tool_calls:
+        # Arguments that were no JSON are so now: servers that read them refuse the dialogue else.
+        sent["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+            }
+            for call in message.tool_calls
+        ]
+    return sent
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description}
+    return {"type": "function", "function": {**function, "parameters": dict(tool.parameters)}}
+
+
+def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
+    """Read an answer of ``chat/completions``.
+
+    Raises:
+        AttemptError: The answer has nothing that can be used.
+    """
+    choice = _choice(data)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise wire.unusable("the answer has no message")
+    text, calls = wire.text_of(message.get("content")), _calls(message)
+    if tools and not calls:
+        text, calls = extract_calls(text, {tool.name for tool in tools})
+    finish = wire.finish(choice.get("finish_reason"), bool(calls))
+    refused = message.get("refusal")
+    if isinstance(refused, str) and refused and not text and not calls:
+        text, finish = refused, "filter"
+    return Answer(text, calls, _usage(data), wire.model_of(data), finish)
+
+
+def decode_completion(data: dict[str, Any]) -> Answer:
+    """Read an answer of ``completions``.
+
+    Raises:
+        AttemptError: The answer has nothing that can be used.
+    """
+    choice = _choice(data)
+    finish = wire.finish(choice.get("finish_reason"), calls=False)
+    return Answer(wire.text_of(choice.get("text")), (), _usage(data), wire.model_of(data), finish)
+
+
+def _choice(data: dict[str, Any]) -> dict[str, Any]:
+    if data.get("error"):  # proxies report a failure behind them with a status of 200
+        error = data["error"]
+        code = error.get("code") if isinstance(error, dict) else None
+        raise wire.judge(code if isinstance(code, int) else 502, {}, json.dumps(data))
+    choices = data.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise wire.unusable("the answer has no choices")
+    return choices[0]
+
+
+def _calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
+    given = message.get("tool_calls") or []
+    if isinstance(given, dict):
+        given = [given]
+    if not isinstance(given, list):
+        raise wire.unusable(f"the answer's tool calls are a {type(given).__name__}")
+    found: list[ToolCall] = []
+    for call in given:
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise wire.unusable("the answer has a tool call without a name")
+        call_id = str(call.get("id") or f"call_{len(found)}")  # Ollama's may have none
+        values = wire.arguments(function.get("arguments"))
+        found.append(ToolCall(call_id, function["name"], values))
+    return tuple(found)
+
+
+def _usage(data: dict[str, Any]) -> Usage | None:
+    usage = data.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    given, made = (wire.tokens(usage, n) for n in ("prompt_tokens", "completion_tokens"))
+    if given is None or made is None:
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = wire.tokens(details, "cached_tokens") if isinstance(details, dict) else 0
+    return Usage(given, made, min(cached or 0, given))
+
+
+def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
+    """Split a text into the text without tool calls, and the calls.
+
+    A model calls tools in text; servers without the right template or parser (llama.cpp without
+    ``--jinja``, vLLM without ``--enable-auto-tool-choice``) leave it there. Taken out are
+    ``<tool_call>{…}</tool_call>`` (Hermes, Qwen), and a text that consists of a call (Llama), both
+    only of tools that were offered: JSON for its own sake stays text.
+    """
+    calls: list[ToolCall] = []
+
+    def take(source: str) -> bool:
+        call = _call(source, names, len(calls))
+        if call is not None:
+            calls.append(call)
+        return call is not None
+
+    rest = _TAG.sub(lambda match: "" if take(match[1].strip()) else match[0], text)
+    if not calls and take(text.strip()):
+        rest = ""
+    return (rest.strip() if calls else text), tuple(calls)
+
+
+def _call(source: str, names: Collection[str], number: int) -> ToolCall | None:
+    try:
+        data: Any = json.loads(source, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(data, dict) or data.get("name") not in names:
+        return None
+    if (given := data.get("arguments", data.get("parameters"))) is None:
+        return None
+    return ToolCall(f"text_{number}", data["name"], wire.arguments(given))

@@ -1,0 +1,280 @@
+"""Code that the protocols share: SDKs and their errors, HTTP refusals, and parts of answers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from email.utils import parsedate_to_datetime
+from types import ModuleType, TracebackType
+from typing import Any
+
+from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
+from intercode.models.base import AttemptError, Finish
+from intercode.models.keys import hide, hide_in
+
+CONNECT = 10.0
+"""Seconds in which a server must be reached."""
+LONGEST = 500
+"""Characters of a server's message that are kept."""
+AGAIN = {408, 409, 425, 429}
+"""Statuses below 500 after which a call is repeated, as after all others from 500."""
+
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|exceed_context_size|context[ _-]?(?:length|window|size|limit)"
+    r"|prompt is too long|input is too long|maximum (?:prompt|input|model) length"
+    r"|too many (?:input )?tokens|request_too_large",
+    re.IGNORECASE,
+)
+"""The words of OpenAI, vLLM, llama.cpp, llama-cpp-python, Anthropic, and their imitators."""
+_NO_MONEY = re.compile(
+    r"insufficient_quota|billing_hard_limit|credit balance is too low", re.IGNORECASE
+)
+_NO_MODEL = re.compile(r"model_not_found|unknown model|no such model", re.IGNORECASE)
+_OF_THE_TEXT = re.compile(r"moderation|flagged|content[ _-]?(?:filter|policy)", re.IGNORECASE)
+"""A 403 that concerns the text of the request, as OpenRouter sends it."""
+_CHECK_KEY = "check the key, in the environment or in .env"
+_CHECK_MODEL = "check the model's name and the base URL"
+_CHECK_MONEY = "the account has no money left, or may spend no more"
+
+_FINISH: dict[str, Finish] = {
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_length"), "length"),
+    **dict.fromkeys(("model_context_window_exceeded", "limit"), "length"),
+    **dict.fromkeys(("tool_calls", "tool_use", "function_call"), "tool_calls"),
+    **dict.fromkeys(("content_filter", "safety", "refusal"), "filter"),
+}
+
+
+def sdk(name: str, what: str) -> ModuleType:
+    """Import a provider's SDK.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(
+            f"{what} needs the package {name!r}: pip install 'intercode-gym[{name}]' ({error})"
+        ) from None
+
+
+class Errors(AbstractContextManager[None]):
+    """Turns the errors of OpenAI's SDK, and of Anthropic's, which is its twin, into ours.
+
+    Ours are not chained to theirs, which hold requests and responses, and so keys. A context has
+    no state, so threads may share one.
+    """
+
+    def __init__(self, module: Any, key: str) -> None:
+        self._module = module
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"Errors({self._module.__name__})"
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Parse the JSON object of a response, without our key, as a reply is recorded.
+
+        Raises:
+            AttemptError: The body is not a JSON object.
+        """
+        data: dict[str, Any] = hide_in(load(body), self._key)
+        return data
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if found := self._ours(error):
+            raise found from None
+
+    def _ours(self, error: BaseException | None) -> Exception | None:
+        module = self._module
+        if isinstance(error, UnicodeEncodeError):
+            return ModelError("the request is no text: it has half a character in it")
+        if isinstance(error, module.APIConnectionError):
+            lost = not _unsent(error)
+            late = isinstance(error, module.APITimeoutError)
+            said = "it did not answer in time" if late else self._cause(error)
+            return AttemptError(said, charged=lost, unreachable=not lost)
+        if isinstance(error, module.APIStatusError):
+            response = error.response
+            body = response.text or str(error)  # LiteLLM makes up responses without a body
+            return judge(response.status_code, response.headers, body, self._key)
+        if isinstance(error, module.APIError):
+            return AttemptError(self._clean(error), charged=True)
+        if isinstance(error, getattr(module, "OpenAIError", None) or module.AnthropicError):
+            return ModelError(self._clean(error))
+        return None
+
+    def _cause(self, error: BaseException) -> str:
+        cause = error.__cause__ or error
+        return f"no connection, or it broke: {self._clean(cause) or type(cause).__name__}"
+
+    def _clean(self, error: BaseException) -> str:
+        return hide(str(error), self._key)[:LONGEST]
+
+
+def _unsent(error: BaseException) -> bool:
+    """Whether the server cannot have seen the request, so that it cannot charge for it."""
+    cause = error.__cause__
+    return type(cause).__name__ in {"ConnectError", "ConnectTimeout", "PoolTimeout"}
+
+
+def judge(status: int, headers: Mapping[str, str], body: str, secret: str = "") -> Exception:
+    """Return the error that an HTTP status other than 2xx stands for.
+
+    Args:
+        status: The status.
+        headers: Headers by name, in lower case unless the mapping ignores case.
+        body: The response's body.
+        secret: The key that was sent; it is removed from the message.
+    """
+    message = hide(message_of(body), secret)[:LONGEST]
+    said = f"HTTP {status}" + (f": {message}" if message else "")
+    if status in {400, 413, 422, 500} and _TOO_LONG.search(body):
+        return ContextLengthError(said)
+    final = _NO_MONEY.search(body) or headers.get("x-should-retry") == "false"
+    if (status in AGAIN or status >= 500) and not final:
+        return AttemptError(said, retry_after=retry_after(headers), throttled=status == 429)
+    if advice := _same_for_all(status, body):
+        return ModelAccessError(f"{said} ({advice})")
+    return ModelError(said)
+
+
+def _same_for_all(status: int, body: str) -> str:
+    """Return advice where every other request would be refused, too; empty if it might not."""
+    if status == 402 or _NO_MONEY.search(body):
+        return _CHECK_MONEY
+    if status == 404 or (status == 400 and _NO_MODEL.search(body)):
+        return _CHECK_MODEL
+    if status == 401:
+        return _CHECK_KEY
+    # A firewall's 403 is a page, and concerns something in this one request.
+    if status == 403 and _json(body) is not None and not _OF_THE_TEXT.search(body):
+        return _CHECK_KEY
+    return ""
+
+
+def _json(body: str) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def message_of(body: str) -> str:
+    """Return the message in an error's body, in the form of any known server."""
+    if (data := _json(body)) is None:
+        return " ".join(body.split())
+    for key in ("error", "message", "detail"):
+        while isinstance(data, dict) and key in data:
+            data = data[key]
+    return data if isinstance(data, str) else json.dumps(data)
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Return the seconds of ``Retry-After`` (seconds or a date) or ``retry-after-ms``."""
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+        return milliseconds / 1000
+    text = headers.get("retry-after")
+    if (seconds := _number(text)) is not None:
+        return seconds
+    try:
+        moment = parsedate_to_datetime(text or "").timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return max(0.0, moment - (time.time() if now is None else now))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def unusable(reason: str) -> AttemptError:
+    """Return the error of an answer that makes no sense. The model has worked for it."""
+    return AttemptError(reason, charged=True)
+
+
+def load(body: bytes) -> dict[str, Any]:
+    """Parse the JSON object of a response.
+
+    Raises:
+        AttemptError: The body is something else: cut off, or a proxy's page.
+    """
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise unusable(f"the answer is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise unusable(f"the answer is no JSON object but a {type(data).__name__}")
+    return data
+
+
+def finish(reason: object, calls: bool) -> Finish:
+    """Translate a server's reason why a reply ended."""
+    known = _FINISH.get(str(reason).lower(), "stop")
+    if calls and known == "stop":  # Ollama and older vLLM say "stop" even where tools are called
+        return "tool_calls"
+    return "stop" if known == "tool_calls" and not calls else known
+
+
+def arguments(value: object) -> Mapping[str, Any]:
+    """Parse a call's arguments: JSON as a text (OpenAI), or an object (Ollama)."""
+    if isinstance(value, str):
+        try:
+            # Not strict: llama-cpp-python lets models put line ends of their own into it.
+            parsed = json.loads(value, strict=False) if value.strip() else {}
+        except (ValueError, RecursionError):
+            return {"_raw": value}
+        return parsed if isinstance(parsed, dict) else {"_raw": value}
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else {"_raw": json.dumps(value)}
+
+
+def clean(text: str) -> str:
+    """Replace halves of characters, which JSON may escape, but which cannot be sent or written."""
+    if text.isascii():  # quick, and mostly so
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def text_of(content: object) -> str:
+    """Return the text of a message's content: a string, ``None``, or a list of parts."""
+    if isinstance(content, str):
+        return clean(content)
+    if isinstance(content, list):
+        parts = (part if isinstance(part, dict) else {"text": part} for part in content)
+        return clean("".join(p["text"] for p in parts if isinstance(p.get("text"), str)))
+    if content is None:
+        return ""
+    raise unusable(f"the answer's content is a {type(content).__name__}")
+
+
+def model_of(data: Mapping[str, Any]) -> str:
+    """Return the name of the model that answered; empty if the answer has none."""
+    model = data.get("model")
+    return model if isinstance(model, str) else ""
+
+
+def tokens(usage: Mapping[str, Any], name: str) -> int | None:
+    """Return a count of tokens; ``None`` where there is none."""
+    count = usage.get(name)
+    known = isinstance(count, int) and not isinstance(count, bool) and count >= 0
+    return count if known else None

@@ -1,0 +1,215 @@
+"""Whether this machine can run sandboxes, native and Docker's, found out by running one of each."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import InterCodeError
+from intercode.files import cache_root
+from intercode.rights import STAND_IN, is_root, needs_stand_in
+from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
+from intercode.sandbox.docker.home import has_quota, remapped
+from intercode.sandbox.docker.images import SCHEME
+from intercode.sandbox.docker.provider import DockerProvider
+from intercode.sandbox.native.provider import NativeProvider
+
+_FILES_FOR_MANY = 4096
+_CACHE_BYTES = 2 << 30
+_OTHER_CACHE = "export INTERCODE_CACHE=/a/folder/of/yours"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding."""
+
+    name: str
+    ok: bool | None
+    """None: it works, with a restriction that one should know."""
+    detail: str
+    fix: str = ""
+    """The one command that fixes it."""
+
+
+def check_native() -> list[Check]:
+    """Run the whole path once, and look at what limits it."""
+    return [_kernel(), *_native_sandbox(), _open_files(), _processes(), _cache()]
+
+
+def _kernel() -> Check:
+    release = platform.release()
+    numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
+    needed = [5, 19] if is_root() else [6, 6]
+    if platform.system() != "Linux" or numbers < needed:
+        why = "id-mapped layers" if is_root() else "overlays on tmpfs for ordinary users"
+        return Check(
+            "kernel",
+            False,
+            f"Linux {release}; {needed[0]}.{needed[1]} is needed for {why}",
+            "use a newer kernel, or run as root (5.19 is enough there)",
+        )
+    return Check("kernel", True, f"Linux {release} on {platform.machine()}")
+
+
+def _native_sandbox() -> list[Check]:
+    provider = NativeProvider()
+    try:
+        sandbox = provider.start("host")
+        try:
+            done = sandbox.exec(["/bin/bash", "-c", "echo works"])
+        finally:
+            sandbox.close()
+        facts = provider.facts()
+    except InterCodeError as error:
+        return [Check("sandbox", False, str(error), getattr(error, "fix", ""))]
+    finally:
+        provider.close()
+    if done.stdout != b"works\n":
+        said = (done.stdout + done.stderr).decode(errors="replace").strip()
+        return [Check("sandbox", False, f"a command did not run: {said}", "report this as a bug")]
+    who = "root, each with ids of its own" if facts["root"] else "an ordinary user"
+    if needs_stand_in():
+        who = f"the unused id {STAND_IN}: root has no CAP_SYS_ADMIN here"
+    return [Check("sandbox", True, f"native sandboxes work, as {who}"), _memory(facts)]
+
+
+def _memory(facts: dict[str, Any]) -> Check:
+    if facts["cgroup"]:
+        held = ", ".join(facts["controllers"])
+        return Check(
+            "memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}: {held}"
+        )
+    return Check(
+        "memory limit",
+        None,
+        "no cgroup can be written: memory is limited for each program, not for a sandbox as a "
+        "whole; memory files and shared mappings are not, so that one can take what there is",
+        "systemd-run --user --scope -p Delegate=yes intercode …"
+        if os.geteuid()
+        else "mount -o remount,rw /sys/fs/cgroup",
+    )
+
+
+def _open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    sandboxes = soft // 8
+    ok = True if soft >= _FILES_FOR_MANY else None
+    return Check(
+        "open files",
+        ok,
+        f"{soft} (hard limit {hard}): about {sandboxes} sandboxes at once",
+        "" if ok else "ulimit -n 20000",
+    )
+
+
+def _processes() -> Check:
+    limit = int(Path("/proc/sys/kernel/pid_max").read_text())
+    ok = True if limit >= 32_768 else None
+    return Check(
+        "process ids",
+        ok,
+        f"pid_max is {limit}: so many processes and threads on the whole machine",
+        "" if ok else "sysctl -w kernel.pid_max=4194304",
+    )
+
+
+def _cache() -> Check:
+    root = cache_root()
+    folder = next(p for p in (root, *root.parents) if p.exists())
+    free = shutil.disk_usage(folder).free
+    if not os.access(folder, os.W_OK):
+        return Check("image cache", False, f"{root} cannot be written", _OTHER_CACHE)
+    ok = True if free >= _CACHE_BYTES else None
+    return Check(
+        "image cache",
+        ok,
+        f"{root}: {free / 2**30:.1f} GiB free",
+        "" if ok else "intercode images prune",
+    )
+
+
+DOCKER_SANDBOX = "docker sandbox"
+_REMAP = 'add "userns-remap": "default" to /etc/docker/daemon.json, and restart the engine'
+_QUOTA = "keep the engine's data-root on xfs, mounted with the option pquota"
+
+
+def check_docker() -> list[Check]:
+    """Run the whole path once, and look at what limits it. Without an engine, one note."""
+    if find_spec("docker") is None:
+        return [Check("docker", None, "the package docker is not installed", INSTALL)]
+    engine = Engine()
+    try:
+        info = engine.info()
+    except InterCodeError as error:
+        detail = f"no engine at {default_url()}: {error}"
+        if may_be_there(Path(default_url().removeprefix("unix://"))):
+            return [Check("docker", None, detail, getattr(error, "fix", ""))]
+        fix = "apt-get install docker.io"
+        return [Check("docker", None, f"no engine at {default_url()}: --sandbox native only", fix)]
+    finally:
+        engine.close()
+    return [_engine(info), _docker_sandbox(), _user(info), _disk(info), _cgroup(info)]
+
+
+def _engine(info: dict[str, Any]) -> Check:
+    return Check(
+        "docker",
+        True,
+        f"engine {info.get('ServerVersion')} at {default_url()}, driver {info.get('Driver')}, "
+        f"its images as {SCHEME}NAME",
+    )
+
+
+def _docker_sandbox() -> Check:
+    name = DOCKER_SANDBOX
+    provider = DockerProvider()
+    try:
+        sandbox = provider.start("host")
+        try:
+            done = sandbox.exec(["/bin/bash", "-c", "echo works"])
+            clean = sandbox.changes() == []
+        finally:
+            sandbox.close()
+    except (InterCodeError, OSError) as error:  # as OSError: our own folders cannot be made
+        return Check(name, None, str(error), getattr(error, "fix", ""))
+    finally:
+        with suppress(InterCodeError):
+            provider.close()
+    if done.stdout != b"works\n" or not clean:
+        said = (done.stdout + done.stderr).decode(errors="replace").strip()
+        return Check(name, None, f"a command did not run: {said}", "report this as a bug")
+    return Check(name, True, "containers work: --sandbox docker")
+
+
+def _user(info: dict[str, Any]) -> Check:
+    name = "docker user"
+    options = info.get("SecurityOptions") or ()
+    if remapped(info) is not None or any("name=rootless" in option for option in options):
+        return Check(name, True, "a container's user 0 is another one on this machine")
+    detail = "a container's user 0 is this machine's, without any capability"
+    return Check(name, None, detail, _REMAP)
+
+
+def _disk(info: dict[str, Any]) -> Check:
+    name = "docker disk limit"
+    if has_quota(info):
+        return Check(name, True, "what a container writes is limited")
+    detail = (
+        "the engine's storage driver has no quotas: one file is limited, but not all of them "
+        "together, nor how many there are"
+    )
+    return Check(name, None, detail, _QUOTA)
+
+
+def _cgroup(info: dict[str, Any]) -> Check:
+    name = "docker memory limit"
+    if info.get("MemoryLimit") and info.get("PidsLimit", True):
+        return Check(name, True, f"for whole containers, by cgroup v{info.get('CgroupVersion', 1)}")
+    return Check(name, None, "the engine cannot limit memory or processes", "run it as root")

@@ -1,0 +1,35 @@
+"""A scripted model server, with faults on purpose: for our tests, and for tests of a reader's own.
+
+The product never imports this package.
+"""
+
+from __future__ import annotations
+
+from intercode.models.scripted import Line, Rule, Script, script
+from intercode.testing.server import (
+    Exchange,
+    Fault,
+    Plan,
+    ScriptedServer,
+    first,
+    some,
+    status,
+    too_many,
+    usual,
+)
+
+__all__ = [
+    "Exchange",
+    "Fault",
+    "Line",
+    "Plan",
+    "Rule",
+    "Script",
+    "ScriptedServer",
+    "first",
+    "script",
+    "some",
+    "status",
+    "too_many",
+    "usual",
+]
