@@ -16,7 +16,6 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 CLEAN = (
-    "tests/english.py",
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
     "src/intercode/paper",

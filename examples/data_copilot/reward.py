@@ -13,7 +13,7 @@ Reward = Callable[[Task, Episode, Session], Score]
 
 
 def score(task: Task, episode: Episode, session: Session, default: Reward) -> Score:
-    """What InterCode's own reward gives; nothing if an action was other than a query."""
+    """Return InterCode's own reward, or 0 if an action was anything but a query."""
     if wrote := [turn.action for turn in episode.turns if not only_reads(turn)]:
         return Score(0.0, {"policy": 0.0}, {"wrote": wrote[0]})
     found = default(task, episode, session)

@@ -1,4 +1,4 @@
-"""Where a branch or tag points to, read from git's own files: nothing of the agent's is run."""
+"""Rewards for branches and tags, read from git's own files: none of the agent's code is run."""
 
 from intercode import Episode, OutputLimitError, Score, Task
 from intercode.sandbox import Sandbox

@@ -170,5 +170,6 @@ REWARDS = Registry(
     },
     "intercode.rewards",
 )
-"""``env:name`` → a function that is the reward (see `intercode.rewards.own`); or a class:
-for SQL one that is made from the databases and a cache; for Bash the judge."""
+"""``env:name`` → a function that is the reward (see `intercode.rewards.own`), or a class, which is
+made from the parts of the environment that its parameters name: of SQL ``databases``, ``cache``
+and ``permute_columns``. The judge of Bash is made from a model."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from intercode.cli.main import main
-from intercode.evaluate.report_runs import read_runs
 from intercode.models.scripted import Line
 from intercode.records import read_episodes, read_manifest
+from intercode.report.runs import read_runs
 from intercode.testing import ScriptedServer
 from waiting import eventually
 

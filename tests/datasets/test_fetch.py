@@ -1,9 +1,15 @@
-"""A fetched dataset is where its loader looks, whole, or is not there."""
+"""A fetched dataset is where its loader looks, whole, or is not there; nothing lies elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import random
 import shutil
+import socket
+import stat
+import tarfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from intercode.datasets import catalog, load
-from intercode.datasets.fetch import fetch
+from intercode.datasets.fetch import download, fetch, unpack
 from intercode.datasets.files import home
 from intercode.errors import FetchError, UsageError
 from intercode.registry import DATASETS
@@ -174,3 +180,246 @@ def test_every_entry_has_a_loader_and_a_place_or_advice() -> None:
     DATASETS.register("mine", lambda: None)
     assert catalog.find("mine").bundled
     DATASETS._entries.pop("mine")
+
+
+CONTENT = random.Random(0).randbytes(1_000_000)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+def test_whole(target: Path) -> None:
+    told: list[tuple[int, int | None]] = []
+    with serve(Place(CONTENT)) as place:
+        progress = lambda done, total: told.append((done, total))  # noqa: E731
+        download(place.url, target, sha256=DIGEST.upper(), progress=progress)
+    assert target.read_bytes() == CONTENT
+    assert [path.name for path in target.parent.iterdir()] == ["archive"]
+    assert told[0] == (0, len(CONTENT)) and told[-1] == (len(CONTENT), len(CONTENT))
+    assert place.asked == 1
+
+
+def test_a_broken_connection_is_tried_again(target: Path) -> None:
+    with serve(Place(CONTENT, breaks=[400_000, 500_000])) as place:
+        download(place.url, target, sha256=DIGEST, pause=0)
+        assert place.asked == 3
+        place.breaks = [400_000]
+        with pytest.raises(FetchError, match="broke off at 400000 of 1000000 bytes"):
+            download(place.url, target.with_name("other"), attempts=1)
+    assert target.read_bytes() == CONTENT
+    assert [path.name for path in target.parent.iterdir()] == ["archive"]
+
+
+def test_a_full_disk_is_told_at_once(target: Path) -> None:
+    target.with_name(f".{target.name}.new").symlink_to("/dev/full")
+    with serve(Place(CONTENT)) as place:
+        with pytest.raises(FetchError, match=r"cannot write .*: No space left on device"):
+            download(place.url, target, pause=0)
+        assert place.asked == 1
+    assert list(target.parent.iterdir()) == []
+
+
+def test_size_unknown(target: Path) -> None:
+    with serve(Place(CONTENT, length=False)) as place:
+        download(place.url, target, sha256=DIGEST)
+    assert target.read_bytes() == CONTENT
+
+
+def test_truncated_and_size_unknown(target: Path) -> None:
+    wrong = pytest.raises(FetchError, match="is not what it was")
+    with serve(Place(CONTENT, length=False, breaks=[1000])) as place, wrong:
+        download(place.url, target, sha256=DIGEST)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_wrong_checksum(target: Path) -> None:
+    with serve(Place(CONTENT)) as place:
+        with pytest.raises(FetchError, match=f"{DIGEST}, not 00"):
+            download(place.url, target, sha256="00" * 32)
+        assert list(target.parent.iterdir()) == []
+        download(place.url, target, sha256=DIGEST)
+
+
+def test_not_found_is_final(target: Path) -> None:
+    with serve(Place(CONTENT, answers=[404])) as place:
+        with pytest.raises(FetchError, match="404 Not Found"):
+            download(place.url, target, pause=0)
+        assert place.asked == 1
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_server_in_trouble_is_asked_again(target: Path) -> None:
+    with serve(Place(CONTENT, answers=[503, 429])) as place:
+        download(place.url, target, sha256=DIGEST, pause=0)
+        place.answers = [500] * 9
+        with pytest.raises(FetchError, match="500"):
+            download(f"{place.url}?2", target.with_name("other"), attempts=3, pause=0)
+        assert place.asked == 6
+
+
+def test_a_web_page_is_no_archive(target: Path) -> None:
+    with serve(Place(b"<html>too many people", kind="text/html; charset=utf-8")) as place:
+        with pytest.raises(FetchError, match="is a web page"):
+            download(place.url, target, pause=0)
+        assert place.asked == 1
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_server_that_does_not_answer(target: Path) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # does not listen, and keeps the port from those who would
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        with pytest.raises(FetchError, match="refused"):
+            download(url, target, attempts=2, pause=0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(FetchError, match="timed out"):
+            download(url, target, attempts=1, timeout=0.05)  # allow limit: it never answers
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "data:,x", "/tmp/x"])
+def test_only_http(url: str, target: Path) -> None:
+    with pytest.raises(UsageError, match="http"):
+        download(url, target)
+
+
+Members = dict[str, "bytes | None"]
+GOOD: Members = {
+    "a/": None,
+    "a/b.txt": b"text",
+    "c/d/e": b"",
+    "__MACOSX/x": b"",
+    "a/.DS_Store": b"",
+}
+
+
+def zipped(path: Path, members: Members) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content or b"")
+    return path
+
+
+def tarred(path: Path, members: Members, mode: str = "w:bz2") -> Path:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            info = tarfile.TarInfo(name.rstrip("/"))
+            info.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
+            info.size = len(content or b"")
+            info.mode = 0o4777
+            archive.addfile(info, io.BytesIO(content or b""))
+    return path
+
+
+def special(path: Path, kind: bytes) -> Path:
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("link")
+        info.type, info.linkname = kind, "/etc/passwd"
+        archive.addfile(info)
+    return path
+
+
+def found(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("make", [zipped, tarred], ids=["zip", "tar"])
+def test_files_and_folders(tmp_path: Path, make) -> None:
+    unpack(make(tmp_path / "archive", GOOD), tmp_path / "out")
+    assert found(tmp_path / "out") == {"a/b.txt": b"text", "c/d/e": b""}
+    assert not stat.S_IMODE((tmp_path / "out/a/b.txt").stat().st_mode) & 0o6111
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+def test_compressions(tmp_path: Path, mode: str) -> None:
+    unpack(tarred(tmp_path / "archive", GOOD, mode), tmp_path / "out")
+    assert len(found(tmp_path / "out")) == 2
+
+
+def test_databases_within(tmp_path: Path) -> None:
+    inner = zipped(tmp_path / "inner", {"dev_databases/x/x.sqlite": b"data"}).read_bytes()
+    outer = zipped(tmp_path / "outer", {"dev/dev_databases.zip": inner, "dev/dev.json": b"[]"})
+    unpack(outer, tmp_path / "out")
+    wanted = {"dev/dev_databases/x/x.sqlite": b"data", "dev/dev.json": b"[]"}
+    assert found(tmp_path / "out") == wanted
+    with pytest.raises(FetchError, match="more than"):
+        unpack(outer, tmp_path / "small", limit=len(inner) + 3)
+
+
+@pytest.mark.parametrize("make", [zipped, tarred], ids=["zip", "tar"])
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "{root}/evil", "a/.."])
+def test_nothing_elsewhere(tmp_path: Path, make, name: str) -> None:
+    archive = make(tmp_path / "archive", {"good": b"", name.format(root=tmp_path): b"evil"})
+    with pytest.raises(FetchError):
+        unpack(archive, tmp_path / "in" / "out")
+    assert list(tmp_path.rglob("evil*")) == []
+    assert not (tmp_path / "in" / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
+def test_only_files(tmp_path: Path, kind: bytes) -> None:
+    with pytest.raises(FetchError, match="is not a file"):
+        unpack(special(tmp_path / "archive", kind), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_links_in_zip(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
+        info = zipfile.ZipInfo("link")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(FetchError, match="is not a file"):
+        unpack(tmp_path / "archive", tmp_path / "out")
+
+
+@pytest.mark.parametrize("make", [zipped, tarred], ids=["zip", "tar"])
+def test_bomb(tmp_path: Path, make) -> None:
+    archive = make(tmp_path / "archive", {"bomb": bytes(10_000_000)})
+    assert archive.stat().st_size < 20_000
+    with pytest.raises(FetchError, match="more than 1000000 bytes"):
+        unpack(archive, tmp_path / "out", limit=1_000_000)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("make", [zipped, tarred], ids=["zip", "tar"])
+def test_damaged(tmp_path: Path, make) -> None:
+    archive = make(tmp_path / "archive", {"x": bytes(range(256)) * 5000, "y": b"end"})
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) * 2 // 3])
+    with pytest.raises(FetchError):
+        unpack(archive, tmp_path / "out")
+    archive.write_bytes(whole[:60] + bytes(40) + whole[100:])
+    with pytest.raises(FetchError):
+        unpack(archive, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_encrypted(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "archive", {"x": b"secret"})
+    data = bytearray(archive.read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    archive.write_bytes(data)
+    with pytest.raises(FetchError, match="encrypted"):
+        unpack(archive, tmp_path / "out")
+
+
+def test_same_name_twice(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "archive", "w") as archive:
+        archive.writestr("x", "one")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("x", "two")
+    with pytest.raises(FetchError, match="cannot be unpacked"):
+        unpack(tmp_path / "archive", tmp_path / "out")
+
+
+def test_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "archive").write_text("<html>")
+    with pytest.raises(FetchError, match="neither"):
+        unpack(tmp_path / "archive", tmp_path / "out")

@@ -142,7 +142,7 @@ def test_too_much_to_be_taken_over(env: SweEnv, monkeypatch: pytest.MonkeyPatch)
     [
         ({"FAIL_TO_PASS": []}, r"'metadata\.FAIL_TO_PASS' names no test"),
         ({"FAIL_TO_PASS": "x"}, "is text, but not JSON"),
-        ({"FAIL_TO_PASS": ["test_x"]}, "'test_x' is no test of pytest's"),
+        ({"FAIL_TO_PASS": ["test_x"]}, "'test_x' is not a test of pytest's"),
         ({"runner": "nose"}, "must be one of pytest, unittest, command"),
         ({"directory": "repo"}, "must be an absolute path"),
         ({"test_patch": "hello"}, "must be a unified diff"),

@@ -20,9 +20,9 @@ from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.replayed_env import NotReproducibleError, difference
-from intercode.evaluate.report_runs import compare, read_runs
 from intercode.evaluate.rescore import rescore
 from intercode.records import Outcome, read_manifest
+from intercode.report.runs import compare, read_runs
 from intercode.task import Dataset, Task
 
 from .recorded import Make, Scripted, found, result_of

@@ -24,9 +24,9 @@ from intercode.errors import (
 )
 from intercode.evaluate import Progress, evaluate
 from intercode.evaluate.loop import episode_seed
-from intercode.evaluate.report_runs import read_runs
-from intercode.evaluate.report_tables import of_run
 from intercode.records import RecordWriter
+from intercode.report.runs import read_runs
+from intercode.report.tables import of_run
 from intercode.task import Dataset, Task
 
 from .fakes import Factory, FakeEnv, dataset

@@ -19,7 +19,6 @@ from intercode.evaluate.comparison import (
     mcnemar,
     paired_power,
     paired_tasks,
-    unpaired_tasks,
 )
 from intercode.evaluate.distributions import binomial_tail, t_cdf, t_quantile
 from intercode.evaluate.statistics import (
@@ -203,19 +202,9 @@ def test_bootstrap(generator: np.random.Generator) -> None:
     assert drawn.high - drawn.low > 1.3 * (mean(list(shared)).high - mean(list(shared)).low)
 
 
-@pytest.mark.parametrize(
-    ("p1", "p2", "power", "n"),
-    # R's power.prop.test gives 76.7 in its manual's example, and 387.3, 355.9
-    [(0.5, 0.75, 0.9, 77), (0.5, 0.6, 0.8, 388), (0.6, 0.7, 0.8, 356)],
-)
-def test_tasks_needed_unpaired(p1: float, p2: float, power: float, n: int) -> None:
-    assert unpaired_tasks(p1, p2, power) == unpaired_tasks(p2, p1, power) == n
-
-
 def test_no_difference_is_never_found() -> None:
-    for call in (lambda: unpaired_tasks(0.5, 0.5), lambda: paired_tasks(0.0, 0.2)):
-        with pytest.raises(ValueError, match="difference"):
-            call()
+    with pytest.raises(ValueError, match="difference"):
+        paired_tasks(0.0, 0.2)
 
 
 @pytest.mark.parametrize(("n", "delta", "share"), [(200, 0.1, 0.2), (500, 0.05, 0.15)])

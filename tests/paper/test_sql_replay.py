@@ -5,6 +5,8 @@ Every recorded episode is replayed with::
     INTERCODE_SOAK_EPISODES=10000 pytest tests/paper/test_sql_replay.py -s
 """
 
+from __future__ import annotations
+
 import json
 import os
 from contextlib import closing
@@ -18,6 +20,7 @@ from intercode.datasets import load
 from intercode.errors import RecordError
 from intercode.paper.results import load_results
 from intercode.paper.sql_replay import replay_sql
+from intercode.paper.sql_replay import same_answer as same
 from intercode.paper.sql_server import open_databases
 from intercode.task import Task
 
@@ -269,3 +272,51 @@ def test_the_golds_that_fail_are_those_that_failed_on_mysql_8():
                 failing.add(task.task_id)
         connection.close()
     assert failing == {key for key, one in known.items() if one["corrupt"]}
+
+
+E = "Error executing query: "
+
+
+@pytest.mark.parametrize(
+    ("recorded", "answer"),
+    [
+        ("[(1, 'a')]", [(1, "a")]),
+        ("None", None),
+        ("[]", []),
+        (E + "Unknown column 'x' in 'field list'", E + "Unknown column 'x' in 'SELECT'"),
+        (E + "Unknown column 'x' in 'order clause'", E + "Unknown column 'x' in 'ORDER BY'"),
+        (E + "Column 'x' in field list is ambiguous", E + "Column 'x' in 'SELECT' is ambiguous"),
+        (
+            E + "Unknown column 'i' in 'IN/ALL/ANY subquery'",
+            E + "Unknown column 'i' in 'IN/ALL/ANY'",
+        ),
+        ("[('Id', b'int', 'NO')]", [("Id", "int(11)", "NO")]),
+        (E + "your MySQL server version for", E + "your MariaDB server version for"),
+        ("[[1, 'a'], [2, 'b']]", [(1, "a"), (2, "b")]),
+    ],
+)
+def test_only_the_wording_differs(recorded, answer):
+    assert same(recorded, answer)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "answer"),
+    [
+        ("[(1,)]", [(2,)]),
+        ("[(1,)]", [(1,), (1,)]),
+        ("[]", None),
+        (E + "Unknown column 'x' in 'field list'", E + "Unknown column 'x' in 'WHERE'"),
+        (str([(n,) for n in range(25)]), [(n,) for n in range(26)]),
+    ],
+)
+def test_more_than_wording_differs(recorded, answer):
+    assert not same(recorded, answer)
+
+
+def test_react_cut_what_it_kept():
+    many = [(n,) for n in range(26)]
+    for kept in (10, 25, 26):
+        assert same(str(many[:kept]), many, react=True)
+    assert not same(str(many[:24]), many, react=True)
+    error = E + "near your MySQL server version " + "x" * 400
+    assert same(error[:350], error.replace("MySQL", "MariaDB"), react=True)

@@ -89,6 +89,21 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         ) == Score(value)
 
 
+def test_a_registered_class_is_made_from_the_parts_that_it_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Mine:
+        def __init__(self, cache: int) -> None:
+            self.cache = cache
+
+        def __call__(self, task: Task, episode: Episode, place: object) -> Score:
+            return Score(self.cache / 10)
+
+    monkeypatch.setitem(REWARDS._entries, "bash:mine", Mine)
+    made = choose("bash", "mine", lambda: made, cache=3, databases=None)
+    assert made(TASK, EPISODE, None) == Score(0.3)
+
+
 def test_by_a_registered_name(monkeypatch: pytest.MonkeyPatch) -> None:
     # For this test alone: others list what is registered.
     monkeypatch.setitem(REWARDS._entries, "bash:half", lambda task, episode, sandbox: 0.5)

@@ -42,16 +42,13 @@ from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
 from intercode.evaluate.exclusion import select
-from intercode.evaluate.matrix import by_agent, matrix
 from intercode.evaluate.prepare import Plan, load, narrowed, secret_of, setting
-from intercode.evaluate.report import by_turn
-from intercode.evaluate.report_episodes import Episodes
-from intercode.evaluate.report_html import write_page
-from intercode.evaluate.report_made import made_of
-from intercode.evaluate.report_runs import Run, read_runs
-from intercode.evaluate.report_tables import of_run, of_runs
 from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.summary import by_turn
 from intercode.models import keys
+from intercode.report.html import Episodes, write_page
+from intercode.report.runs import Run, read_runs
+from intercode.report.tables import by_agent, made_of, matrix, of_run, of_runs
 from intercode.spec import RunSpec, positive
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")

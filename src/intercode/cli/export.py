@@ -28,9 +28,9 @@ from typing import Any, TextIO
 
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate import export
 from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
+from intercode.report import export
 from intercode.spec import natural
 
 FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     chosen = _Chosen(args)
     try:
         if args.to == "parquet":
-            from intercode.evaluate.parquet import write_parquet
+            from intercode.report.export import write_parquet
 
             write_parquet(args.out, *_table(args, chosen))
         else:
@@ -88,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None:
     """Find the log's name; refuse what would make it say something else than the run did."""
-    from intercode.evaluate.inspect_log import file_name
+    from intercode.report.inspect import file_name
 
     if args.solved or args.epoch is not None:
         raise UsageError("a log of Inspect's has the run's results: it takes all of its episodes")
@@ -126,7 +126,7 @@ def _write(
     args: argparse.Namespace, file: TextIO, chosen: Iterable[Episode], manifest: dict[str, Any]
 ) -> None:
     if args.to == "paper":
-        from intercode.evaluate.export_paper import to_paper
+        from intercode.report.export import to_paper
 
         json.dump(to_paper(chosen, manifest), file, indent=4)
         file.write("\n")
@@ -136,7 +136,7 @@ def _write(
         writer.writeheader()
         writer.writerows(rows)
     elif args.to == "inspect":
-        from intercode.evaluate.inspect_log import to_inspect
+        from intercode.report.inspect import to_inspect
 
         file.writelines(to_inspect(last_attempts(args.run), manifest, chosen))
     elif args.to == "chat":

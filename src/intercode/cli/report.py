@@ -24,15 +24,11 @@ from intercode.cli.results import of_each_environment
 from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference, differences
-from intercode.evaluate.judged import as_data
-from intercode.evaluate.report import by_attempts, by_level, by_place, by_turn
-from intercode.evaluate.report_episodes import Episodes
-from intercode.evaluate.report_formats import to_csv, to_list, to_markdown
-from intercode.evaluate.report_made import errors_of, made_of
-from intercode.evaluate.report_pairs import of_pairs
-from intercode.evaluate.report_runs import Run, baselines, compare, read_runs
-from intercode.evaluate.report_tables import Table, of_run, of_runs
-from intercode.evaluate.spending import spending
+from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending
+from intercode.report.html import Episodes
+from intercode.report.runs import Run, as_data, baselines, compare, read_runs
+from intercode.report.tables import Table, errors_of, made_of, of_pairs, of_run, of_runs
+from intercode.report.text import to_csv, to_list, to_markdown
 
 _COMPARED_ON_PURPOSE = ("agent", "seed")
 _SHOWN = 10
@@ -152,7 +148,7 @@ def _write(
     episodes: Episodes,
     warnings: Sequence[str],
 ) -> None:
-    from intercode.evaluate.report_html import write_page
+    from intercode.report.html import write_page
 
     sections: list[tuple[str, Sequence[Table]]] = []
     if len(runs) > 1:

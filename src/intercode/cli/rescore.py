@@ -57,11 +57,9 @@ import shlex
 
 from intercode.cli import results
 from intercode.cli.terminal import duration, number, percent, safe, table
-from intercode.evaluate import judged
-from intercode.evaluate.judged import as_data, judge_of, judging, with_judge
-from intercode.evaluate.report import summarize
-from intercode.evaluate.report_runs import Paired, compare
-from intercode.evaluate.report_tables import groups
+from intercode.evaluate.summary import summarize
+from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
+from intercode.report.tables import groups, judge_tables
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
 
@@ -196,7 +194,7 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
     judges = judge_of(before, result.before), judge_of(now, result.outcomes)
     names = [with_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
     rows = dict(zip(names, (summarize(result.before), result.statistics), strict=True))
-    judge = judged.tables({names[1]: judging(judges[1], result.outcomes)})
+    judge = judge_tables({names[1]: judging(judges[1], result.outcomes)})
     print("\n".join(map(results.written, (groups("", rows), *judge))))
     print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
     print(_ways(result), _compared(compare(result.before, result.outcomes)), sep="\n")

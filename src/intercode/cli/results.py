@@ -27,14 +27,13 @@ from intercode.cli.terminal import (
 )
 from intercode.envs.traits import prompt_of
 from intercode.episode import Episode, Turn
-from intercode.evaluate import Progress, judged
-from intercode.evaluate.judged import as_data, judging, rate_name
-from intercode.evaluate.plot import LEAST, chart
-from intercode.evaluate.report import by_tag, by_turn, errors_by_type, summarize
-from intercode.evaluate.report_runs import Run
-from intercode.evaluate.report_tables import Table, groups
+from intercode.evaluate import Progress
 from intercode.evaluate.statistics import Estimate, wilson
+from intercode.evaluate.summary import by_tag, by_turn, errors_by_type, summarize
 from intercode.records import Judged, Outcome
+from intercode.report.runs import Run, as_data, judging, rate_name
+from intercode.report.tables import Table, groups, judge_tables
+from intercode.report.text import LEAST, chart
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -324,7 +323,7 @@ def as_text(outcomes: Sequence[Outcome], tags: int, judge: str | None = None) ->
     text = written(groups("", rows, rate=rate_name(judge))).rstrip("\n")
     if len(named) > tags:
         text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
-    for found in judged.tables({judge or "": judging(judge, outcomes)}):
+    for found in judge_tables({judge or "": judging(judge, outcomes)}):
         text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
         text += "\n\n" + "\n".join(remarks)

@@ -52,10 +52,10 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.evaluate import RunResult
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.judged import judge_of, rate_name
 from intercode.evaluate.prepare import Plan, plan, run_folder
 from intercode.evaluate.runner import run
 from intercode.records import read_manifest
+from intercode.report.runs import judge_of, rate_name
 from intercode.spec import (
     AgentSpec,
     EnvSpec,

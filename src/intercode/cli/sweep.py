@@ -39,8 +39,8 @@ from intercode.evaluate.prepare import (
     strategy_of,
     without_model,
 )
-from intercode.evaluate.report_runs import read_runs
-from intercode.evaluate.report_tables import of_runs
+from intercode.report.runs import read_runs
+from intercode.report.tables import of_runs
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, add_options, given, options_of
 
 

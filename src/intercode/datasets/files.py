@@ -186,8 +186,6 @@ _READERS: dict[str, Callable[[str], Iterator[Row]]] = {
     ".yaml": _yaml,
     ".yml": _yaml,
 }
-
-
 _DEPTH = 3
 
 

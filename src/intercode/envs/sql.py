@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,14 +19,12 @@ from intercode.envs.stage import SETUP_TIMEOUT
 from intercode.envs.traits import SQL, Guess, Traits, always
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import SqlInterpreter
-from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.own import choose
+from intercode.rewards.own import Function, OwnReward, choose
 from intercode.sandbox.base import Limits
 from intercode.sandbox.images import hide
 from intercode.task import Dataset, Task
-from intercode.user_code import is_reference
 
 _EMPTY_SELECT = "SELECT x FROM (SELECT NULL AS x) AS t WHERE 1 = 0"
 
@@ -69,22 +68,19 @@ class SqlEnv(InterCodeEnv[Session]):
         **changes: Any,
     ) -> None:
         options = SqlOptions.of(options, changes)
-        tasks, reward = load(data), options.reward or "default"
-        if named := isinstance(reward, str) and _is_class(reward):
-            _check_gold(tasks)
-        engine = options.engine
+        tasks, engine = load(data), options.engine
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=_named(options.sandbox))
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         for task in tasks:
             stage.check(task)
-        cache = GoldCache.chosen(options.cache_gold)
-        made = partial(_reward, str(reward) if named else "default", stage, cache, options)
+        cache, permute = GoldCache.chosen(options.cache_gold), options.permute_columns
+        reward = options.reward or "default"
         super().__init__(
             tasks,
             stage,
             partial(SqlInterpreter, max_rows=options.max_rows),
-            choose("sql", None if named else reward, made),
+            _reward(tasks, reward, databases=stage, cache=cache, permute_columns=permute),
             options=options,
         )
 
@@ -212,21 +208,22 @@ def _named(sandbox: object) -> str:
     return sandbox
 
 
-def _is_class(name: str) -> bool:
-    """Tell whether the reward of this name is one of ours, which compare with gold."""
-    return not is_reference(name) and isinstance(REWARDS.get(f"sql:{name}"), type)
-
-
 def _reward(
-    name: str, stage: DatabaseStage, cache: GoldCache, options: SqlOptions
+    tasks: Dataset, reward: str | Function | Reward[Session], **parts: Any
 ) -> Reward[Session]:
-    more: dict[str, Any] = {}
-    if options.permute_columns is not None:
-        if name != "default":
-            raise UsageError(f"reward {name!r} has a rule of its own for the order of columns")
-        more["permute_columns"] = options.permute_columns
-    made: Reward[Session] = REWARDS.get(f"sql:{name}")(stage, cache, **more)
-    return made
+    """Return the reward that is asked for; rewards of ours compare with gold."""
+
+    def default() -> Reward[Session]:
+        return choose("sql", "default", default, **parts)
+
+    chosen = choose("sql", reward, default, **parts)
+    if isinstance(chosen, OwnReward):
+        return chosen
+    permutes = "permute_columns" in inspect.signature(type(chosen)).parameters
+    if parts["permute_columns"] is not None and not permutes:
+        raise UsageError(f"reward {reward!r} has a rule of its own for the order of columns")
+    _check_gold(tasks)
+    return chosen
 
 
 def _check_gold(tasks: Dataset) -> None:

@@ -5,8 +5,8 @@ The function is ``intercode.evaluate.evaluate``.
 
 from intercode.evaluate.loop import run_episode
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.runner import RunResult, evaluate
+from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 
 __all__ = [
     "Outcome",

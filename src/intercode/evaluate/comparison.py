@@ -146,24 +146,6 @@ def detectable(
     return high
 
 
-def unpaired_tasks(p1: float, p2: float, power: float = POWER, alpha: float = ALPHA) -> int:
-    """How many tasks each of two runs needs where they are not on the same tasks.
-
-    Fleiss, Levin and Paik, Statistical Methods for Rates and Proportions, 2003, section 4.2,
-    without the correction for continuity.
-
-    Raises:
-        ValueError: The rates are the same: no number of tasks tells them apart.
-    """
-    if p1 == p2:
-        raise ValueError("there is no difference to find")
-    z, beta = normal_quantile(1 - alpha / 2), normal_quantile(power)
-    middle = (p1 + p2) / 2
-    root = z * math.sqrt(2 * middle * (1 - middle))
-    root += beta * math.sqrt(p1 * (1 - p1) + p2 * (1 - p2))
-    return math.ceil((root / (p1 - p2)) ** 2)
-
-
 def _checked(difference: float, discordant: float) -> float:
     delta = abs(difference)
     if delta == 0 or not delta <= discordant <= 1:

@@ -35,7 +35,7 @@ from intercode.evaluate.prepare import (
     setting,
 )
 from intercode.evaluate.progress import Progress
-from intercode.evaluate.report import Outcome, Statistics, by_tag, summarize
+from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
 from intercode.records import EPISODES, MANIFEST, RecordWriter, latest, read_episodes, read_manifest
 from intercode.sandbox.images import hide

@@ -37,8 +37,8 @@ from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, guesses
 from intercode.evaluate.leaks import Leak, leaks
 from intercode.evaluate.loop import EpisodeEnv, Step
-from intercode.evaluate.report import summarize
 from intercode.evaluate.runner import RunResult, evaluate
+from intercode.evaluate.summary import summarize
 from intercode.sandbox.base import CountsMemory
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from intercode.agents.base import Agent, AgentFactory
     from intercode.episode import Episode
     from intercode.evaluate.progress import Progress
-    from intercode.evaluate.report import Statistics
+    from intercode.evaluate.summary import Statistics
     from intercode.records import Outcome
     from intercode.task import Dataset, Task
 

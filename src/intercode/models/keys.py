@@ -25,7 +25,7 @@ def parse(text: str) -> dict[str, str]:
     r"""Parse the variables of an ``.env`` file.
 
     ``NAME=value``, with or without ``export``; ``#`` begins a comment, within an unquoted value
-    only after a blank; ``'…'`` is taken as it is, ``"…"`` with ``\n`` and the like. Nothing is
+    only after a blank; ``'…'`` is taken as it is, ``"…"`` with escapes such as ``\n``. Nothing is
     expanded. Other lines are ignored, as the files of other tools may have them.
     """
     found: dict[str, str] = {}

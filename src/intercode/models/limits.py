@@ -216,7 +216,7 @@ class Budget:
         *,
         before: Spending | None = None,
     ) -> None:
-        """Set the limits; ``None`` is no limit.
+        """Set the limits; ``None`` sets none.
 
         Args:
             max_cost: US dollars.

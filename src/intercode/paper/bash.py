@@ -88,47 +88,28 @@ def plan(action: str, cwd: str, split: Split = split) -> Call:
 TIMEOUT = 10.0
 """Seconds for one action. The process was left running in 2023; here it is killed, which no
 recorded observation or reward shows."""
-
-
 TIMED_OUT = "Command timed out"
-
-
 MALFORMED = "Malformed command"
 """The observation where the text cannot be split, or the output is not UTF-8."""
-
-
 LONGEST = 120 * 1024
 """Bytes of an action: the kernel takes arguments of 128 KiB, and some words go before it."""
-
-
 _NOT_STARTED = "OCI runtime exec failed: exec failed: unable to start container process: "
-
-
 TOO_LONG = f"{_NOT_STARTED}argument list too long: unknown\r\n"
-
-
 OUTPUT_LIMIT = 64 * 1024 * 1024
 """Bytes of an action's output. In 2023 there was no limit; this one only protects the machine."""
-
 
 LIMITS = Limits(
     timeout=TIMEOUT,
     # Root of a container: reads files of mode 000, gives files away.
     capabilities=("chown", "dac_override", "fowner", "fsetid"),
 )
-
-
 ENVIRONMENT: Mapping[str, str] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
 }
 """The whole environment of a process, but for what `variables` adds: no LANG (messages quote with
 '), no TERM, no USER. bash itself adds PWD, SHLVL (0 for a single command) and _."""
-
-
 AGENT_HOST = "a1b2c3d4e5f6"
-
-
 GOLD_HOST = "b2c3d4e5f6a1"
 """The names of the two containers. They differ, so that a gold which shows its environment never
 agrees with itself."""
@@ -150,8 +131,6 @@ def variables(host: str, image: str) -> dict[str, str]:
 
 
 _BACKGROUND = re.compile(rb"(?<![&<>])&(?![&>0-9])")
-
-
 _WAIT_FOR_ALL = ("/bin/bash", "-o", "pipefail", "-c", '"$@" 2>&1 | cat', "bash")
 """The engine waited until no process held the output any more: background jobs, too, came to
 their end within the action. Only for commands with a background job: a list of processes shows the
@@ -277,17 +256,9 @@ _DENIED = re.compile(
     rb"(?m)^\w+: [^\n]*?proc/(?:tty/driver|1/(?:task/1/)?(?:fd|fdinfo|ns|map_files))/?'?: "
     rb"Permission denied\n"
 )
-
-
 _PS = re.compile(rb"\b(?:ps|top)\b")
-
-
 _PSTREE = re.compile(rb"\bpstree\b")
-
-
 _TREE = re.compile(rb"\Ainit((?:\(1\)|,1)?)[^\n]*\n(?:[ |`][^\n]*\n)*")
-
-
 _FIRST = re.compile(rb"(?m)^( *(?:\S+ +)*?1 +(?:\S+ +)*?)init$")
 
 

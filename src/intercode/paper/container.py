@@ -26,12 +26,8 @@ from intercode.sandbox.base import Change, Completed, FileType, Provider, Sandbo
 RECORDED = datetime(2023, 6, 1, tzinfo=timezone.utc).timestamp()
 """The time of the recordings, for the ages of files. Files newer than that are as old as the
 image: brand-new, as they were in 2023."""
-
-
 _BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")
 """Logs of the base image, which was weeks old; the others were as old as the image."""
-
-
 _TYPES: Mapping[bytes, FileType] = {b"f": "file", b"l": "symlink"}
 
 
@@ -197,12 +193,8 @@ def md5sum(sandbox: Sandbox, path: str) -> str:
 _SYSTEM = """
 bin boot dev etc home lib media opt proc root run sbin srv sys usr var .dockerenv
 """
-
-
 IGNORED = frozenset(_SYSTEM.split())
 """Names in ``/`` that the images' ``.gitignore`` lists."""
-
-
 Pair = tuple[str, str]
 """A path and its status, in the order in which the 2023 reward held them."""
 

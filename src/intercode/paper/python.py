@@ -35,27 +35,15 @@ from intercode.task import Dataset, Task
 
 TIMEOUT = 30.0
 """Seconds that the client of 2023 waited for one request, an action or a test."""
-
-
 LIMITS = Limits(timeout=TIMEOUT, output=16 << 20)
-
-
 LATE = "result expired"
 """The client's message after that."""
-
-
 ENDED = "connection closed by peer"
 """The client's message once the server had ended."""
-
-
 Result = dict[str, str]
 """The result of an execution: ``output`` and ``error``, or ``error`` alone."""
-
-
 Answer = Result | str
 """The answer to an action: a text if it was not executed."""
-
-
 _FUNCTION = re.compile(r"def (\w+)\(")
 
 
@@ -302,8 +290,6 @@ def _reward(task: Task, episode: Episode, place: PaperPython) -> Score:
 
 
 _COUNT = re.compile(r"Failed \d+/\d+ Test Cases\.")
-
-
 _SYNTAX = re.compile(r"\((?:<string>|<unknown>), line \d+\)")
 
 

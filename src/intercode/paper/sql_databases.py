@@ -28,16 +28,10 @@ from intercode.sandbox.base import Limits
 Answer = list[Any] | str | None
 """The answer to a statement: rows, the text of an error, or None if it has no result. Rows are
 tuples; only their text counts."""
-
-
 TIMEOUT = 30.0
 """Seconds for one statement. The recorded runs had no limit, and nothing in them took as long."""
-
-
 MAX_ROWS = 500_000
 """Rows of one result."""
-
-
 ERROR = "Error executing query: "
 """The beginning of the observation of a statement that failed."""
 
@@ -89,20 +83,10 @@ def rows(values: Iterable[Iterable[object]]) -> list[object]:
 
 _SYSTEM = "information_schema"
 """A database of every MySQL server. Here it is empty: agents' use of it needs no content."""
-
-
-_USE = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
-
-
+USES = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
 _NO_TABLE = re.compile(r"no such table: (?:\w+\.)?(\w+)$")
-
-
 _DUAL = re.compile(r"\bFROM\s+DUAL\b", re.IGNORECASE)
-
-
 _SHOW_TABLES = re.compile(r"\s*SHOW\s+(?:FULL\s+)?TABLES\s*;?\s*$", re.IGNORECASE)
-
-
 _DESCRIBE = re.compile(
     r"\s*(?:DESC|DESCRIBE|EXPLAIN|SHOW\s+(?:COLUMNS|FIELDS)\s+(?:FROM|IN))\s+`?(\w+)`?\s*;?\s*$",
     re.IGNORECASE,
@@ -219,7 +203,7 @@ class EngineConnection:
 
     def _command(self, sql: str) -> tuple[Answer] | None:
         """Return the answer to a statement that only MySQL has; None for any other."""
-        if used := _USE.match(sql):
+        if used := USES.match(sql):
             try:
                 self.use(used[1])
             except TaskError:

@@ -21,9 +21,32 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+Node = Any
+"""A node of a parsed statement: sqlglot's `Expression`, which newer versions call `Expr`."""
+UNREADABLE = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
+"""The exceptions that sqlglot raises for texts that it cannot parse; most are its own."""
+Column = tuple[str, str]
+"""A relation's alias and a column's name, both in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table, or the result of a subquery, as a ``FROM`` clause has it."""
+
+    shown: str
+    """The prefix of its columns' names in messages: ``database.alias``."""
+    columns: Mapping[str, str]
+    """Names in lower case → as they were declared."""
+    keys: tuple[frozenset[str], ...] = ()
+    """Sets of columns of which each determines the row."""
+
+
+Tables = Mapping[str, Relation]
+"""The tables of the current database by their names in lower case."""
+
+_SETTLED = (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window)
+"""Expressions whose columns need not be determined."""
 _MODE = "this is incompatible with sql_mode=only_full_group_by"
-
-
 _RULED = re.compile(
     r"\bGROUP\s+BY\b|\bDISTINCT\b|\b(?:COUNT|SUM|AVG|MIN|MAX|GROUP_CONCAT|STD\w*|VAR\w*)\s*\(",
     re.IGNORECASE,
@@ -60,81 +83,41 @@ def _parsed(sql: str) -> Node:
 
 
 class _Check:
+    """The rule for one ``SELECT``, without its subqueries."""
+
     def __init__(self, select: exp.Select, scope: Scope) -> None:
         self._select = select
         self._scope = scope
         self._aliases = {item.alias.lower(): item.this for item in select.expressions if item.alias}
 
     def message(self) -> str | None:
-        select = self._select
-        group = select.args.get("group")
-        parts = [*select.expressions, *self._order()]
-        if having := select.args.get("having"):
-            parts.append(having.this)
-        if group is not None or any(_aggregates(part) for part in parts):
-            return self._ungrouped(group)
-        if select.args.get("distinct"):
-            return self._undistinct()
-        return None
-
-    def _order(self) -> Sequence[Node]:
-        order = self._select.args.get("order")
-        return [one.this for one in order.expressions] if order is not None else ()
-
-    def _ungrouped(self, group: exp.Group | None) -> str | None:
-        grouped = [self._meant(one) for one in group.expressions] if group is not None else []
-        texts = frozenset(one.sql().lower() for one in grouped)
-        columns = (self._scope.resolve(one) for one in grouped if isinstance(one, exp.Column))
-        known = self._scope.determined(column for column in columns if column is not None)
-        for place, item in enumerate(self._items(), 1):
-            if isinstance(item, tuple):
-                loose = item if item not in known else None
-            else:
-                loose = self._loose(item, known, texts)
-            if loose is not None:
-                return self._ungrouped_message(place, "SELECT list", loose, group)
-        for place, item in enumerate(self._order(), 1):
-            if self._is_alias(item):
-                continue
-            if (loose := self._loose(item, known, texts)) is not None:
-                return self._ungrouped_message(place, "ORDER BY clause", loose, group)
-        return None
-
-    def _ungrouped_message(
-        self, place: int, clause: str, column: Column, group: exp.Group | None
-    ) -> str:
-        name = self._scope.shown(column)
-        if group is None:
-            return (
-                f"In aggregated query without GROUP BY, expression #{place} of {clause} contains "
-                f"nonaggregated column '{name}'; {_MODE}"
-            )
-        return (
-            f"Expression #{place} of {clause} is not in GROUP BY clause and contains nonaggregated "
-            f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
-            f"{_MODE}"
-        )
-
-    def _undistinct(self) -> str | None:
-        """Check a ``SELECT DISTINCT``: only columns that it shows can be the order."""
-        shown = {item.unalias().sql().lower() for item in self._select.expressions}
-        items = list(self._items())
-        known = {item for item in items if isinstance(item, tuple)}
-        for item in items:
-            if isinstance(item, exp.Column) and (column := self._scope.resolve(item)) is not None:
-                known.add(column)
-        for place, item in enumerate(self._order(), 1):
-            if self._is_alias(item) or item.sql().lower() in shown:
-                continue
-            if (loose := self._loose(item, known, frozenset())) is not None:
+        select, group = self._select, self._select.args.get("group")
+        order, having = select.args.get("order"), select.args.get("having")
+        ordered = [one.this for one in order.expressions] if order is not None else []
+        checked = [None if self._is_alias(item) else item for item in ordered]
+        shown = list(self._shown())
+        parts = [*select.expressions, *ordered, *([having.this] if having is not None else [])]
+        if group is not None or any(map(_aggregates, parts)):
+            grouped = [self._meant(one) for one in group.expressions] if group is not None else []
+            texts = frozenset(one.sql().lower() for one in grouped)
+            known = self._scope.determined(self._columns(grouped))
+            for clause, items in (("SELECT list", shown), ("ORDER BY clause", checked)):
+                if found := self._loose(items, known, texts):
+                    return _ungrouped(clause, *found, grouped=group is not None)
+        elif select.args.get("distinct"):  # only columns that it shows can be the order
+            texts = frozenset(item.sql().lower() for item in shown)
+            checked = [
+                None if item is None or item.sql().lower() in texts else item for item in checked
+            ]
+            if found := self._loose(checked, set(self._columns(shown))):
                 return (
-                    f"Expression #{place} of ORDER BY clause is not in SELECT list, references "
-                    f"column '{self._scope.shown(loose)}' which is not in SELECT list; this is "
+                    f"Expression #{found[0]} of ORDER BY clause is not in SELECT list, references "
+                    f"column '{found[1]}' which is not in SELECT list; this is "
                     "incompatible with DISTINCT"
                 )
         return None
 
-    def _items(self) -> Iterator[Node]:
+    def _shown(self) -> Iterator[Node]:
         """Yield the items that the query shows; for a star, its columns."""
         for item in self._select.expressions:
             if not item.is_star:
@@ -143,7 +126,7 @@ class _Check:
             only = item.table.lower() if isinstance(item, exp.Column) else ""
             for alias, relation in self._scope.relations.items():
                 if only in ("", alias):
-                    yield from ((alias, name) for name in relation.columns)
+                    yield from (exp.column(name, table=alias) for name in relation.columns)
 
     def _meant(self, item: Node) -> Node:
         """Return the meaning of a ``GROUP BY`` item: a position, a column, or else an alias."""
@@ -160,64 +143,61 @@ class _Check:
             isinstance(item, exp.Column) and not item.table and item.name.lower() in self._aliases
         )
 
-    def _loose(self, item: Node, known: set[Column], texts: frozenset[str]) -> Column | None:
-        """Return a column in `item`, outside aggregates and subqueries, that is not determined."""
+    def _columns(self, items: Sequence[Node]) -> Iterator[Column]:
+        """Yield those of the items that are columns."""
+        for item in items:
+            if isinstance(item, exp.Column) and (column := self._scope.resolve(item)) is not None:
+                yield column
+
+    def _loose(
+        self, items: Sequence[Node], known: set[Column], texts: frozenset[str] = frozenset()
+    ) -> tuple[int, str] | None:
+        """Return position and name of the first column that is not known.
+
+        Args:
+            items: The expressions to check; None is passed over.
+            known: The columns that are determined.
+            texts: Expressions that are determined as a whole.
+        """
 
         def settled(node: Node) -> bool:
-            return (
-                isinstance(node, (exp.AggFunc, exp.AnyValue, exp.Query, exp.Window))
-                or node.sql().lower() in texts
-            )
+            return isinstance(node, _SETTLED) or node.sql().lower() in texts
 
-        for node in item.walk(prune=settled):
-            if isinstance(node, exp.Column) and node.sql().lower() not in texts:
-                column = self._scope.resolve(node)
-                if column is not None and column not in known:
-                    return column
+        for place, item in enumerate(items, 1):
+            for node in item.walk(prune=settled) if item is not None else ():
+                if isinstance(node, exp.Column) and node.sql().lower() not in texts:
+                    column = self._scope.resolve(node)
+                    if column is not None and column not in known:
+                        return place, self._scope.shown(column)
         return None
+
+
+def _ungrouped(clause: str, place: int, name: str, grouped: bool) -> str:
+    if not grouped:
+        return (
+            f"In aggregated query without GROUP BY, expression #{place} of {clause} contains "
+            f"nonaggregated column '{name}'; {_MODE}"
+        )
+    return (
+        f"Expression #{place} of {clause} is not in GROUP BY clause and contains nonaggregated "
+        f"column '{name}' which is not functionally dependent on columns in GROUP BY clause; "
+        f"{_MODE}"
+    )
 
 
 def _aggregates(item: Node) -> bool:
     return any(
         isinstance(node, exp.AggFunc) and not isinstance(node.parent, exp.Window)
-        for node in own_nodes(item)
+        for node in _own_nodes(item)
     )
 
 
-Node = Any
-"""A node of a parsed statement: sqlglot's `Expression`, which newer versions call `Expr`."""
-
-
-UNREADABLE = (SqlglotError, RecursionError, LookupError, ValueError, TypeError, AttributeError)
-"""The exceptions that sqlglot raises for texts that it cannot parse; most are its own."""
-
-
-Column = tuple[str, str]
-"""A relation's alias and a column's name, both in lower case."""
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A table, or the result of a subquery, as a ``FROM`` clause has it."""
-
-    shown: str
-    """The prefix of its columns' names in messages: ``database.alias``."""
-    columns: Mapping[str, str]
-    """Names in lower case → as they were declared."""
-    keys: tuple[frozenset[str], ...] = ()
-    """Sets of columns of which each determines the row."""
-
-
-Tables = Mapping[str, Relation]
-"""The tables of the current database by their names in lower case."""
-
-
-def own_nodes(root: Node) -> Iterator[Node]:
+def _own_nodes(root: Node) -> Iterator[Node]:
     """Yield the nodes of an expression, without entering subqueries."""
     yield from root.walk(prune=lambda node: isinstance(node, exp.Query) and node is not root)
 
 
-def from_clause(select: exp.Select) -> Node | None:
+def _from_clause(select: exp.Select) -> Node | None:
     """Return the first source after ``FROM``."""
     found = select.args.get("from_") or select.args.get("from")  # named so before sqlglot 28
     return found.this if isinstance(found, exp.From) else None
@@ -240,7 +220,7 @@ class Scope:
         self._database = database
         self.relations: dict[str, Relation] = {}
         self._rules: list[tuple[frozenset[Column], Column]] = []
-        first = from_clause(select)
+        first = _from_clause(select)
         if first is not None:
             self._add(first)
         joins: list[exp.Join] = select.args.get("joins") or []
@@ -250,7 +230,10 @@ class Scope:
             self._join(join)
         if where := select.args.get("where"):
             self._learn(where.this)
-        self._rules += list(self._key_rules())
+        for alias, relation in self.relations.items():
+            for key in relation.keys:
+                given = frozenset((alias, name) for name in key)
+                self._rules += [(given, (alias, name)) for name in relation.columns]
 
     def resolve(self, column: exp.Column) -> Column | None:
         """Return the column that a name means; None for an alias or a column of an outer query."""
@@ -268,11 +251,8 @@ class Scope:
     def determined(self, by: Iterable[Column]) -> set[Column]:
         """Return the columns that are determined by those of `by`."""
         known = set(by)
-        grew = True
-        while grew:
-            new = {to for given, to in self._rules if to not in known and given <= known}
+        while new := {to for given, to in self._rules if given <= known} - known:
             known |= new
-            grew = bool(new)
         return known
 
     def _add(self, source: Node) -> None:
@@ -326,23 +306,15 @@ class Scope:
                     self._rules.append((frozenset(sources), column))
 
     def _columns(self, expression: Node) -> set[Column]:
-        columns = (n for n in own_nodes(expression) if isinstance(n, exp.Column))
+        columns = (n for n in _own_nodes(expression) if isinstance(n, exp.Column))
         return {found for column in columns if (found := self.resolve(column)) is not None}
-
-    def _key_rules(self) -> Iterator[tuple[frozenset[Column], Column]]:
-        for alias, relation in self.relations.items():
-            for key in relation.keys:
-                given = frozenset((alias, name) for name in key)
-                for name in relation.columns:
-                    if name not in key:
-                        yield given, (alias, name)
 
 
 def _keys(select: exp.Select) -> Iterator[frozenset[str]]:
     """Yield the keys of a subquery's result that follow from its grouping."""
     group = select.args.get("group")
     if group is None:
-        if any(isinstance(n, exp.AggFunc) for item in select.expressions for n in own_nodes(item)):
+        if any(isinstance(n, exp.AggFunc) for item in select.expressions for n in _own_nodes(item)):
             yield frozenset()  # a single row
         return
     names = {

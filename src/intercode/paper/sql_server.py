@@ -18,7 +18,6 @@ from datetime import date, datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from sqlglot import TokenType as Is
 from sqlglot.dialects.mysql import MySQL
@@ -26,6 +25,7 @@ from sqlglot.dialects.mysql import MySQL
 from intercode.databases import engine_name, get_engine
 from intercode.databases.convert.dump import read, section
 from intercode.databases.servers import driver
+from intercode.databases.servers.engine import parse_url
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import Server, start_mariadb
 from intercode.databases.source import find, names
@@ -33,6 +33,7 @@ from intercode.errors import DatabaseError, TaskError, UsageError
 from intercode.paper.sql_databases import (
     MAX_ROWS,
     TIMEOUT,
+    USES,
     Answer,
     Databases,
     EngineDatabases,
@@ -83,6 +84,8 @@ def _is_dump(place: Path) -> bool:
     return place.is_file() and find(place, names(place)[0]).kind == "dump"
 
 
+_OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")
+"""Options of a server's URL."""
 _RIGHTS = (
     "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, INDEX, ALTER, REFERENCES, CREATE VIEW, "
     "SHOW VIEW, CREATE TEMPORARY TABLES, LOCK TABLES, CREATE ROUTINE, ALTER ROUTINE, EXECUTE, "
@@ -108,8 +111,12 @@ class MySQLDatabases:
     def __init__(
         self, dump: Path, url: str | None = None, tell: Callable[[str], None] | None = None
     ) -> None:
-        self._server: Server | None = start_mariadb() if url is None else None
-        self._admin: dict[str, Any] = self._server.connect_args if self._server else _address(url)
+        self._server: Server | None = None
+        if url is None:
+            self._server = start_mariadb()
+            self._admin: dict[str, Any] = self._server.connect_args
+        else:
+            self._admin, _ = parse_url(url, "MySQL", 3306, "root", _OPTIONS)
         self._account = new_name()
         self._host = "localhost" if "unix_socket" in self._admin else "%"
         self._password = secrets.token_urlsafe(18)
@@ -193,21 +200,6 @@ def _analyse(cursor: Any) -> None:
         cursor.execute(f"ANALYZE TABLE {', '.join(tables)}")
 
 
-def _address(url: str | None) -> dict[str, Any]:
-    parts = urlsplit(url or "")
-    try:
-        port = parts.port or 3306
-    except ValueError:
-        raise UsageError("the URL of the server has no valid port") from None
-    args: dict[str, Any] = {
-        "host": parts.hostname or "localhost",
-        "port": port,
-        "user": unquote(parts.username or "root"),
-        "password": unquote(parts.password or ""),
-    }
-    return {**args, **dict(parse_qsl(parts.query))}
-
-
 @contextmanager
 def _cursor(args: dict[str, Any]) -> Iterator[Any]:
     pymysql = driver("MySQL")
@@ -224,17 +216,8 @@ _MODE = (
     "NO_ENGINE_SUBSTITUTION"
 )
 """MySQL 8's own modes, but for the one that is decided here."""
-
-
 _FULL_GROUP_BY = "ONLY_FULL_GROUP_BY"
-
-
 _READS = re.compile(r"\s*(?:SELECT|SHOW|DESC|DESCRIBE|EXPLAIN|USE|SET)\b", re.IGNORECASE)
-
-
-_USE = re.compile(r"\s*USE\s+`?([^\s`;]+)`?\s*;?\s*$", re.IGNORECASE)
-
-
 _LOST = (1927, 2006, 2013, 2055)
 
 
@@ -297,7 +280,7 @@ class MySQLConnection:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
             answer = None if cursor.description is None else rows(cursor.fetchall())
-        if used := _USE.match(sql):
+        if used := USES.match(sql):
             self._database = used[1].lower()
         if not _READS.match(sql):
             self._tables.clear()
@@ -347,14 +330,8 @@ class MySQLConnection:
 
 
 _GROUPS = re.compile(r"\bGROUP\s+BY\b", re.IGNORECASE)
-
-
 _INTERSECTS = re.compile(r"\s*SELECT\b.*\b(?:INTERSECT|EXCEPT)\b", re.IGNORECASE | re.DOTALL)
-
-
 _ANY_VALUE = re.compile(r"\bANY_VALUE\s*(?=\()", re.IGNORECASE)
-
-
 _MARIADB = "tmp_memory_table_size = 0"
 """For a connection: tables in memory would order ties by their addresses, another way in each
 process."""

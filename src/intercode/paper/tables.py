@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import RecordError
-from intercode.evaluate.report_tables import Table
 from intercode.evaluate.statistics import rate
 from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
+from intercode.report.tables import Table
 
 _NAME = re.compile(r"ic_(?P<env>[a-z]+)_(?P<rest>.*?)[-_](?P<turns>\d+)_turns(?:_fs_(?P<fs>\d))?")
 _STRATEGIES = {"multiturn": "try again", "react": "ReAct", "plan_solve": "Plan & Solve"}

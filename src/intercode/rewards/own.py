@@ -73,14 +73,17 @@ def choose(
     env: str,
     reward: str | Function | Reward[PlaceT] | None,
     default: Callable[[], Reward[PlaceT]],
+    **parts: Any,
 ) -> Reward[PlaceT]:
     """Return the reward that an environment was asked for.
 
     Args:
         env: The environment's short name.
         reward: A function or a `Reward`; ``file.py:function``; a name that is registered as
-            ``env:name``; or None for the environment's own.
+            ``env:name``, for a function or a class; or None for the environment's own.
         default: Makes the environment's own.
+        **parts: Parts of the environment: a registered class is made from those that its parameters
+            name, such as ``databases`` and ``cache`` of SQL.
 
     Raises:
         UsageError: There is no such reward, or it does not take the arguments of one.
@@ -89,9 +92,14 @@ def choose(
         return default()
     if not isinstance(reward, str):
         return OwnReward(reward, default)
-    named = not is_reference(reward)
-    function = REWARDS.get(f"{env}:{reward}") if named else load("reward", reward)
-    return OwnReward(function, default)
+    if is_reference(reward):
+        return OwnReward(load("reward", reward), default)
+    found = REWARDS.get(f"{env}:{reward}")
+    if not isinstance(found, type):
+        return OwnReward(found, default)
+    named = inspect.signature(found).parameters
+    made: Reward[PlaceT] = found(**{name: parts[name] for name in named if name in parts})
+    return made
 
 
 def _check_signature(function: Function) -> set[str]:

@@ -158,10 +158,12 @@ def _names(task: Task, field: str, runner: str) -> tuple[str, ...]:
     for name in names:
         if runner == "pytest" and not re.match(r"[^:/][^:]*\.[A-Za-z]+::.", name):
             raise _wrong(
-                task, field, f"{name!r} is no test of pytest's, as tests/test_x.py::test_y"
+                task, field, f"{name!r} is not a test of pytest's, as tests/test_x.py::test_y"
             )
         if runner == "unittest" and not re.fullmatch(r"\w+(\.\w+){2,}", name):
-            raise _wrong(task, field, f"{name!r} is no test of unittest's, as test_x.Class.test_y")
+            raise _wrong(
+                task, field, f"{name!r} is not a test of unittest's, as test_x.Class.test_y"
+            )
     return names
 
 

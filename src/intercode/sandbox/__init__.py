@@ -41,7 +41,7 @@ _lock = threading.Lock()
 
 
 def get_provider(name: str = "native", preload: Sequence[str] = ()) -> Provider:
-    """The process-wide provider of that name: all environments share what it has started.
+    """Return the process-wide provider of that name: all environments share what it has started.
 
     Args:
         name: ``native`` or ``docker``.

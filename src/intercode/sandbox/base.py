@@ -52,7 +52,7 @@ class Limits:
     that is under test could then control what tests it."""
 
     def seconds(self, timeout: float | None) -> float:
-        """A time limit: `timeout`, or the one of these limits where that is None.
+        """Return a time limit: `timeout`, or the one of these limits where that is None.
 
         Raises:
             UsageError: The number of seconds cannot be waited for.
@@ -233,10 +233,10 @@ class Sandbox(Protocol):
         """
 
     def processes(self) -> list[int]:
-        """The pids (as seen inside) of what runs, except process 1."""
+        """Return the pids (as seen inside) of what runs, except process 1."""
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """The content of a regular file. Files of /proc tell what a reader outside sees.
+        """Return the content of a regular file. Files of /proc tell what a reader outside sees.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: As named.
@@ -252,7 +252,7 @@ class Sandbox(Protocol):
         """
 
     def changes(self) -> list[Change]:
-        """All that differs from the image, sorted by path. Exact; costs O(changes)."""
+        """List all that differs from the image, sorted by path. Exact; costs O(changes)."""
 
     def at_rest(self, look: Callable[[], Seen]) -> Seen:
         """Look at several things, as of one moment: meanwhile no program changes any.
@@ -277,7 +277,7 @@ class CountsMemory(Protocol):
     """An ability that a sandbox may have in addition."""
 
     def memory_peak(self) -> int | None:
-        """The most bytes of memory that all of it, files included, has used so far.
+        """Return the most bytes of memory that all of it, files included, has used so far.
 
         None where this cannot be had.
         """
@@ -292,7 +292,7 @@ class Provider(Protocol):
         limits: Limits | None = None,
         network: bool = False,
     ) -> Sandbox:
-        """A fresh sandbox.
+        """Start a fresh sandbox.
 
         Raises:
             ImageError: The image cannot be found or built.
@@ -335,7 +335,7 @@ class Evidence:
     keeper: bool
     """Whether what keeps it answers: the spawner, the engine."""
     struck: bool = False
-    """Whether somebody outside has killed or stopped it."""
+    """Whether a process outside has killed or stopped it."""
     running: bool = False
     """Whether its process 1 still runs."""
     exit_code: int | None = None
@@ -345,7 +345,26 @@ class Evidence:
 
 
 def caused_inside(evidence: Evidence) -> bool:
-    """Whether what ran in the sandbox is the cause; see the module's table."""
+    """Return whether an agent's code, which ran in a sandbox, caused the sandbox's end.
+
+    A sandbox that an agent's code has ended is a result of the agent's; one that was lost otherwise
+    is an error, and the episode is tried again. From the first line that applies:
+
+    ================================================  =======
+    Evidence                                          Cause
+    ================================================  =======
+    its keeper (spawner, engine) does not answer      outside
+    it was killed or stopped from outside             outside
+    its process 1 runs, and does not answer           inside
+    it is not known how its process 1 ended           outside
+    its process 1 ended, but not by SIGKILL           inside
+    the kernel killed in it for want of memory        inside
+    any other SIGKILL                                 outside
+    ================================================  =======
+
+    No program in a sandbox can send its process 1 a signal: only the kernel, for want of memory, or
+    a process outside can kill it.
+    """
     if not evidence.keeper or evidence.struck:
         return False
     if evidence.running:
@@ -387,7 +406,7 @@ class OutputBuffer:
         return self.total > self.limit
 
     def getvalue(self) -> bytes:
-        """The stream, or its head and tail around a line that says how much was cut."""
+        """Return the stream, or its head and tail around a line that says how much was cut."""
         if not self.truncated:
             return bytes(self._head + self._tail)
         self._trim()

@@ -19,6 +19,18 @@ print(bytes(a ^ b for a, b in zip(data, key)).decode(errors="replace"))
 """
 
 
+_SEARCH = """
+import hashlib
+users = dict(line.strip().split(":", 1) for line in open("users.txt"))
+salt, wanted = users["OWNER"].split(":")
+for word in open("words.txt").read().split():
+    for number in range(100):
+        password = f"{word}{number:02}"
+        if hashlib.sha256((salt + password).encode()).hexdigest() == wanted:
+            print(password)
+"""
+
+
 def passwords(draw: Draw) -> Puzzle:
     """Salted hashes of passwords that follow a rule, and a list of words."""
     flag = draw.flag()
@@ -32,23 +44,13 @@ def passwords(draw: Draw) -> Puzzle:
     secret = chosen[owner].encode()
     key = b"".join(hashlib.sha256(secret + bytes([n])).digest() for n in range(len(flag) // 32 + 1))
     vault = bytes(a ^ b for a, b in zip(flag.encode(), key, strict=False))
-    search = f"""
-import hashlib
-users = dict(line.strip().split(":", 1) for line in open("users.txt"))
-salt, wanted = users["{owner}"].split(":")
-for word in open("words.txt").read().split():
-    for number in range(100):
-        password = f"{{word}}{{number:02}}"
-        if hashlib.sha256((salt + password).encode()).hexdigest() == wanted:
-            print(password)
-"""
     return Puzzle(
         f"vault.hex is {owner.capitalize()}'s; vault.py opens it with the right password. "
         "users.txt has user:salt:sha256(salt + password), and it is known that every password is a "
         "word of words.txt and two digits. Find the flag, intercode{…}.",
         flag,
         (
-            f"password=$({python(search)}\n)",
+            f"password=$({python(_SEARCH.replace('OWNER', owner))}\n)",
             'echo "$password"',
             'python3 vault.py "$password"',
         ),

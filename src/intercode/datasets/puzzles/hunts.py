@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
+from functools import partial
 
 from intercode.datasets.puzzles.base import Draw, Puzzle, python
 
@@ -54,6 +55,22 @@ def log(draw: Draw) -> Puzzle:
     )
 
 
+_READ_CAPTURE = """
+import base64, re
+requests, right = {}, None
+for packet in open("capture.txt").read().split("IP ")[1:]:
+    head, *rows = packet.splitlines()
+    here, there, seq = re.match(r"(\\S+) > (\\S+): .* seq (\\d+)", head).groups()
+    text = bytes.fromhex("".join(row[10:49] for row in rows)).decode()
+    if there.endswith(".80"):
+        requests.setdefault(here, {})[int(seq)] = text
+    elif " 200 " in text:
+        right = there
+request = "".join(text for _, text in sorted(requests[right].items()))
+print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
+"""
+
+
 def capture(draw: Draw) -> Puzzle:
     """Captured packets as text, some out of order: which password was accepted?"""
     flag = draw.flag()
@@ -88,22 +105,7 @@ def capture(draw: Draw) -> Puzzle:
         "tried to log in to a web server; the flag, intercode{…}, is the password that it "
         "accepted.",
         flag,
-        (
-            python("""
-import base64, re
-requests, right = {}, None
-for packet in open("capture.txt").read().split("IP ")[1:]:
-    head, *rows = packet.splitlines()
-    here, there, seq = re.match(r"(\\S+) > (\\S+): .* seq (\\d+)", head).groups()
-    text = bytes.fromhex("".join(row[10:49] for row in rows)).decode()
-    if there.endswith(".80"):
-        requests.setdefault(here, {})[int(seq)] = text
-    elif " 200 " in text:
-        right = there
-request = "".join(text for _, text in sorted(requests[right].items()))
-print(base64.b64decode(re.search(r"Basic (\\S+)", request)[1]).decode())
-"""),
-        ),
+        (python(_READ_CAPTURE),),
         "hard",
         "forensics",
         {"capture.txt": "".join(lines)},
@@ -128,17 +130,7 @@ def history(draw: Draw) -> Puzzle:
     owner = draw.people(1)[0]
     objects: dict[str, bytes] = {}
     readme = f"# {draw.word()}\n\n{draw.sentence()}\n"
-
-    def commit(message: str, files: dict[str, str], hour: int, *parents: str) -> str:
-        entries = b""
-        for name, text in sorted(files.items()):
-            blob = _store(objects, "blob", text.encode())
-            entries += f"100644 {name}\0".encode() + bytes.fromhex(blob)
-        when = f"{owner} <{owner}@example.com> {1_700_000_000 + 3600 * hour} +0000"
-        lines = [f"tree {_store(objects, 'tree', entries)}", *(f"parent {p}" for p in parents)]
-        lines += [f"author {when}", f"committer {when}", "", message, ""]
-        return _store(objects, "commit", "\n".join(lines).encode())
-
+    commit = partial(_commit, objects, owner)
     first = commit("Begin", {"README.md": readme}, 0)
     settings = f"HOST={draw.word()}.example\nTOKEN="
     commit("Deploy", {"README.md": readme, "deploy.env": f"{settings}{flag}\n"}, 1, first)
@@ -166,6 +158,25 @@ def history(draw: Draw) -> Puzzle:
         wrong=(decoy,),
         requires=("git", "grep", "sed"),
     )
+
+
+def _commit(
+    objects: dict[str, bytes],
+    owner: str,
+    message: str,
+    files: dict[str, str],
+    hour: int,
+    *parents: str,
+) -> str:
+    """Add a commit with its tree and files; return its name."""
+    entries = b""
+    for name, text in sorted(files.items()):
+        blob = _store(objects, "blob", text.encode())
+        entries += f"100644 {name}\0".encode() + bytes.fromhex(blob)
+    when = f"{owner} <{owner}@example.com> {1_700_000_000 + 3600 * hour} +0000"
+    lines = [f"tree {_store(objects, 'tree', entries)}", *(f"parent {p}" for p in parents)]
+    lines += [f"author {when}", f"committer {when}", "", message, ""]
+    return _store(objects, "commit", "\n".join(lines).encode())
 
 
 def _store(objects: dict[str, bytes], kind: str, data: bytes) -> str:

@@ -113,7 +113,7 @@ class Grader(Peer):
         """Return a type of Python's own that the subject names; functions are refused."""
         value = getattr(builtins, name)
         if not isinstance(value, type):
-            raise TypeError(f"{name} is no type")
+            raise TypeError(f"{name} is not a type")
         return value
 
     def stand_in(self, number: int, kind: str, name: str, data: Any) -> Any:

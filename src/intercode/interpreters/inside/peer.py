@@ -180,7 +180,7 @@ class Peer:
         """
         if not isinstance(tree, list):
             if isinstance(tree, dict):
-                raise ValueError("an object is no value")
+                raise ValueError("an object is not a value")
             return tree
         tag, *parts = tree
         if tag == "yours":

@@ -67,7 +67,7 @@ class Key:
 
     @classmethod
     def of(cls, image: EngineImage, network: bool, limits: Limits) -> Key:
-        """The key of a sandbox with these limits."""
+        """Return the key of a sandbox with these limits."""
         names = ("memory", "processes", "disk", "files", "open_files", "capabilities", "debugger")
         return cls(image, network, *(getattr(limits, name) for name in names))
 
@@ -91,7 +91,7 @@ class Container:
     def ask(
         self, message: dict[str, Any], fds: Sequence[int] = ()
     ) -> tuple[dict[str, Any], list[int]]:
-        """One request to its process 1, outside of any sandbox.
+        """Send one request to its process 1, outside of any sandbox.
 
         Raises:
             SandboxError: It failed, or process 1 is gone.
@@ -134,7 +134,7 @@ class Container:
             self._lock.release()
 
     def root(self) -> int:
-        """A descriptor of its root, the caller's to close."""
+        """Return a descriptor of its root, the caller's to close."""
         # The kernel does not let it be sent while programs of any container have too many on
         # their way: all of them count for one user.
         with suppress(OSError):  # an ordinary user may not look there
@@ -144,7 +144,7 @@ class Container:
         return self.ask({"op": "root"})[1][0]
 
     def evidence(self, mute: bool) -> Evidence:
-        """The engine's evidence of its end, or if it is `mute`, of its not answering."""
+        """Return the engine's evidence of its end, or if it is `mute`, of its not answering."""
         try:
             with self.engine.errors("looking at a container") as api:
                 if mute:
@@ -179,7 +179,7 @@ class Container:
 
 
 def start_container(engine: Engine, home: Home, key: Key) -> Container:
-    """A new container, ready.
+    """Start a container, and wait until it is ready.
 
     Raises:
         ImageError: The engine has no such image.
@@ -218,7 +218,7 @@ def start_container(engine: Engine, home: Home, key: Key) -> Container:
 
 
 def _end_of(api: APIClient, identity: str) -> Evidence:
-    """How a container has ended, by the engine's events: it is removed at its end."""
+    """Tell how a container has ended, by the engine's events: it is removed at its end."""
     now = time.time()
     seen: set[str] = set()
     code: int | None = None
@@ -245,7 +245,7 @@ def _end_of(api: APIClient, identity: str) -> Evidence:
 
 
 def _bind(listener: socket.socket, place: Path) -> None:
-    """By way of a descriptor: a socket's name may have 107 bytes, and a cache's more."""
+    """Bind by way of a descriptor: a socket's name may have 107 bytes, and a cache's more."""
     fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         listener.bind(f"/proc/self/fd/{fd}/s")
@@ -312,7 +312,7 @@ def _host_config(home: Home, mounts: list[tuple[Path, str]], key: Key) -> dict[s
 
 
 def _programs(path: str, empty: Path) -> dict[str, Any]:
-    """This machine's programs, in a volume of the container's own that goes with it.
+    """Return this machine's programs, in a volume of the container's own that goes with it.
 
     It has inodes of its own: a lock or a watch on the machine's would be felt by the machine, and
     by other containers.
@@ -342,7 +342,7 @@ def _explained(error: SandboxError, engine: Engine) -> SandboxError:
 
 
 def _accept(listener: socket.socket, engine: Engine, identity: str) -> socket.socket:
-    """The call of the container's process 1."""
+    """Return the call of the container's process 1."""
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     deadline = time.monotonic() + _START_SECONDS

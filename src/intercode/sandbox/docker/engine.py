@@ -81,7 +81,7 @@ class Engine:
             raise SandboxError(f"the engine at {self.url} failed at {doing}: {said}") from error
 
     def info(self) -> dict[str, Any]:
-        """The engine's version, storage and options, by the names of its API's ``/info``.
+        """Return the engine's version, storage and options, by the names of its API's ``/info``.
 
         Raises:
             SandboxUnavailableError: It is Podman's, or there is none.
@@ -132,7 +132,7 @@ def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
     text = str(error)
     path = Path(url.removeprefix("unix://"))
     if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
-        fix = "usermod -aG docker $USER  # as root, and log in anew"
+        fix = "usermod -aG docker $USER  # as root, and log in again"
         why = f"{path} is not for this user"
     elif not url.startswith("unix://"):
         fix, why = DOCKER, f"{url} does not answer"

@@ -27,7 +27,7 @@ from intercode.sandbox.ownership import new_lease, when_gone
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("sandbox/native", "sandbox/docker/inside")
-_MODULES = ("rights.py",)
+_MODULES = ("rights.py", "sandbox/accounts.py")
 _START = """
 import json, os, socket, sys, traceback, types
 root = os.path.dirname(__file__)
@@ -75,7 +75,7 @@ class Home:
         self._copy_others(preload, path)
 
     def link(self) -> Path:
-        """A new folder for the socket of one container, with the places of its other mounts."""
+        """Make a folder for the socket of one container, with the places of its other mounts."""
         place = self.folder / secrets.token_hex(6)
         place.mkdir()
         for name in ("python", "code"):
@@ -90,7 +90,7 @@ class Home:
         self._finalizer()
 
     def _copy_code(self, preload: Sequence[str]) -> None:
-        """Only what runs inside: the package holds gold, too."""
+        """Copy only the modules that run inside: the package holds golds, too."""
         own = [name.split(".")[1:-1] for name in preload if name.startswith("intercode.")]
         folders = dict.fromkeys((*_PACKAGES, *("/".join(parts) for parts in own)))
         packages: dict[str, None] = {}
@@ -101,11 +101,10 @@ class Home:
             packages |= dict.fromkeys(
                 ".".join(["intercode", *parts[:i]]) for i in range(len(parts) + 1)
             )
-            for path in (_ROOT / folder).glob("*.py"):
-                copy = shutil.copyfile(path, target / path.name)
-                py_compile.compile(str(copy), doraise=True, quiet=2)
-        for name in _MODULES:
-            shutil.copyfile(_ROOT / name, self.code / name)
+        own_files = [path for folder in folders for path in (_ROOT / folder).glob("*.py")]
+        for path in (*own_files, *(_ROOT / name for name in _MODULES)):
+            copy = shutil.copyfile(path, self.code / path.relative_to(_ROOT))
+            py_compile.compile(str(copy), doraise=True, quiet=2)
         (self.code / "start.py").write_text(_START % (list(packages),), encoding="utf-8")
 
     def _copy_others(self, preload: Sequence[str], path: Sequence[str]) -> None:
@@ -135,7 +134,7 @@ def remapped(info: dict[str, Any]) -> int | None:
 
 
 def closed_to(info: dict[str, Any]) -> int:
-    """The owner, as an id of this machine's, of our folders in a container.
+    """Return the owner, as an id of this machine's, of our folders in a container.
 
     No program there has this id, or rights over others' files. Process 1 has such rights, but only
     over ids that its container has: where the engine remaps ids, it must be one of those.
@@ -154,7 +153,7 @@ _LOADED = re.compile(r"(?:=>\s*)?(/\S+) \(0x[0-9a-f]+\)$")
 
 
 def runtime(owner: int) -> Path:
-    """The folder with it, made if need be.
+    """Return the folder with this Python, made if need be.
 
     Args:
         owner: Whose it is, where we are root: see `home.closed_to`.
@@ -206,7 +205,7 @@ def _copy(program: Path, place: Path, owner: int) -> None:
 
 
 def _shared_objects(files: list[Path]) -> set[Path]:
-    """All that the loader would load for these."""
+    """Return the files that the loader would load for these."""
     done = subprocess.run(
         ["ldd", *map(str, files)], capture_output=True, text=True, check=False, timeout=60
     )

@@ -49,7 +49,7 @@ class EngineImage:
     binds: tuple[str, ...] = ()
     """Folders of this machine's that are mounted at their own place, read-only."""
     hidden: tuple[str, ...] = ()
-    """Folders below those that nobody may see."""
+    """Folders below those that no program may see."""
     named_home: bool = True
     """Whether the image itself says where home is."""
     files: dict[str, str | None] = field(default_factory=dict, hash=False)
@@ -70,7 +70,7 @@ class Images:
         self._laid: dict[Hashable, tuple[str, str]] = {}
 
     def find(self, name: str | Image) -> EngineImage:
-        """The image of that name, made or imported if need be.
+        """Return the image of that name, made or imported if need be.
 
         Raises:
             ImageError: There is none, or it cannot be made.
@@ -99,7 +99,7 @@ class Images:
             return self._known[key]
 
     def _imported(self, image: Image) -> str:
-        """The engine's digest of an image of ours."""
+        """Return the engine's digest of an image of ours."""
         name = f"{REPOSITORY}:{image.digest}"
         with self._engine.errors("looking for an image") as api:
             found = api.images(name, quiet=True)
@@ -140,7 +140,7 @@ class Images:
         return str(found[0])
 
     def _engines(self, spec: Spec) -> EngineImage:
-        """An image of the engine's own, looked at anew each time: a tag may move."""
+        """Return an image of the engine's own, looked at again each time: a tag may move."""
         name = spec.argument
         try:
             with self._engine.errors("looking for an image") as api:
@@ -170,7 +170,7 @@ class Images:
         )
 
     def _laid_over(self, base: str, additions: tuple[Addition, ...]) -> tuple[str, str]:
-        """Looked at again only if a file of these is another than it was."""
+        """Lay archives over an image, again only if a file of these is another than it was."""
         key = base, tuple((str(each.path), *_stamp(each.path)) for each in additions)
         with self._lock:
             if key not in self._laid:
@@ -193,7 +193,7 @@ def _hidden() -> list[str]:
 def _lay_over(
     engine: Engine, repository: str, base: str, additions: Sequence[Addition]
 ) -> tuple[str, str]:
-    """An image of the engine's: `base` with these archives unpacked at its root.
+    """Return an image of the engine's: `base` with these archives unpacked at its root.
 
     It is made once, and found again by what went into it.
 
@@ -313,7 +313,7 @@ def _attributes(path: Path) -> dict[str, str]:
 
 
 def _content_of(layers: Sequence[Path], path: str) -> str | None:
-    """The content of a small file of the merged tree; None if it has no such file."""
+    """Return the content of a small file of the merged tree; None if it has no such file."""
     found = look(layers, path.strip("/").split("/"))
     if found is None or not stat.S_ISREG(found.info.st_mode):
         return None

@@ -77,7 +77,7 @@ class DockerProvider:
         limits: Limits | None = None,
         network: bool = False,
     ) -> DockerSandbox:
-        """A fresh sandbox."""
+        """Start a fresh sandbox."""
         limits = limits or Limits()
         check_limits(limits)
         self._prepared()
@@ -192,7 +192,7 @@ class DockerProvider:
 
 
 def _for_user(found: EngineImage, container: Container) -> Image:
-    """The image, with the home of its user where it names none itself."""
+    """Return the image, with the home of its user where it names none itself."""
     if found.named_home or container.facts["name"] == "root":
         return found.image
     own = {"HOME": container.facts["home"], "USER": container.facts["name"]}
@@ -250,7 +250,7 @@ class Pool:
             self._refill(key)
 
     def _pop(self, key: Key) -> Container | None:
-        """One that waits; those whose engine has died do not count."""
+        """Return one that waits; those whose engine has died do not count."""
         ready = self._ready.get(key, [])
         while ready:
             container = ready.pop()
@@ -260,7 +260,7 @@ class Pool:
         return None
 
     def ended(self, key: Key) -> None:
-        """One that was handed out has ended."""
+        """Count the end of one that was handed out."""
         with self._changed:
             self._live[key] -= 1
 

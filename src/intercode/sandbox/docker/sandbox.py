@@ -35,7 +35,7 @@ class Origin:
     saved: Saved | None
     """The snapshot over the image: it must be there for as long as the sandbox is."""
     pristine: Callable[[Saved | None], Container]
-    """Gives a container of the image, or of the snapshot over it, that nobody uses."""
+    """Gives a container of the image, or of the snapshot over it, that no sandbox uses."""
 
 
 class DockerSandbox(NativeSandbox):
@@ -63,7 +63,7 @@ class DockerSandbox(NativeSandbox):
         self.origin = origin
 
     def changes(self) -> list[Change]:
-        """All that differs from the image, sorted by path."""
+        """List all that differs from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
         reply = self._until_still(lambda: self._compared(request, self.origin.saved))
         return [Change(*entry) for entry in reply["changes"]]
@@ -77,7 +77,7 @@ class DockerSandbox(NativeSandbox):
         self._compared({"op": "archive", "timeout": _FILES_SECONDS}, None, out)
 
     def _compared(self, request: dict[str, Any], saved: Saved | None, *fds: int) -> dict[str, Any]:
-        """A request that needs the root of a pristine container to compare with."""
+        """Send a request that needs the root of a pristine container to compare with."""
         if self._end is not None:
             raise self._ended()
         root = self.origin.pristine(saved).root()
@@ -137,7 +137,7 @@ class Saved:
             os.close(fd)
 
     def pristine(self, start: Callable[[], Container]) -> Container:
-        """A container that nobody uses, to compare others with; begun when first asked for."""
+        """Return a container to compare others with, used by none; begun when first asked for."""
         with self._lock:
             if self._pristine is None or not self._pristine.alive:  # its finalizer closes it
                 container = start()

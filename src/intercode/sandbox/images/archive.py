@@ -40,7 +40,7 @@ DAMAGE = (
 
 
 def add_archive(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """The image with the archive's files; known by the base and by the archive's bytes."""
+    """Return the image with the archive's files; known by the base and by the archive's bytes."""
     try:
         file = addition.path.open("rb")
     except OSError as error:
@@ -95,7 +95,7 @@ class Archive(Protocol):
     """A source of the members' content."""
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes] | None:
-        """The content of a regular file."""
+        """Return the content of a regular file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Unpacker:
         return here
 
     def _make(self, place: Parts, below: Found | None, mtime: float) -> None:
-        """A directory in the layer: like the image's where it has one, else an ordinary one."""
+        """Make a directory in the layer: as the image's where it has one, else an ordinary one."""
         if place in self._folders:
             return
         self._layer.joinpath(*place).mkdir(mode=0o700)
@@ -241,7 +241,7 @@ class Unpacker:
 
 
 def split_name(name: str) -> Parts:
-    """The names on the way to a member.
+    """Return the names on the way to a member.
 
     Raises:
         ImageError: It leads elsewhere.
@@ -269,7 +269,7 @@ def _is_plain(path: Path) -> bool:
 
 
 def pack(folder: Path, at: str, without: Collection[str] = ()) -> Path:
-    """The folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
+    """Return the folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
 
     It is named by its bytes, and these depend only on the files' names, content and whether they
     can be executed: two copies of a folder give the same, independent of their maker and time.

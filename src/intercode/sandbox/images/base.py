@@ -17,7 +17,7 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of a command, where an image asks for no other. Nothing is inherited."""
+    """Return a command's environment, where an image asks for no other. None is inherited."""
     return {
         "PATH": SEARCH_PATH,
         "HOME": "/root",
@@ -106,7 +106,7 @@ class Context:
     inputs: set[Path] = field(default_factory=set)
     """The files and folders that the image was made from and that its name does not tell."""
     refresh: bool = False
-    """Whether registries are asked anew what their names stand for."""
+    """Whether registries are asked again what their names stand for."""
 
 
 FOLDER = "folder"

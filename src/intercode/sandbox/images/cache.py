@@ -77,13 +77,13 @@ class ImageCache:
 
     @staticmethod
     def default() -> ImageCache:
-        """The user's cache, as the environment says now; one object for each folder."""
+        """Return the user's cache, as the environment says now; one object for each folder."""
         return _cache_at(cache_root())
 
     # --- in this process ---------------------------------------------------------------------
 
     def recall(self, key: Hashable) -> Image | None:
-        """The image remembered under a key, if all of it is still there. Costs microseconds."""
+        """Return the image remembered under a key, if all of it is there. Costs microseconds."""
         known = self._memory.get(key)
         if known is None:
             return None
@@ -104,7 +104,7 @@ class ImageCache:
     # --- on disk -----------------------------------------------------------------------------
 
     def lookup(self, digest: str) -> Image | None:
-        """A built image with all of its layers, now marked as in use by this process."""
+        """Return a built image with all of its layers, now marked as in use by this process."""
         with locked(self.locks / "use", shared=True):
             record = self.read(digest)
             if record is None:
@@ -117,7 +117,7 @@ class ImageCache:
         return image
 
     def build(self, template: Image, spec: str, fill: Fill, progress: Progress) -> Image:
-        """The template with one more layer on top, made by `fill` unless it exists already."""
+        """Return the template with one more layer on top, made by `fill` unless it exists."""
         digest = template.digest
         if found := self.lookup(digest):
             return found
@@ -159,7 +159,7 @@ class ImageCache:
         return found
 
     def temporary(self, digest: str) -> Path:
-        """A new name for a folder that a sweep removes as soon as nobody holds digest's lock."""
+        """Return a new name for a folder that a sweep removes as soon as digest's lock is free."""
         return self.images / f"{digest}{TEMPORARY}{_unique()}"
 
     def _write(self, folder: Path, image: Image, spec: str, details: dict[str, object]) -> None:
@@ -184,7 +184,7 @@ class ImageCache:
         return str(layer.relative_to(self.images) if self.images in layer.parents else layer)
 
     def read(self, digest: str) -> dict[str, Any] | None:
-        """An image's record, or None if it is absent or torn."""
+        """Return an image's record, or None if it is absent or torn."""
         try:
             text = (self.images / digest / RECORD).read_text(encoding="utf-8")
             record = json.loads(text)
@@ -272,12 +272,12 @@ class ImageInfo:
     path: Path
 
     def to_json(self) -> dict[str, object]:
-        """As plain data."""
+        """Return the fields as plain data."""
         return {**dataclasses.asdict(self), "layers": list(self.layers), "path": str(self.path)}
 
 
 def list_images(cache: ImageCache | None = None) -> list[ImageInfo]:
-    """All built images, the last used first."""
+    """Return all built images, the last used first."""
     cache = cache or ImageCache.default()
     with locked(cache.locks / "use"):
         return _list(cache)
@@ -386,7 +386,7 @@ class SourceInfo:
     """Seconds since the epoch."""
 
     def to_json(self) -> dict[str, object]:
-        """As plain data."""
+        """Return the fields as plain data."""
         return {**asdict(self), "path": str(self.path)}
 
 
@@ -459,6 +459,6 @@ def prune_sources(
 
 
 def _tarballs(cache: ImageCache, *, torn: bool) -> list[Path]:
-    """The tarballs, or what was to become one, in a fixed order."""
+    """Return the tarballs, or what was to become one, in a fixed order."""
     pattern = ".*" if torn else "[!.]*.tar"
     return sorted(path for name in TARBALL_FOLDERS for path in (cache.root / name).glob(pattern))

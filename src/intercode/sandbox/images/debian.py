@@ -62,7 +62,7 @@ class System:
 
 
 def make(argument: str, context: Context) -> Image:
-    """The image of a suite, with packages or without."""
+    """Return the image of a suite, with packages or without."""
     match = _ARGUMENT.fullmatch(argument)
     if match is None:
         raise ImageError(
@@ -79,7 +79,7 @@ def make(argument: str, context: Context) -> Image:
 
 
 def make_system(name: str, system: System, context: Context) -> Image:
-    """The image of a system, under a name."""
+    """Return the image of a system, under a name."""
     facts = json.dumps(dataclasses.asdict(system), sort_keys=True)
     template = Image(
         name=name,

@@ -95,7 +95,7 @@ games 60 users 100 nogroup 65534
 
 
 def host_mounts() -> tuple[str, ...]:
-    """The machine's folders that are bound over the image.
+    """Return the machine's folders that are bound over the image.
 
     ``/usr``, and of ``/bin``, ``/lib``, … those that are not links into it.
     """
@@ -140,7 +140,7 @@ def _own_folders() -> set[Path]:
 
 
 def make(argument: str, context: Context) -> Image:
-    """The image ``host``."""
+    """Return the image ``host``."""
     if argument:
         raise ImageError(f"the image {SPEC!r} takes no argument, not {argument!r}")
     _check_programs()
@@ -190,7 +190,7 @@ def _looked_at() -> list[Path]:
 
 
 def _packages() -> list[str]:
-    """The installed packages with their versions, as far as this machine's manager tells.
+    """Return the installed packages with their versions, as far as this machine's manager tells.
 
     Programs are more than their own files: a library's new version may make them say other things.
     """
@@ -233,7 +233,7 @@ def _alternatives() -> dict[str, str]:
 
 
 def _finished(folder: Path) -> list[Path]:
-    """The files of a folder, if there is one."""
+    """Return the files of a folder, if there is one."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if not path.name.endswith(_UNFINISHED))

@@ -29,7 +29,7 @@ from intercode.files import digest_of, remove_tree
 from intercode.rights import one_user
 from intercode.sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode.sandbox.images.base import Context, Image, clean_environment
-from intercode.sandbox.images.tree import Parts, account_of
+from intercode.sandbox.images.tree import Parts, account_in
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<name>[^\[\]]*)\])?", re.DOTALL)
@@ -55,7 +55,7 @@ class Manifest:
 
 
 def make(argument: str, context: Context) -> Image:
-    """The image of an archive or a folder."""
+    """Return the image of an archive or a folder."""
     match = _ARGUMENT.fullmatch(argument)
     assert match is not None  # it matches everything
     path = Path(match["path"])
@@ -91,14 +91,14 @@ def is_layout(path: Path) -> bool:
 
 
 def configured(image: Image, settings: Mapping[str, Any]) -> Image:
-    """The image with what its configuration says of its programs.
+    """Return the image with what its configuration says of its programs.
 
     Raises:
         ImageError: It has no such user, or an ordinary user can run no other.
     """
     given = dict(entry.partition("=")[::2] for entry in settings.get("Env") or ())
     who = settings.get("User") or ""
-    account = account_of(image.layers, who)
+    account = account_in(image.layers, who)
     if one_user() and account.uid:
         raise ImageError(
             f"{image.name} is for the user {who!r}, and in an ordinary user's sandboxes there is "
@@ -115,7 +115,7 @@ def configured(image: Image, settings: Mapping[str, Any]) -> Image:
 
 
 def find(store: Store, name: str) -> Manifest:
-    """The image in a store; of several, the one of that name.
+    """Return the image in a store; of several, the one of that name.
 
     Raises:
         ImageError: There is none, it is not clear which is meant, or it is not well formed.
@@ -210,7 +210,7 @@ _LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?/")
 
 
 def pull(argument: str, context: Context) -> Image:
-    """The image of that name."""
+    """Return the image of that name."""
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
@@ -257,7 +257,7 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
 
 
 def _tls(prefix: str, reference: str) -> list[str]:
-    """This machine's own registries need no certificate, as for Docker."""
+    """Return this machine's own registries need no certificate, as for Docker."""
     return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
@@ -443,7 +443,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 class _Files(Protocol):
     def open(self, name: str) -> IO[bytes] | None:
-        """A file by its name, if it is there."""
+        """Return a file by its name, if it is there."""
 
 
 class Store:
@@ -460,7 +460,7 @@ class Store:
         return file is not None
 
     def open(self, name: str) -> IO[bytes]:
-        """An open file.
+        """Return an open file.
 
         Raises:
             ImageError: There is none.

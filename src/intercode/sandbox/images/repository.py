@@ -201,7 +201,7 @@ def _shallow(git: Git, folder: str) -> str:
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
-    """A tarball's content; of the one folder in it, if it has only that."""
+    """Return a tarball's content; of the one folder in it, if it has only that."""
     folder.mkdir()
     with path.open("rb") as file:
         unpack(file, path, folder, Image(name=path.name, digest="", layers=()))

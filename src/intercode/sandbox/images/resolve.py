@@ -55,7 +55,7 @@ def resolve(
     progress: Progress | None = None,
     refresh: bool = False,
 ) -> Image:
-    """The image of that name, built if it is not in the cache.
+    """Return the image of that name, built if it is not in the cache.
 
     Of an image that this process has had before it only asks the file system whether its inputs
     are the same: some ten microseconds.
@@ -83,12 +83,12 @@ def resolve(
 
 @lru_cache(maxsize=64)
 def _plain(spec: str) -> Spec:
-    """The same of a name without a path, which every start asks for."""
+    """Check a name without a path, for which every start asks, once."""
     return check(spec)
 
 
 def check(spec: str) -> Spec:
-    """The parsed name of an image that can be made, as far as the name tells.
+    """Return the parsed name of an image that can be made, as far as the name tells.
 
     Raises:
         ImageError: It is not understood.
@@ -100,7 +100,7 @@ def check(spec: str) -> Spec:
 
 
 def build(spec: Spec, context: Context) -> Image:
-    """The image, its base first and then layer by layer, each taken from the cache or made."""
+    """Return the image, its base first, then layer by layer, each from the cache or made."""
     if spec.additions:
         below = replace(spec, additions=spec.additions[:-1])
         last = spec.additions[-1]
@@ -112,7 +112,7 @@ def build(spec: Spec, context: Context) -> Image:
 
 
 def _key(spec: Spec, cache: ImageCache) -> Hashable:
-    """Changes when an input does.
+    """Return a key that changes when an input does.
 
     A folder is taken to be the same for as long as its own time is; what is deeper in it is looked
     at once in a process. Of a Dockerfile all that it copies is looked at, unless it is very much.
@@ -141,7 +141,7 @@ def _no_scripts(image: Image, script: object, layer: object) -> None:
 
 
 def make_folder(argument: str, context: Context) -> Image:
-    """The image of a folder; its digest is that of its files' names, types, modes, sizes, times."""
+    """Return the image of a folder; its digest is of its files' names, modes, sizes and times."""
     folder = Path(argument)
     if not folder.is_dir():
         problem = "is no folder" if folder.exists() else "does not exist"
@@ -182,7 +182,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def make_scratch(argument: str, context: Context) -> Image:
-    """The empty image."""
+    """Return the empty image."""
     if argument:
         raise ImageError(f"the image 'scratch' takes no argument, not {argument!r}")
     template = Image(name="scratch", digest=digest_of("scratch", "2"), layers=())
@@ -211,7 +211,7 @@ _SCRIPT_VERSION = "1"
 
 
 def add_script(base: Image, addition: Addition, spec: str, context: Context) -> Image:
-    """The image after the script; known by the base and by the script's text."""
+    """Return the image after the script; known by the base and by the script's text."""
     try:
         script = addition.path.read_bytes()
     except OSError as error:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intercode.errors import ImageError
+from intercode.sandbox.accounts import LONGEST, Account, account_of
 
 Parts = tuple[str, ...]
 _MAX_LINKS = 40
+_HIGHEST_ID = 65535
 
 
 class Tree:
@@ -39,7 +41,7 @@ class Tree:
         """The paths that were looked at."""
 
     def resolve(self, path: str, to_be: bool = False) -> Parts | None:
-        """The names on the way to what is at a path, links followed; None if there is nothing.
+        """Return the names on the way to a path's entry, links followed; None: there is none.
 
         Args:
             path: From the root.
@@ -88,7 +90,7 @@ class Tree:
         return found is not None and found.is_dir
 
     def walk(self, parts: Parts, deep: bool = True) -> Iterator[tuple[Parts, Found]]:
-        """All below a directory, in a fixed order, each directory before what is in it.
+        """Yield all below a directory, in a fixed order, each directory before what is in it.
 
         Args:
             parts: The directory.
@@ -154,7 +156,7 @@ def look(layers: Sequence[Path], parts: Sequence[str]) -> Found | None:
 
 
 def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
-    """As `look`: what is seen, or all the directories that merge into one, highest first."""
+    """Look as `look` does: the seen entry, or directories that merge into one, highest first."""
     entries = [Found(folder, folder.lstat()) for folder in reversed(layers)]
     for name in parts:
         folders = [entry.path for entry in entries if entry.is_dir]
@@ -163,7 +165,7 @@ def merged(layers: Sequence[Path], parts: Sequence[str]) -> list[Found]:
 
 
 def visible(folders: Sequence[Path], name: str) -> list[Found]:
-    """An entry of a merged directory: one that is seen, or the directories that merge into one."""
+    """Return an entry of a merged directory: one that is seen, or directories that merge."""
     entries: list[Found] = []
     for folder in folders:
         path = folder / name
@@ -194,85 +196,37 @@ def _attribute(path: Path, name: str) -> bytes | None:
         return None
 
 
-_ACCOUNTS_BYTES = 1 << 20
-_HIGHEST = 65535
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """A user that a program runs as."""
-
-    uid: int
-    gid: int
-    home: str
-    name: str
-    groups: tuple[int, ...] = ()
-    """The user's other groups."""
-
-    def __str__(self) -> str:
-        """Its numbers; nothing for root."""
-        if not self.uid and not self.gid:
-            return ""
-        return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
-
-
-def account_of(layers: Sequence[Path], text: str) -> Account:
-    """Return the account that ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
+def account_in(layers: Sequence[Path], text: str) -> Account:
+    """Return the account that ``USER`` means in an image: see `account_of`.
 
     Raises:
-        ImageError: The image has no such user or group.
+        ImageError: The image has no such user or group, or sandboxes cannot have it.
     """
-    name, _, group = text.partition(":")
-    name = name or "0"
-    lines = _table(layers, "etc/passwd")
-    found = next((line for line in lines if len(line) > 5 and name in (line[0], line[2])), None)
-    if found is None and not name.isdigit():
-        raise ImageError(f"the image has no user {name!r}")
-    uid, gid = (_id(found[2]), _id(found[3])) if found else (_id(name), 0)
-    home, login = (found[5] or "/", found[0]) if found else ("/", name)
-    if group:
-        return Account(uid, _group(layers, group), home, login)
-    also = [g for g in _table(layers, "etc/group") if login in g[-1].split(",")] if uid else []
-    return Account(uid, gid, home, login, tuple(int(line[2]) for line in also))
+    tree = Tree(layers)
+
+    def read(path: str) -> str:
+        parts = tree.resolve(path)
+        found = tree.look(parts) if parts is not None else None
+        if found is None or not found.path.is_file():
+            return ""
+        with found.path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(LONGEST)
+
+    try:
+        account = account_of(text, read)
+    except LookupError as error:
+        raise ImageError(str(error)) from None
+    if (number := max(account.uid, account.gid)) > _HIGHEST_ID:
+        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST_ID}, and not {number}")
+    return account
 
 
-def owner_of(layers: Sequence[Path], text: str) -> tuple[int, int]:
+def owner_in(layers: Sequence[Path], text: str) -> tuple[int, int]:
     """Return the user and group id that ``--chown`` means; a number alone is that of both.
 
     Raises:
-        ImageError: The image has no such user or group.
+        ImageError: As `account_in`.
     """
     name, _, group = text.partition(":")
-    if not name.isdigit():
-        found = account_of(layers, text)
-        return found.uid, found.gid
-    return _id(name), _group(layers, group) if group else _id(name)
-
-
-def _group(layers: Sequence[Path], name: str) -> int:
-    found = next((line[2] for line in _table(layers, "etc/group") if line[0] == name), name)
-    if not found.isdigit():
-        raise ImageError(f"the image has no group {name!r}")
-    return _id(found)
-
-
-def _id(text: str) -> int:
-    if int(text) > _HIGHEST:
-        raise ImageError(f"sandboxes have users and groups up to {_HIGHEST}, and not {text}")
-    return int(text)
-
-
-def _table(layers: Sequence[Path], path: str) -> list[list[str]]:
-    tree = Tree(layers)
-    parts = tree.resolve(path)
-    found = tree.look(parts) if parts is not None else None
-    if found is None or not found.path.is_file():
-        return []
-    with found.path.open(encoding="utf-8", errors="replace") as file:
-        lines = [line.split(":") for line in file.read(_ACCOUNTS_BYTES).splitlines()]
-    numeric = (2, 3) if path.endswith("passwd") else (2,)
-    return [
-        line
-        for line in lines
-        if len(line) > numeric[-1] and all(line[index].isdigit() for index in numeric)
-    ]
+    account = account_in(layers, f"{name}:{group or name}" if name.isdigit() else text)
+    return account.uid, account.gid

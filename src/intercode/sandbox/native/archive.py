@@ -138,7 +138,7 @@ class Reader:
             yield entry
 
     def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
-        """The offset and the bytes of each piece of a regular file, in their order."""
+        """Yield the offset and the bytes of each piece of a regular file, in their order."""
         end = 0
         while True:
             offset, count = _PIECE.unpack(self._exactly(_PIECE.size))
@@ -157,7 +157,7 @@ class Reader:
 
 
 def _local(path: str) -> str:
-    """A path in this process's encoding. In the sandbox's it is UTF-8."""
+    """Return a path in this process's encoding. In the sandbox's it is UTF-8."""
     return os.fsdecode(path.encode("utf-8", "surrogateescape"))
 
 

@@ -60,7 +60,7 @@ def hierarchies() -> list[Hierarchy]:
 
 
 def parents() -> list[str]:
-    """All folders in which spawners could have theirs."""
+    """Return all folders in which spawners could have theirs."""
     return list(dict.fromkeys(hierarchy.folder for hierarchy in hierarchies()))
 
 
@@ -75,7 +75,7 @@ def join(folders: list[str]) -> None:
 
 
 def open_peak(folders: list[str]) -> int | None:
-    """A descriptor of the file that tells the most memory that a cgroup has ever used."""
+    """Return a descriptor of the file that tells the most memory that a cgroup has ever used."""
     for folder in folders:
         for name in ("memory.max_usage_in_bytes", "memory.peak"):  # v1; v2 from Linux 5.19
             with contextlib.suppress(OSError):
@@ -258,7 +258,7 @@ def _is_ours(folder: str, caller: int) -> bool:
 
 
 def _ancestry(pid: int) -> Iterator[int]:
-    """A process, its parent, and so on."""
+    """Yield a process, its parent, and so on."""
     while pid > 0:
         yield pid
         try:
@@ -280,7 +280,7 @@ def _processes(folder: str) -> list[int]:
 
 
 def _own_path(controller: str) -> str | None:
-    """This process's cgroup: of a v1 controller, or of v2 for the empty name."""
+    """Return this process's cgroup: of a v1 controller, or of v2 for the empty name."""
     with open("/proc/self/cgroup") as file:
         for line in file:
             _, names, path = line.rstrip("\n").split(":", 2)

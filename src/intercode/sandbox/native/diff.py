@@ -22,7 +22,7 @@ from typing import Any
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""To open a regular file whoever has made it."""
+"""Flags to open a regular file that any program may have made."""
 BLOCK = 1 << 16
 """Bytes that are read at once."""
 _PAGE = 1 << 12
@@ -49,7 +49,7 @@ Entry = tuple[str, str, str, int, int, int, int, str, bool]
 
 
 def file_type(mode: int) -> str:
-    """The name of a file's type."""
+    """Return the name of a file's type."""
     return _TYPES.get(stat.S_IFMT(mode), "device")
 
 
@@ -92,7 +92,7 @@ def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
 
 
 def too_deep() -> OSError:
-    """The error where the deepest folders cannot be left out."""
+    """Return the error where the deepest folders cannot be left out."""
     return OSError(errno.EOVERFLOW, f"folders are nested more than {MAX_DEPTH} deep")
 
 
@@ -291,7 +291,7 @@ def _whole_pages(size: int) -> int:
 
 
 def changes(upper: int, lower: int, merged: int, timeout: float) -> list[Any]:
-    """All changes, sorted by path, as JSON-ready tuples."""
+    """Return all changes, sorted by path, as JSON-ready tuples."""
     walker = Walker(timeout)
     root, old = os.fstat(upper), os.fstat(lower)
     if _metadata(root) != _metadata(old):

@@ -73,12 +73,12 @@ class Identity:
         return [self.namespace] if self.lock < 0 else [self.namespace, self.lock]
 
     def message(self) -> dict[str, int]:
-        """All else, to be sent with the descriptors."""
+        """Return the other fields, to be sent with the descriptors."""
         return {"first": self.first, "own": self.own, "processes": self.processes}
 
     @staticmethod
     def received(message: dict[str, int], fds: list[int]) -> Identity:
-        """The identity that was sent; its descriptors are taken from the front of `fds`."""
+        """Return the identity that was sent; its descriptors are taken from the front of `fds`."""
         namespace = fds.pop(0)
         return Identity(namespace, fds.pop(0) if message["own"] else -1, **message)
 
@@ -100,7 +100,7 @@ class Identities:
         self.idle: deque[Identity] = deque()
 
     def take(self, processes: int) -> Identity:
-        """An identity that no living sandbox has, nor any other process of the machine.
+        """Take an identity that no living sandbox has, nor any other process of the machine.
 
         Raises:
             OSError: The kernel refused a user namespace, or no range is free.

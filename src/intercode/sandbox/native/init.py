@@ -35,7 +35,7 @@ class ExecError(OSError):
 
 
 def _failure(error: Exception) -> dict[str, Any]:
-    """An error as a reply."""
+    """Return an error as a reply."""
     if isinstance(error, MemoryError):
         error = OSError(errno.EOVERFLOW, "it is more than the sandbox has memory for")
     reply = {"errno": 0, "error": str(error), "kind": type(error).__name__}
@@ -143,7 +143,7 @@ class Init:
                 os.close(fd)
 
     def do_memory(self, fds: list[int]) -> dict[str, Any]:
-        """The most memory that all of it has used so far; None where nobody counts."""
+        """Return the most memory that all of it has used so far; None where it is not counted."""
         return {"peak": None if self.peak is None else int(os.pread(self.peak, 64, 0))}
 
     # -- processes -------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Init:
     # -- files -----------------------------------------------------------------------------------
 
     def do_open(self, path: str, fds: list[int]) -> dict[str, Any]:
-        """A descriptor of a regular file, opened with the rights of the sandbox's user."""
+        """Return a descriptor of a regular file, opened with the rights of the sandbox's user."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
         fd = inside.as_user(self.inside, self.inside.user, lambda: sc.open_plainly(path, flags))
         number = inside.why_not_to_read(fd)
@@ -316,7 +316,7 @@ class Init:
         return {"fds": [fd]}
 
     def do_create(self, path: str, mode: int, fds: list[int]) -> dict[str, Any]:
-        """A descriptor of a regular file, new or emptied; its folders are made."""
+        """Return a descriptor of a regular file, new or emptied; its folders are made."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
 
         def create() -> int:
@@ -331,7 +331,7 @@ class Init:
         return {"fds": [fd]}
 
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
-        """All changes; everything else stands still meanwhile."""
+        """Return all changes; everything else stands still meanwhile."""
         with self.frozen():
             changed = diff.changes(self.inside.upper, self.inside.lower, self.inside.root, timeout)
             return {"changes": changed}

@@ -151,7 +151,7 @@ class Frozen:
 
 
 def alive() -> set[int]:
-    """All pids but this one's, and but for zombies that a parent has yet to reap."""
+    """Return all pids but this one's, and but for zombies that a parent has yet to reap."""
     return {int(n) for n in os.listdir("/proc") if n.isdigit() and n != "1" and _runs(n)}
 
 
@@ -161,7 +161,7 @@ def _runs(pid: str) -> bool:
 
 
 def _stat(folder: str) -> list[bytes]:
-    """The fields of a ``stat`` file of /proc, from the state on."""
+    """Return the fields of a ``stat`` file of /proc, from the state on."""
     try:
         with open(f"{folder}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
@@ -170,7 +170,7 @@ def _stat(folder: str) -> list[bytes]:
 
 
 def _state(folder: str) -> bytes:
-    """The letter for what a process or thread is doing."""
+    """Return the letter for what a process or thread is doing."""
     return _stat(folder)[0]
 
 
@@ -244,7 +244,7 @@ def before_all(inside: Inside, pid: int) -> None:
 
 
 def why_not_to_read(fd: int) -> int:
-    """The errno of what is no regular file, or is process 1's own; else 0."""
+    """Return an errno if it is not a regular file, or is process 1's own; else 0."""
     mode = os.fstat(fd).st_mode
     if stat.S_ISDIR(mode):
         return errno.EISDIR
@@ -301,12 +301,12 @@ def candidates(name: bytes, env: Mapping[str, str]) -> list[bytes]:
 
 
 def move_up(fd: int) -> int:
-    """A copy of a descriptor, out of the way of the numbers that a caller asks for."""
+    """Return a copy of a descriptor, out of the way of the numbers that a caller asks for."""
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, wire.HIGH_FD)
 
 
 def look_up_user(user: str, ids: int) -> User:
-    """The user of that name of the sandbox's own, or ``uid[:gid]``, all below `ids`.
+    """Return the user of that name of the sandbox's own, or ``uid[:gid]``, all below `ids`.
 
     Raises:
         LookupError: There is no such user.
@@ -332,7 +332,7 @@ def _by_name(name: str) -> tuple[str, str]:
 
 
 def _users() -> str:
-    """The sandbox's ``/etc/passwd``, which is whatever an agent has made of it."""
+    """Return the sandbox's ``/etc/passwd``, which is whatever an agent has made of it."""
     with suppress(OSError):
         fd = os.open("/etc/passwd", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         with open(fd, "rb") as file:

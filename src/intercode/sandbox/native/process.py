@@ -20,7 +20,7 @@ from intercode.sandbox.base import Completed, Evidence, OutputBuffer
 from intercode.sandbox.ownership import disown_in_forks
 
 HARD_OUTPUT_FACTOR = 64
-"""A program that prints this many times its limit is killed: nobody reads on."""
+"""A program that prints this many times its limit is killed: the rest is not read."""
 _CHUNK = 1 << 18
 _DRAIN = 1 << 20
 _END_SECONDS = 120.0
@@ -234,7 +234,7 @@ def run_to_end(
 
 
 def _read_into(buffer: OutputBuffer, fd: int) -> bool:
-    """Read once; whether there was anything."""
+    """Read once; return whether there was anything."""
     try:
         data = os.read(fd, _CHUNK)
     except BlockingIOError:
@@ -255,7 +255,7 @@ Channel = Literal["r", "w", "text"]
 
 
 def channel(kind: Channel) -> tuple[int, int]:
-    """(our end, the program's end)."""
+    """Return our end and the program's end."""
     if kind == "text":
         memfd = os.memfd_create("text", os.MFD_CLOEXEC)
         os.fchmod(memfd, 0o444)
@@ -267,7 +267,7 @@ def channel(kind: Channel) -> tuple[int, int]:
 
 
 def memory_file(data: bytes) -> int:
-    """A read-only descriptor of these bytes: a program's whole input, with no pump for it."""
+    """Return a read-only descriptor of these bytes: a program's whole input, without a pump."""
     ours, theirs = channel("text")
     with open(ours, "wb") as file:
         file.write(data)
@@ -275,18 +275,18 @@ def memory_file(data: bytes) -> int:
 
 
 def exit_pipe() -> tuple[int, int]:
-    """(our end, on which an exit code will come, the end for process 1)."""
+    """Return our end, on which an exit code will come, and the end for process 1."""
     read, write = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(read, False)
     return read, write
 
 
 def error_pipe() -> tuple[int, int]:
-    """(our end, the end for a worker). It holds a pipeful; what is more is lost, not waited for."""
+    """Return our end and a worker's. It holds a pipeful; more is lost, not waited for."""
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def close_all(*fds: int) -> None:
-    """Close them all."""
+    """Close all of these descriptors."""
     for fd in fds:
         os.close(fd)

@@ -63,7 +63,7 @@ class NativeProvider:
         limits: Limits | None = None,
         network: bool = False,
     ) -> NativeSandbox:
-        """A fresh sandbox."""
+        """Start a fresh sandbox."""
         limits = limits or Limits()
         check_limits(limits)
         resolved = self.image(image)
@@ -87,7 +87,7 @@ class NativeProvider:
         return sandbox
 
     def image(self, image: str | Snapshot | Image) -> Image:
-        """The image by that name, built if need be."""
+        """Return the image by that name, built if need be."""
         if isinstance(image, Image):
             return image
         if isinstance(image, str):
@@ -146,7 +146,6 @@ def _as_spec(limits: Limits) -> dict[str, Any]:
 
 
 _START_SECONDS = 30.0
-_END_SECONDS = 120.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
@@ -320,7 +319,7 @@ def _raise_open_files() -> None:
 
 
 def unavailable(reply: dict[str, Any]) -> SandboxError:
-    """The error that says which rule of the machine is in the way, and what fixes it."""
+    """Return the error that says which rule of the machine is in the way, and what fixes it."""
     failed, number = str(reply["failed"]), int(reply.get("errno", 0))
     call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
     permission = number in (errno.EPERM, errno.EACCES)

@@ -199,12 +199,12 @@ class NativeSandbox:
         return int(reply["killed"])
 
     def processes(self) -> list[int]:
-        """The pids (as seen inside) of what runs, except process 1."""
+        """Return the pids (as seen inside) of what runs, except process 1."""
         reply, _ = self._request({"op": "processes"})
         return list(reply["pids"])
 
     def memory_peak(self) -> int | None:
-        """The most bytes of memory that it has used so far; None where there is no cgroup."""
+        """Return the most bytes of memory that it has used; None where there is no cgroup."""
         reply, _ = self._request({"op": "memory"})
         peak: int | None = reply["peak"]
         return peak
@@ -219,7 +219,7 @@ class NativeSandbox:
     # -- files -----------------------------------------------------------------------------------
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
-        """The content of a regular file."""
+        """Return the content of a regular file."""
         _, fds = self._request({"op": "open", "path": self._absolute(path)})
         with open(fds[0], "rb") as file:
             data = file.read(limit + 1)
@@ -245,7 +245,7 @@ class NativeSandbox:
         return text
 
     def changes(self) -> list[Change]:
-        """All that differs from the image, sorted by path."""
+        """List all that differs from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
         reply, _ = self._until_still(lambda: self._request(request, seconds=2 * _FILES_SECONDS))
         return [Change(*entry) for entry in reply["changes"]]
@@ -316,7 +316,7 @@ class NativeSandbox:
         return reply, received
 
     def _ended(self, met: SandboxError | None = None) -> SandboxError:
-        """The error of every request from its end on, which says whose fault that was.
+        """Return the error of every request from its end on, which says whose fault that was.
 
         Args:
             met: What this request has met, if it is the first.
@@ -339,7 +339,7 @@ class NativeSandbox:
         return self._known(mute)
 
     def _known(self, mute: bool) -> Evidence:
-        """The keeper's evidence."""
+        """Return the keeper's evidence."""
         return Evidence(keeper=False) if self._process is None else self._process.evidence()
 
     def kill_all(self) -> None:

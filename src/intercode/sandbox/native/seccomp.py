@@ -245,7 +245,7 @@ def _memory_and_file_rules() -> dict[str, list[bytes]]:
 
 
 def build(debugger: bool = False, machine: str | None = None) -> bytes:
-    """The filter's BPF program, for `syscalls.set_seccomp`.
+    """Return the filter's BPF program, for `syscalls.set_seccomp`.
 
     Args:
         debugger: Allow a program to control another one, or to change its memory.
@@ -277,7 +277,7 @@ def build(debugger: bool = False, machine: str | None = None) -> bytes:
 
 
 def _intervals(answers: dict[int, list[bytes]], x32: list[bytes]) -> list[tuple[int, list[bytes]]]:
-    """The first number and the answer of each run of system calls that have the same answer."""
+    """List the first number and the answer of each run of system calls with one answer."""
     allow = [_op(_RET, _ALLOW)]
     starts = {0: allow} | {number + 1: allow for number in answers} | answers | {_X32_BIT: x32}
     found: list[tuple[int, list[bytes]]] = []

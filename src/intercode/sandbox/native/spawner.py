@@ -28,7 +28,7 @@ from intercode.sandbox.native.launch import FOLDERS, STAGE
 from intercode.sandbox.native.syscalls import hide_arguments
 
 _QUIET_MS = 5
-"""How long nobody has asked for anything, before something is done that nobody has asked for."""
+"""Milliseconds without a request, after which something is done ahead of one."""
 _ENDS_KEPT = 4096
 
 
@@ -206,7 +206,7 @@ class Spawner:
             self.instruct(child, self.asked, [])
 
     def take_child(self, network: bool) -> Child:
-        """The child that was forked ahead, if it will do, or a new one."""
+        """Return the child that was forked ahead, if it will do, or a new one."""
         spare = self.spare
         if spare is not None and not network:
             self.spare = None
@@ -216,7 +216,7 @@ class Spawner:
         return self.fork(network)
 
     def fork(self, network: bool) -> Child:
-        """A new child, which enters a cgroup of its own."""
+        """Return a new child, which enters a cgroup of its own."""
         self.count += 1
         name = str(self.count)
         cgroups = self.cgroups.make(name)
@@ -238,7 +238,7 @@ class Spawner:
             os.close(process)
 
     def forget(self) -> None:
-        """In a child: know no more of the host's paths. A worker's code can look at all objects."""
+        """Forget the host's paths, in a child: a worker's code can look at all objects."""
         self.layers.names.clear()
         self.asked.clear()
 
@@ -339,7 +339,7 @@ class Child:
 def become_sandbox(
     link: socket.socket, machine: launch.Machine, network: bool, cgroups: list[str]
 ) -> None:
-    """In the child: never returns into the spawner's loop."""
+    """Become a sandbox, in the child. Never returns into the spawner's loop."""
     failure: BaseException | None = None
     control: socket.socket | None = None
     peak: int | None = None
@@ -452,7 +452,7 @@ class Layers:
             os.rmdir(f"{STAGE}/{name}")
 
     def layer(self, path: str) -> str:
-        """A folder as a layer: its name on the stage."""
+        """Mount a folder as a layer; return its name on the stage."""
         if path not in self.names:
             # What lies below a mount of its own is part of an ordinary user's view of a folder.
             self.names[path] = self._attach(path, recursive=not self.root)
@@ -488,7 +488,7 @@ class Layers:
 
 
 def _mounted_below(tops: list[str]) -> list[str]:
-    """The folders below these where something else is mounted, parents first."""
+    """Return the folders below these where something else is mounted, parents first."""
     found = set()
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:

@@ -138,7 +138,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def open_tree(path: str, recursive: bool = False) -> int:
-    """A descriptor of a detached copy of the mount at `path`."""
+    """Return a descriptor of a detached copy of the mount at `path`."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
     return _check(_syscall(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags), "open_tree", path)
 

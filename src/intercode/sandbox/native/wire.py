@@ -28,7 +28,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def keep_only(sock: socket.socket) -> socket.socket:
-    """In a fork: close every descriptor but this socket's and the standard ones.
+    """Close, in a fork, every descriptor but this socket's and the standard ones.
 
     A fork that kept the others' ends would hide from them that this end has gone.
     """

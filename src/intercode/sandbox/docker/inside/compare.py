@@ -161,7 +161,7 @@ class MountedFiles:
         """The state that changes are told from: the image's, or that of the snapshot over it."""
 
     def look(self) -> dict[str, tuple[int, int, int, int, str]]:
-        """As they are now."""
+        """Return the files as they are now."""
         return {path: self._look(path) for path in self.paths}
 
     def changes(self) -> list[diff.Entry]:

@@ -16,10 +16,10 @@ import socket
 import stat
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from intercode.rights import permitted
+from intercode.sandbox.accounts import LONGEST, account_of
 from intercode.sandbox.docker.inside.compare import (
     MountedFiles,
     Tree,
@@ -89,7 +89,7 @@ class ContainerInit(Init):
         hello: dict[str, Any],
         owner: int,
     ) -> None:
-        self.account = find_account(hello["user"])
+        self.account = account_of(hello["user"], _read)
         self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         super().__init__(
             control,
@@ -110,15 +110,15 @@ class ContainerInit(Init):
         self.mounted = MountedFiles(hello["files"])
 
     def do_root(self, fds: list[int]) -> dict[str, Any]:
-        """A descriptor of the root, for others to be compared with."""
+        """Return a descriptor of the root, for others to be compared with."""
         return {"fds": [os.dup(self.root)]}
 
     def do_home(self, fds: list[int]) -> dict[str, Any]:
-        """The home folder and the name of the image's user."""
+        """Return the home folder and the name of the image's user."""
         return {"home": self.account.home, "name": self.account.name}
 
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
-        """All that differs from the root `fds[0]`; everything else stands still meanwhile."""
+        """List what differs from the root `fds[0]`; everything else stands still meanwhile."""
         with self.frozen():
             found = compare(self.tree, fds[0], timeout)
             return {"changes": sorted([*found.entries, *self.mounted.changes()])}
@@ -141,57 +141,13 @@ def _id_count() -> int:
         return sum(int(line.split()[2]) for line in file)
 
 
-_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class Account:
-    """The user of programs, unless their caller asks for another."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-    name: str
-    home: str
-
-
-def find_account(text: str) -> Account:
-    """Return the account that an image's ``USER`` names: ``NAME`` or ``UID``, and ``:GROUP``.
-
-    Without a group they are in all of theirs; else in that one, and in those after a comma.
-
-    Raises:
-        LookupError: The image has no such user or group.
-    """
-    user, _, group = text.partition(":")
-    group, *others = group.split(",")
-    user = user or "0"
-    accounts = _table("/etc/passwd")
-    account = next((a for a in accounts if len(a) > 5 and user in (a[0], a[2])), None)
-    if account is None and not user.isdigit():
-        raise LookupError(f"the image's USER is {text!r}, whom its /etc/passwd does not have")
-    uid, gid = (int(account[2]), int(account[3])) if account else (int(user), 0)
-    name, home = (account[0], account[5]) if account else (user, "/")
-    groups = [g for g in _table("/etc/group") if len(g) > 3]
-    if group:
-        known = next((g[2] for g in groups if group in (g[0], g[2])), group)
-        if not known.isdigit():
-            raise LookupError(f"the image's USER is {text!r}, whose group it does not have")
-        gid = int(known)
-    own = [g[2] for g in groups if name in g[3].split(",")] if uid else []
-    also = tuple(map(int, others if group else own))
-    return Account(uid, gid, also, name, home or "/")
-
-
-def _table(path: str) -> list[list[str]]:
-    """The lines of such a file of the image's, in fields."""
+def _read(path: str) -> str:
+    """Return the text of a regular file of the image's; empty: there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
-        return []
+        return ""
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return []
-        lines = file.read(_BYTES).decode(errors="replace").splitlines()
-    fields = [line.split(":") for line in lines]
-    return [f for f in fields if len(f) > 2 and f[2].isdigit()]
+            return ""
+        return file.read(LONGEST).decode(errors="replace")

@@ -26,7 +26,7 @@ from intercode.sandbox.images.dockerfile.evaluate import (
 from intercode.sandbox.images.dockerfile.parse import Instruction, Plan, Stage, expand, plan, read
 from intercode.sandbox.images.oci import is_layout
 from intercode.sandbox.images.resolve import SCHEMES, build
-from intercode.sandbox.images.tree import Tree, account_of
+from intercode.sandbox.images.tree import Tree, account_in
 
 VERSION = "1"
 _ARGUMENT = re.compile(r"(?P<path>.*?)(?:\[(?P<options>[^\[\]]*)\])?", re.DOTALL)
@@ -73,7 +73,7 @@ class Options:
 
 
 def make(argument: str, context: Context) -> Image:
-    """The image of a Dockerfile's last stage, or of the one that is asked for."""
+    """Return the image of a Dockerfile's last stage, or of the one that is asked for."""
     options = Options.read(argument)
     return _Build(options, context, f"dockerfile:{argument}").image()
 
@@ -94,7 +94,7 @@ class _Build:
         context.inputs.update(filter(None, (options.path, file, self._folder)))
 
     def image(self) -> Image:
-        """The wanted stage's."""
+        """Return the wanted stage's."""
         for instruction in self._plan.arguments:
             for value in instruction.values:
                 name, found = self._arguments.declare(value, self._word)
@@ -145,7 +145,7 @@ class _Build:
         for instruction, step in state.steps(stage.instructions):
             image = self._layer(image, instruction, step)
         self._args[stage.index] = state.args
-        account = account_of(image.layers, state.user)
+        account = account_in(image.layers, state.user)
         home = {} if "HOME" in state.env else {"HOME": account.home, "USER": account.name}
         finished = state.finished(replace(image, user=str(account)))
         return replace(finished, env={**finished.env, **(home if state.user else {})})
@@ -197,7 +197,7 @@ class _Build:
         return self._context.cache.build(template, self._spec, fill, self._context.progress)
 
     def _kept(self, image: Image) -> Image:
-        """The image under a digest that tells how its programs start, too."""
+        """Return the image under a digest that tells how its programs start, too."""
         digest = digest_of("dockerfile image", VERSION, image.digest, facts(image))
         if found := self._context.cache.lookup(digest):
             return found
@@ -210,7 +210,7 @@ class _Build:
 
 
 def _platform() -> dict[str, str]:
-    """The arguments that every Dockerfile has."""
+    """Return the arguments that every Dockerfile has."""
     machine = _MACHINES.get(platform.machine(), platform.machine())
     values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
     return {f"{of}{name}": v for of in ("TARGET", "BUILD") for name, v in values.items()}
@@ -223,7 +223,7 @@ _RELEASES = {"10": "buster", "11": "bullseye", "12": "bookworm", "13": "trixie"}
 
 
 def find_base(name: str, folder: Path, context: Context) -> Image:
-    """The image that a stage is from.
+    """Return the image that a stage is from.
 
     Raises:
         ImageError: There is none of that name.

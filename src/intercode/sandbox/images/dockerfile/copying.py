@@ -53,7 +53,7 @@ def find(tree: Tree, source: str) -> list[Item]:
 
 
 def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item]:
-    """The files that are written in the Dockerfile itself."""
+    """Return the files that are written in the Dockerfile itself."""
     contents = dict(instruction.heredocs)
     items: list[Item] = []
     for value in instruction.values[:-1] if contents else ():
@@ -70,7 +70,7 @@ def documents(instruction: Instruction, word: Callable[[str], str]) -> list[Item
 
 
 def digest(tree: Tree, items: Sequence[Item], documents: Sequence[Item], image: str) -> str:
-    """Of all that is copied: names, kinds, modes and content; of an image's files, the image's."""
+    """Return the digest of all that is copied: names, kinds, modes, content; or the image's."""
     parts: list[str | bytes] = [image]
     for item in documents:
         parts += ["document", item.name, item.content]
@@ -123,13 +123,10 @@ def _facts(path: str, found: Found) -> list[str | bytes]:
 
 
 def _expanded(content: str, word: Callable[[str], str]) -> str:
-    """A document's variables, with its quotes left as they are, as a shell does."""
+    """Return a document's variables, with its quotes left as they are, as a shell does."""
     return "".join(
         word(re.sub(r"([\"'])", r"\\\1", line)) for line in content.splitlines(keepends=True)
     )
-
-
-Matches = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +158,7 @@ class Ignore:
 
 
 def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
-    """The rules for a Dockerfile, and the file that has them: its own, or else its context's.
+    """Find the rules for a Dockerfile and their file: its own, or else its context's.
 
     Raises:
         ImageError: It cannot be read, or a line of it not be understood.
@@ -177,7 +174,7 @@ def find_ignore(dockerfile: Path, context: Path) -> tuple[Ignore, Path | None]:
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """A pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
+    """Return a pattern of Go's ``filepath.Match`` with ``**``, for paths without a leading slash.
 
     Raises:
         ValueError: A bracket is not closed.
@@ -271,11 +268,11 @@ class Writer:
         self._now = time.time()
 
     def finish(self) -> None:
-        """To be called at the end."""
+        """Give directories their metadata, at the end."""
         self._unpacker.finish()
 
     def folders(self, path: str) -> None:
-        """A directory, and those above it, where they are not there."""
+        """Make a directory, and those above it, where they are not there."""
         parts = split_name(path.strip("/"))
         for count in range(1, len(parts) + 1):
             place = "/".join(parts[:count])
@@ -283,7 +280,7 @@ class Writer:
                 self._add(_header(place, tarfile.DIRTYPE, 0o755, self._now), keep_mode=True)
 
     def text(self, path: str, content: bytes) -> None:
-        """A file of this content."""
+        """Write a file of this content."""
         self.folders(os.path.dirname(path))  # noqa: PTH120 - it is the image's
         header = _header(path, tarfile.REGTYPE, 0o644, self._now)
         header.size = len(content)
@@ -295,14 +292,14 @@ class Writer:
         self._entry(source, source.lstat(), path)
 
     def tree(self, tree: Tree, parts: tuple[str, ...], path: str) -> None:
-        """The content of a directory. One that is there already keeps its owner and mode."""
+        """Write the content of a directory. One that is there already keeps its owner and mode."""
         self.folders(path)
         for place, below in tree.walk(parts):
             inner = "/".join(place[len(parts) :])
             self._entry(below.path, below.info, f"{path.rstrip('/')}/{inner}")
 
     def archive(self, source: Path, path: str) -> None:
-        """An archive's members, with the owners that it names, as Docker has it."""
+        """Write an archive's members, with the owners that it names, as Docker has it."""
         self.folders(path)
         with tarfile.open(source, mode="r:*", encoding="utf-8", errors="surrogateescape") as file:
             for member in file:
@@ -354,7 +351,7 @@ class _Content:
         self._content = content
 
     def extractfile(self, member: tarfile.TarInfo) -> IO[bytes]:
-        """An open file."""
+        """Return an open file."""
         if isinstance(self._content, bytes):
             return io.BytesIO(self._content)
         return self._content.open("rb")

@@ -18,7 +18,7 @@ from intercode.sandbox.images.base import SCRIPT, Command, Context, Image, clean
 from intercode.sandbox.images.dockerfile.copying import Item, Writer, documents, find, is_archive
 from intercode.sandbox.images.dockerfile.copying import digest as copy_digest
 from intercode.sandbox.images.dockerfile.parse import Instruction, Source, expand
-from intercode.sandbox.images.tree import Tree, account_of, owner_of
+from intercode.sandbox.images.tree import Tree, account_in, owner_in
 
 ORDINARY_USER = (
     "in an ordinary user's sandboxes there is no user but root: run as root, or leave USER out"
@@ -36,7 +36,7 @@ class Arguments:
     """The arguments that some instruction declares."""
 
     def declare(self, text: str, word: Callable[[str], str]) -> tuple[str, str | None]:
-        """A name, and its value if it has one."""
+        """Return a name, and its value if it has one."""
         name, has_default, default = text.partition("=")
         self.asked.add(name)
         if name in self.given:
@@ -63,7 +63,7 @@ class State:
 
     @classmethod
     def begin(cls, base: Image, **more: Any) -> State:
-        """A stage from an image."""
+        """Return a stage from an image."""
         config = dict(base.config)
         stage = cls(
             env=declared(base),
@@ -97,7 +97,7 @@ class State:
             raise self.source.located(instruction.line, error) from error
 
     def finished(self, base: Image) -> Image:
-        """The image of these layers, with how programs start there."""
+        """Return the image of these layers, with how programs start there."""
         config = {
             **self.config,
             "Env": [f"{name}={value}" for name, value in self.env.items()],
@@ -242,7 +242,7 @@ def from_name(written: str, arguments: Arguments, escape: str) -> str:
 
 
 def declared(image: Image) -> dict[str, str]:
-    """The variables that an image itself sets; those of every sandbox are no part of a build."""
+    """Return the variables that an image itself sets: not those of every sandbox."""
     if "Env" in image.config:
         found = dict(entry.partition("=")[::2] for entry in image.config["Env"])
     else:
@@ -260,7 +260,7 @@ class Step(Protocol):
     """One layer's making."""
 
     def key(self) -> list[str | bytes]:
-        """All that it depends on, besides the image below."""
+        """Return all that the step depends on, except the image below."""
 
     def is_needed(self, base: Image) -> bool:
         """Whether it changes anything."""
@@ -290,7 +290,7 @@ class Run:
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        account = account_of(base.layers, self.user)
+        account = account_in(base.layers, self.user)
         proxies = {k: v for k, v in os.environ.items() if k.lower() in _PROXY_NAMES}
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
         cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
@@ -317,7 +317,7 @@ class Folder:
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        account = account_of(base.layers, self.user)
+        account = account_in(base.layers, self.user)
         writer = Writer(base, layer, (account.uid, account.gid), None)
         writer.folders(self.path)
         writer.finish()
@@ -349,7 +349,7 @@ class Copy:
 
     def fill(self, base: Image, layer: Path, context: Context) -> None:
         """As `Step`."""
-        owner = owner_of(base.layers, self.owner) if self.owner else None
+        owner = owner_in(base.layers, self.owner) if self.owner else None
         writer = Writer(base, layer, owner, self.mode, self.keep_owner)
         into = self.to.endswith("/") or len(self.items) > 1 or Tree(base.layers).is_dir(self.to)
         for item in self.items:

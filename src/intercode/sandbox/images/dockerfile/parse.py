@@ -70,7 +70,7 @@ class Instruction:
     """Name and content."""
 
     def flag(self, name: str) -> str:
-        """A flag's value, or nothing."""
+        """Return a flag's value, or nothing."""
         return dict(self.flags).get(name, "")
 
 
@@ -89,7 +89,7 @@ class Source:
         return ImageError(f"{self.name}:{line}: {reason}")
 
     def located(self, line: int, error: Exception) -> ImageError:
-        """An error with the line that led to it, unless it names one itself."""
+        """Return an error with the line that led to it, unless it names one itself."""
         if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
             return error
         return self.error(line, str(error))
@@ -214,7 +214,7 @@ class Plan:
     stages: tuple[Stage, ...]
 
     def stage(self, name: str, before: int | None = None) -> Stage | None:
-        """A stage by its name or number, among those before a stage."""
+        """Return a stage by its name or number, among those before a stage."""
         among = self.stages[:before]
         if name.isdigit():
             return among[int(name)] if int(name) < len(among) else None
@@ -223,7 +223,7 @@ class Plan:
 
 
 def plan(source: Source) -> Plan:
-    """The stages of a Dockerfile.
+    """Return the stages of a Dockerfile.
 
     Raises:
         ImageError: An instruction cannot be done; it says which line, and why.
@@ -353,7 +353,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#]")
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\") -> str:
-    r"""The word without its quotes and escapes, with variables replaced.
+    r"""Return the word without its quotes and escapes, with variables replaced.
 
     ``$X``, ``${X}``, ``${X:-word}``, ``${X-word}``, ``${X:+word}``, ``${X+word}``, ``${X:?word}``.
 

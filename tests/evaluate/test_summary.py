@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from intercode.episode import Episode, Score, Status, Turn
-from intercode.evaluate.coverage import covered
-from intercode.evaluate.report import (
+from intercode.evaluate.statistics import pass_at_k, wilson
+from intercode.evaluate.summary import (
     by_attempts,
     by_level,
     by_place,
     by_tag,
     by_turn,
     errors_by_type,
+    spending,
     summarize,
 )
-from intercode.evaluate.spending import spending
-from intercode.evaluate.statistics import pass_at_k, wilson
 from intercode.records import Outcome
+from intercode.report.runs import covered
 
 
 def outcome(

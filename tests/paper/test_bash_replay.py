@@ -1,16 +1,21 @@
 """Replays: of a run made here, and of the recorded ones where they are to be had."""
 
+from __future__ import annotations
+
 import json
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
 from intercode.datasets import load
-from intercode.errors import RecordError
+from intercode.errors import RecordError, SandboxError
 from intercode.paper.bash import TIMED_OUT, PaperBash, run, split
 from intercode.paper.bash_env import PaperBashEnv, same_text
 from intercode.paper.bash_env import replay_bash as replay
+from intercode.paper.causes import cause_of
 from intercode.paper.report import together
 from intercode.paper.results import load_results
 from intercode.task import Dataset, Task
@@ -176,3 +181,65 @@ def replayed(path, provider):
     suite = "1" if "react" in path.stem and number == "2" else number
     machine = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{suite}")[0].image
     return replay(list(tasks), load_results(path), provider, machine, workers=4)
+
+
+@pytest.mark.parametrize(
+    ("command", "recorded", "replayed", "cause"),
+    [
+        ("ping -c 1 x", "a", "b", "network"),
+        ("ps aux", "a", "b", "processes"),  # allow ps: it is not run
+        ("du -sh /w", "96K", "92K", "disk usage"),
+        ("uname -r", "5.15", "6.1", "proc/sys"),
+        ("env", "a", "b", "host name"),
+        ("find /w -mtime -1", "a", "b", "date"),
+        ("find . -name x", "Command timed out", "x", "time limit"),
+        ("find /w", "a\nb\n", "b\na\n", "order of directory entries"),
+        ("find /w", "/w/a\n/w/b\n/w", "/w/b\n/w/c\n/w/a\n", "order of directory entries"),
+        ("ls -l /w", "-rw 1 root May 20 23:48 f", "-rw 1 root Nov 21 10:11 f", "date"),
+        ("find /w -ls", "  123456  4 -rw-r--r-- 1 x", "  777777  4 -rw-r--r-- 1 x", "inode"),
+        ("find / -name x", "p q", "r s", "image content"),
+        ("frob", "frob: unrecognized option", "ok ok", "tool version"),
+        ("rm -r a", "rm: No such file", "gone", "leak from an earlier task"),
+        ("frob", "x", "y", "unknown"),
+    ],
+)
+def test_causes(command, recorded, replayed, cause):
+    assert cause_of(command, recorded, replayed, same_observation=False, gold="") == cause
+
+
+def test_if_only_the_reward_differs_gold_is_the_cause():
+    found = cause_of("ls", "a", "a", same_observation=True, gold="-rw May 20 23:44 x")
+    assert found == "gold: date"
+
+
+def test_results_come_in_the_order_of_the_jobs():
+    told = []
+    jobs = [lambda n=n: n for n in range(9)]
+    assert together(jobs, 3, lambda *counts: told.append(counts)) == list(range(9))
+    assert told[-1] == (9, 9)
+    assert together([]) == []
+
+
+def test_the_first_error_ends_it(monkeypatch):
+    """The second job; the third is held until the others have been called off."""
+    done, stopped, shutdown = [], threading.Event(), ThreadPoolExecutor.shutdown
+
+    def telling(pool, **options):
+        shutdown(pool, **{**options, "wait": False})
+        stopped.set()
+        shutdown(pool, **options)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", telling)
+
+    def lost():
+        raise SandboxError("gone")
+
+    def later():
+        assert stopped.wait(PATIENCE)
+        done.append(2)
+
+    jobs = [lambda: done.append(1), lost, *[later] * 1000]
+    with pytest.raises(SandboxError, match="gone"):
+        together(jobs, 1)
+    assert done[0] == 1
+    assert len(done) <= 2

@@ -14,10 +14,10 @@ import pytest
 from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
-from intercode.evaluate.export import to_chat
 from intercode.paper.results import load_results
 from intercode.paper.tables import rates
 from intercode.records import load_actions
+from intercode.report.export import to_chat
 
 ODD = 'odd \udcff "quoted", line\nand = more \u202e'
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intercode.evaluate.matrix import by_agent, matrix
-from intercode.evaluate.report_runs import Run
 from intercode.records import Outcome
+from intercode.report.runs import Run
+from intercode.report.tables import by_agent, matrix
 
 
 def run(agent: str, env: str, *solved: bool, failed: int = 0) -> Run:

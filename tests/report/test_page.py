@@ -19,7 +19,7 @@ from intercode import records
 from intercode.cli.main import main
 from intercode.cli.terminal import table
 from intercode.episode import Episode, Score, Turn
-from intercode.evaluate.report_episodes import CHUNK, LONGEST
+from intercode.report.html import CHUNK, LONGEST
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\udcff|&quot;"
 COUNT = 2 * CHUNK + 30

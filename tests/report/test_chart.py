@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intercode.errors import UsageError
-from intercode.evaluate.plot import LEAST, MARKS, ROWS, chart
 from intercode.evaluate.statistics import Estimate
+from intercode.report.text import LEAST, MARKS, ROWS, chart
 
 RATES = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)

@@ -1,4 +1,7 @@
-"""What came of a run, in numbers. Pure functions of outcomes; rates have no errors in them."""
+"""Summaries of outcomes: statistics, by group, by turn and by attempt, and what episodes took.
+
+All are pure functions of `Outcome`. Episodes that ended in an error count in no rate and no mean.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from intercode.evaluate.spending import total
 from intercode.evaluate.statistics import Estimate, mean, pass_at_k, pass_hat_k, rate
 from intercode.records import LEVELS, Outcome
 
 __all__ = ["Outcome", "Statistics", "by_tag", "summarize"]
+
+Number = TypeVar("Number", int, float)
 
 _K = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A summary of outcomes. Rates and means are over the scored episodes, None without any."""
+    """A summary of outcomes. Rates and means are over the scored episodes; None without any."""
 
     episodes: int
     """Episodes that have a result."""
@@ -34,8 +39,8 @@ class Statistics:
     success_high: float | None
     """Upper end of it."""
     clusters: int | None
-    """How many images or databases the episodes took place in; None if that tells nothing: there
-    is one, or each has one of its own."""
+    """The number of images or databases that the episodes took place in; None if there is one, or
+    if each episode has its own."""
     clustered_low: float | None
     """Lower end of the interval that takes account of those clusters."""
     clustered_high: float | None
@@ -56,7 +61,7 @@ class Statistics:
     skipped: int
     """Scored episodes that the agent gave up."""
     ended: int
-    """Scored episodes that were ended by what the agent ran: see `intercode.sandbox.base`."""
+    """Scored episodes that were ended by what the agent ran: see `intercode.sandbox.fault`."""
     restarts: int
     """How often episodes were begun again, after a sandbox was lost otherwise."""
     permuted: int
@@ -79,39 +84,24 @@ class Statistics:
 
 
 def summarize(outcomes: Iterable[Outcome]) -> Statistics:
-    """The statistics of some outcomes."""
+    """Compute the statistics of outcomes."""
     everything = list(outcomes)
     scored = [outcome for outcome in everything if not outcome.failed]
-    n = len(scored)
-    success, success_low, success_high = _parts(_rate(scored, _attempts(scored)))
-    places = _places(scored)
-    clustered = _rate(scored, places) if places else None
-    _, clustered_low, clustered_high = _parts(clustered)
-    rewards = [outcome.reward or 0.0 for outcome in scored]
-    reward, reward_low, reward_high = _parts(mean(rewards, _attempts(scored)) if n else None)
-    if reward_low == reward_high:
-        # All are alike: t would be sure of it, and knows nothing.
-        reward_low = reward_high = None
-    turns = sum(outcome.turns for outcome in scored)
+    n, turns = len(scored), sum(outcome.turns for outcome in scored)
+
+    def share(amount: float, of: int) -> float | None:
+        return amount / of if of else None
+
     return Statistics(
         episodes=n,
         errors=len(everything) - n,
-        error_rate=(len(everything) - n) / len(everything) if everything else None,
+        error_rate=share(len(everything) - n, len(everything)),
         successes=sum(outcome.success for outcome in scored),
-        success_rate=success,
-        success_low=success_low,
-        success_high=success_high,
-        clusters=len(set(places)) if places else None,
-        clustered_low=clustered_low,
-        clustered_high=clustered_high,
-        few_clusters=clustered is not None and clustered.few,
-        mean_reward=reward,
-        reward_low=reward_low,
-        reward_high=reward_high,
-        mean_turns=turns / n if n else None,
-        mean_seconds=math.fsum(outcome.seconds for outcome in scored) / n if n else None,
-        invalid_rate=sum(outcome.invalid for outcome in scored) / turns if turns else None,
-        unexecuted_rate=sum(outcome.unexecuted for outcome in scored) / turns if turns else None,
+        **_intervals(scored),
+        mean_turns=share(turns, n),
+        mean_seconds=share(math.fsum(outcome.seconds for outcome in scored), n),
+        invalid_rate=share(sum(outcome.invalid for outcome in scored), turns),
+        unexecuted_rate=share(sum(outcome.unexecuted for outcome in scored), turns),
         truncated=sum(outcome.status == "truncated" for outcome in scored),
         skipped=sum(outcome.status == "skipped" for outcome in scored),
         ended=sum(outcome.ended for outcome in scored),
@@ -124,36 +114,60 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
     )
 
 
+def _intervals(scored: Sequence[Outcome]) -> dict[str, Any]:
+    """Estimate the success rate, also with places as clusters, and the mean reward."""
+    places, attempts = _places(scored), _attempts(scored)
+    success, low, high = _parts(_rate(scored, attempts))
+    clustered = _rate(scored, places) if places else None
+    rewards = [outcome.reward or 0.0 for outcome in scored]
+    reward, reward_low, reward_high = _parts(mean(rewards, attempts) if scored else None)
+    if reward_low == reward_high:  # all are alike, of which t would be sure without reason
+        reward_low = reward_high = None
+    _, clustered_low, clustered_high = _parts(clustered)
+    return {
+        "success_rate": success,
+        "success_low": low,
+        "success_high": high,
+        "clusters": len(set(places)) if places else None,
+        "clustered_low": clustered_low,
+        "clustered_high": clustered_high,
+        "few_clusters": clustered is not None and clustered.few,
+        "mean_reward": reward,
+        "reward_low": reward_low,
+        "reward_high": reward_high,
+    }
+
+
 def by_tag(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
-    """Tag → the statistics of the episodes whose task has it; most episodes first."""
+    """Map each tag to the statistics of the episodes whose task has it; most episodes first."""
     return _grouped(outcomes, lambda outcome: outcome.tags)
 
 
 def by_level(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
-    """How hard → the statistics of the episodes whose task is, from the easiest on."""
+    """Map each level of difficulty to the statistics of its episodes, from the easiest on."""
     found = _grouped(outcomes, lambda outcome: [outcome.level] if outcome.level else [])
     return {level: found[level] for level in LEVELS if level in found}
 
 
 def by_place(outcomes: Iterable[Outcome]) -> dict[str, Statistics]:
-    """Image or database → the statistics of the episodes that took place in it."""
+    """Map each image or database to the statistics of its episodes."""
     return _grouped(outcomes, lambda outcome: [outcome.place] if outcome.place else [])
 
 
 def errors_by_type(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """Kind of error → how many episodes ended by it."""
+    """Count the episodes that ended by each kind of error."""
     kinds = Counter(outcome.error_type or "unknown" for outcome in outcomes if outcome.failed)
     return dict(sorted(kinds.items()))
 
 
 def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estimate]:
-    """The success rate within one turn, within two, and so on, each with its interval.
+    """Estimate the success rate within one turn, within two, and so on.
 
     An agent that knew it had fewer turns might have used them better.
 
     Args:
-        outcomes: Those with errors are left out.
-        turns: How many; default: as many as any episode took.
+        outcomes: Outcomes; those with errors are left out.
+        turns: The number of turns; default: as many as any episode took.
     """
     scored = [outcome for outcome in outcomes if not outcome.failed]
     if not scored:
@@ -168,7 +182,7 @@ def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estim
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What several attempts at each task tell."""
+    """The rates of several attempts at each task."""
 
     k: int
     tasks: int
@@ -178,7 +192,7 @@ class Attempts:
 
 
 def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
-    """pass@k and pass^k: the means over the tasks. Empty where each was attempted once."""
+    """Compute the means of pass@k and pass^k over the tasks; empty with one attempt at each."""
     counts: dict[str, list[int]] = {}
     for outcome in outcomes:
         if not outcome.failed:
@@ -206,7 +220,7 @@ def _parts(found: Estimate | None) -> tuple[float | None, float | None, float | 
 
 
 def _attempts(outcomes: Sequence[Outcome]) -> list[str] | None:
-    """The clusters that several attempts at a task make; None if there is one each."""
+    """Return the task of each outcome as its cluster; None if each task has one."""
     tasks = [outcome.task_id for outcome in outcomes]
     return None if len(set(tasks)) in (1, len(tasks)) else tasks
 
@@ -229,7 +243,7 @@ def _grouped(
 
 
 def _of_group(outcomes: Sequence[Outcome], tasks: int) -> Statistics:
-    """A group's statistics: several attempts at its one task say nothing of others like it."""
+    """Summarize a group; attempts at a single task tell no interval for others like it."""
     found = summarize(outcomes)
     if found.episodes > 1 and tasks > 1 and len({outcome.task_id for outcome in outcomes}) == 1:
         return replace(
@@ -240,3 +254,48 @@ def _of_group(outcomes: Sequence[Outcome], tasks: int) -> Statistics:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """The turns, time and money of some episodes together."""
+
+    episodes: int
+    turns: int
+    invalid: int
+    """Turns whose action could not be executed or failed."""
+    seconds: float
+    action_seconds: float
+    model_seconds: float
+    tokens_in: int | None
+    tokens_out: int | None
+    cost: float | None
+
+
+def spending(outcomes: Iterable[Outcome]) -> dict[str, Spending]:
+    """Group the turns, time and money of a run by the end of its episodes."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault("solved" if outcome.success else outcome.status, []).append(outcome)
+    order = ["solved", "submitted", "truncated", "skipped", "ended", "error"]
+    return {
+        "not solved" if name == "submitted" else name: Spending(
+            episodes=len(group),
+            turns=sum(outcome.turns for outcome in group),
+            invalid=sum(outcome.invalid for outcome in group),
+            seconds=math.fsum(outcome.seconds for outcome in group),
+            action_seconds=math.fsum(outcome.action_seconds for outcome in group),
+            model_seconds=math.fsum(outcome.model_seconds for outcome in group),
+            tokens_in=total(outcome.tokens_in for outcome in group),
+            tokens_out=total(outcome.tokens_out for outcome in group),
+            cost=total(outcome.cost for outcome in group),
+        )
+        for name in order
+        if (group := groups.get(name))
+    }
+
+
+def total(values: Iterable[Number | None]) -> Number | None:
+    """Sum the known values; None if all are unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None

@@ -1,0 +1,308 @@
+"""Runs as reports see them: alone, with a judge, and two at a time.
+
+The successes that are a judge's word are not those of the same run without a judge. So their rate
+has another name wherever it stands: ``success (judged by MODEL)`` for people, keys that begin with
+``judged_`` for programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from intercode.episode import Episode
+from intercode.evaluate.comparison import (
+    McNemar,
+    bootstrap,
+    detectable,
+    difference,
+    mcnemar,
+    paired_tasks,
+)
+from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.summary import Statistics, total
+from intercode.records import Outcome, latest, read_manifest
+
+_JUDGED = ("success", "clustered", "mean_reward", "reward")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its record and its outcomes."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    outcomes: list[Outcome]
+    label: str
+    """The agent's name, distinct from those of a report's other runs."""
+
+    @property
+    def where(self) -> str:
+        """The environment, and the dataset where its name differs."""
+        env = str(self.manifest.get("env", {}).get("env", ""))
+        dataset = str(self.manifest.get("dataset", {}).get("name", ""))
+        return env if dataset in ("", env) else f"{env} · {dataset}"
+
+    @property
+    def shown_gold(self) -> bool:
+        """Whether the agent was shown its tasks whole, including gold."""
+        return bool(self.manifest.get("needs_gold"))
+
+    @property
+    def judge(self) -> str | None:
+        """The model that may have judged some successes; None without a judge."""
+        return judge_of(self.manifest, self.outcomes)
+
+    @property
+    def coverage(self) -> Coverage:
+        """The share of the dataset that the run covers."""
+        return covered(self.manifest, self.outcomes)
+
+
+def read_runs(
+    folders: Sequence[Path], on_episode: Callable[[int, Episode], None] = lambda run, episode: None
+) -> list[Run]:
+    """Read runs. Episodes are not kept, so that memory stays small.
+
+    Args:
+        folders: The folders of the runs.
+        on_episode: Called with the number of the run and each episode.
+
+    Raises:
+        RecordError: A run cannot be read.
+    """
+    manifests = [read_manifest(folder) for folder in folders]
+    runs = []
+    for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
+
+        def outcome(episode: Episode, number: int = number) -> Outcome:
+            on_episode(number, episode)
+            return Outcome.of(episode)
+
+        outcomes = list(latest(folder, outcome).values())
+        judge = judge_of(manifest, outcomes)
+        runs.append(Run(folder, manifest, outcomes, _agent(manifest, judge)))
+    return _told_apart(runs)
+
+
+def _agent(manifest: dict[str, Any], judge: str | None) -> str:
+    agent = manifest.get("agent", {})
+    name, model = str(agent.get("name")), agent.get("language_model", {}).get("model")
+    return with_judge(f"{name} ({model})" if model else name, judge)
+
+
+def _told_apart(runs: Sequence[Run]) -> list[Run]:
+    """Add the folders to the names of runs of the same agent in the same environment."""
+    names = [(run.label, run.where) for run in runs]
+    return [
+        run
+        if names.count((run.label, run.where)) == 1
+        else replace(run, label=f"{run.label} [{run.folder}]")
+        for run in runs
+    ]
+
+
+def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
+    """Pair each baseline with the runs to compare with it.
+
+    A baseline is the first run on its tasks; the others come later, are of the same environment,
+    and share a task with it.
+    """
+    found: list[tuple[Run, set[str], list[Run]]] = []
+    for run in runs:
+        tasks = {outcome.task_id for outcome in run.outcomes}
+        for first, its, others in found:
+            if _environment(first) == _environment(run) and not its.isdisjoint(tasks):
+                others.append(run)
+                break
+        else:
+            found.append((run, tasks, []))
+    return [(first, others) for first, _, others in found]
+
+
+def _environment(run: Run) -> object:
+    return run.manifest.get("env", {}).get("env")
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The comparison of two runs on the same tasks. Of several attempts the mean counts."""
+
+    tasks: int
+    """The number of tasks that both have a score for."""
+    first: float
+    """The first run's success rate on them."""
+    second: float
+    difference: Estimate
+    """Second minus first, with the paired t interval."""
+    drawn: Estimate | None
+    """The difference with the bootstrap's interval over places; None with only one place."""
+    test: McNemar | None
+    """None where there are several attempts at a task."""
+    differing: float
+    """The share of the tasks on which they differ."""
+    detectable: float | None
+    """The smallest difference that so many tasks are likely to show."""
+    needed: int | None
+    """Tasks that the difference that was seen is likely to show on; None: there is none."""
+
+
+def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Paired | None:
+    """Compare two runs; None if they have no task in common."""
+    one, other = _by_task(first), _by_task(second)
+    common = [task for task in one if task in other]
+    if not common:
+        return None
+    before = [_rate(one[task]) for task in common]
+    after = [_rate(other[task]) for task in common]
+    places = [one[task][0].place for task in common]
+    changes = [b - a for a, b in zip(before, after, strict=True)]
+    seen = difference(before, after)
+    # At least the difference itself, which rounding might put above it.
+    differing = max(math.fsum(map(abs, changes)) / len(common), abs(seen.value))
+    single = all(len(tries[task]) == 1 for tries in (one, other) for task in common)
+    return Paired(
+        tasks=len(common),
+        first=math.fsum(before) / len(common),
+        second=math.fsum(after) / len(common),
+        difference=seen,
+        drawn=bootstrap(changes, places) if len(set(places)) > 1 else None,
+        test=mcnemar([a == 1 for a in before], [b == 1 for b in after]) if single else None,
+        differing=differing,
+        detectable=detectable(len(common), differing),
+        needed=paired_tasks(seen.value, differing) if abs(seen.value) > 1e-12 else None,
+    )
+
+
+def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if not outcome.failed:
+            found.setdefault(outcome.task_id, []).append(outcome)
+    return found
+
+
+def _rate(outcomes: Sequence[Outcome]) -> float:
+    return sum(outcome.success for outcome in outcomes) / len(outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The share of a dataset that a run covers."""
+
+    tasks: int
+    """The number of tasks in the dataset."""
+    epochs: int
+    planned: int
+    """Episodes that were asked for."""
+    scored: int
+    errored: int
+    missing: int
+    """Episodes that were asked for and did not take place (yet)."""
+    excluded: int
+    """Tasks that were left out by name."""
+    coverage: float | None
+    """Scored episodes, of those that the whole dataset makes."""
+
+
+def covered(manifest: Mapping[str, Any], outcomes: Sequence[Outcome]) -> Coverage:
+    """Compute the share of its dataset that a run covers, by its ``run.json``."""
+    tasks = int(manifest.get("dataset", {}).get("tasks", 0))
+    excluded = manifest.get("excluded", {})
+    settings = [session.get("settings", {}) for session in manifest.get("sessions", [])]
+    epochs = max([int(s.get("epochs", 1)) for s in settings], default=1)
+    asked = [
+        _asked(setting, tasks, excluded) * int(setting.get("epochs", 1)) for setting in settings
+    ]
+    errored = sum(outcome.failed for outcome in outcomes)
+    planned = max([*asked, len(outcomes)])
+    return Coverage(
+        tasks=tasks,
+        epochs=epochs,
+        planned=planned,
+        scored=len(outcomes) - errored,
+        errored=errored,
+        missing=planned - len(outcomes),
+        excluded=len(excluded),
+        coverage=(len(outcomes) - errored) / (tasks * epochs) if tasks else None,
+    )
+
+
+def _asked(settings: Mapping[str, Any], tasks: int, excluded: Mapping[str, str]) -> int:
+    """Count the tasks that a session was to run."""
+    chosen = settings.get("tasks")
+    count = len(set(chosen) - set(excluded)) if chosen else tasks - len(excluded)
+    return min(count, settings.get("limit") or count)
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """Counts of a judge's work in some episodes."""
+
+    model: str
+    asked: int
+    """Episodes that it was asked about."""
+    same: int
+    """Episodes that are a success by its word."""
+    split: int
+    """Episodes in which its votes, or the two orders of one, disagreed."""
+    steered: int
+    """Episodes in which it would have called a decoy the same, so that it was not believed."""
+    malformed: int
+    """Malformed replies."""
+    success_by_execution: float | None
+    """The rate without its word; None: no episode has a score."""
+    tokens_in: int | None
+    """Of all episodes, those with errors too; None: not recorded."""
+    tokens_out: int | None
+    cost: float | None
+    """US dollars, likewise."""
+
+
+def judge_of(manifest: Mapping[str, Any], outcomes: Iterable[Outcome] = ()) -> str | None:
+    """Return the model that judged a run, by its record or else by its episodes."""
+    recorded = manifest.get("env", {}).get("judge", {}).get("model")
+    found = (outcome.judged.model for outcome in outcomes if outcome.judged is not None)
+    return str(recorded) if recorded else next(found, None)
+
+
+def rate_name(judge: str | None) -> str:
+    """Return the name of a run's rate of success."""
+    return "success" if judge is None else f"success (judged by {judge})"
+
+
+def with_judge(label: str, judge: str | None) -> str:
+    """Return the name of an agent or a run that has such a rate."""
+    return label if judge is None else f"{label}, judged by {judge}"
+
+
+def judging(judge: str | None, outcomes: Sequence[Outcome]) -> Judging | None:
+    """Count a judge's work in a run; None without a judge."""
+    if judge is None:
+        return None
+    judged = [outcome.judged for outcome in outcomes if outcome.judged is not None]
+    scored = [outcome for outcome in outcomes if not outcome.failed]
+    alone = sum(o.success and not (o.judged is not None and o.judged.same) for o in scored)
+    return Judging(
+        model=judge,
+        asked=sum(one.asked for one in judged),
+        same=sum(one.same for one in judged),
+        split=sum(one.split for one in judged),
+        steered=sum(one.steered for one in judged),
+        malformed=sum(one.malformed for one in judged),
+        success_by_execution=alone / len(scored) if scored else None,
+        tokens_in=total(one.tokens_in for one in judged),
+        tokens_out=total(one.tokens_out for one in judged),
+        cost=total(one.cost for one in judged),
+    )
+
+
+def as_data(statistics: Statistics, judge: str | None) -> dict[str, Any]:
+    """Return statistics as plain data; those that depend on a judge have names of their own."""
+    return {
+        f"judged_{name}" if judge is not None and name.startswith(_JUDGED) else name: value
+        for name, value in asdict(statistics).items()
+    }

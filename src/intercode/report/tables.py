@@ -1,0 +1,510 @@
+"""The tables of reports, as plain values; `text` and `html` write them down.
+
+First those of one run, then those of several side by side and task by task, then the tables
+themselves and the form of their values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from operator import attrgetter
+from typing import Any, Literal
+
+from intercode.evaluate.comparison import ALPHA, POWER, holm
+from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
+from intercode.evaluate.summary import (
+    Statistics,
+    by_attempts,
+    by_level,
+    by_place,
+    by_tag,
+    by_turn,
+    errors_by_type,
+    spending,
+    summarize,
+    total,
+)
+from intercode.records import LEVELS, Outcome
+from intercode.report.runs import Judging, Paired, Run, judging, rate_name, with_judge
+
+ALL = "all"
+_MEANS = "Reward, turns and seconds are means over the scored episodes."
+_SHOWN = 8
+"""Entries of a list of facts."""
+
+Kind = Literal[
+    "text",
+    "words",
+    "count",
+    "rate",
+    "interval",
+    "estimate",
+    "points",
+    "size",
+    "range",
+    "number",
+    "precise",
+    "p",
+    "money",
+]
+"""The content of a column. ``text`` is flush left in the first column only, ``words`` in any; an
+``interval`` of a rate and a ``range`` of points are pairs; ``points`` have a sign, a ``size`` has
+none; an ``estimate`` is a rate and both ends of its interval. Unknown values are None."""
+Row = tuple[Any, ...]
+_Column = tuple[str, Kind, Callable[[Any], Any]]
+_DIGITS = {"number": 1, "precise": 3, "money": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of values under columns."""
+
+    title: str
+    columns: tuple[tuple[str, Kind], ...]
+    """Name and kind of each column."""
+    rows: tuple[Row, ...]
+    note: str = ""
+    """Remarks for the reader, one a line."""
+
+    def cells(self) -> list[list[str]]:
+        """Return the rows as people read them."""
+        kinds = [kind for _, kind in self.columns]
+        return [[shown(v, k) for v, k in zip(row, kinds, strict=True)] for row in self.rows]
+
+    @property
+    def left(self) -> int:
+        """The number of columns, from the first on, that are flush left."""
+        flush = [kind == "words" for _, kind in self.columns]
+        flush[0] |= self.columns[0][1] == "text"
+        return [*flush, False].index(False)
+
+
+def _table(title: str, items: Iterable[Any], columns: Sequence[_Column], note: str = "") -> Table:
+    """Make a table with a row for each item; a column is a name, a kind and a getter."""
+    rows = tuple(tuple(get(item) for _, _, get in columns) for item in items)
+    return Table(title, tuple((name, kind) for name, kind, _ in columns), rows, note)
+
+
+def shown(value: Any, kind: Kind) -> str:
+    """Return a value as people read it."""
+    if value is None:
+        return "-"
+    match kind:
+        case "interval":
+            return f"{100 * value[0]:.1f} - {100 * value[1]:.1f} %"
+        case "estimate":
+            return f"{shown(value[0], 'rate')} ({shown(value[1:], 'interval')})"
+        case "range":
+            return f"{shown(value[0], 'points')} to {shown(value[1], 'points')}"
+        case "rate":
+            return f"{100 * value:.1f} %"
+        case "points":
+            return f"{100 * value:+.1f}"
+        case "size":
+            return f"{100 * value:.1f}"
+        case "count":
+            return f"{value:,}"
+        case "p":
+            return "< 0.001" if value < 0.001 else f"{value:.3f}"
+        case "number" | "precise" | "money":
+            return f"{value:,.{_DIGITS[kind]}f}"
+    return str(value)
+
+
+def interval(stats: Statistics) -> tuple[float, float] | None:
+    """Return the interval of the success rate."""
+    return _pair(stats.success_low, stats.success_high)
+
+
+def _clustered(stats: Statistics) -> tuple[float, float] | None:
+    """Return the interval with images or databases as clusters."""
+    return _pair(stats.clustered_low, stats.clustered_high)
+
+
+def _pair(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
+
+
+def groups(
+    title: str, found: Mapping[str, Statistics], note: str = "", rate: str = "success"
+) -> Table:
+    """Make a table with a line for each group of episodes; `rate` is the name of their rate."""
+    columns: list[_Column] = [
+        ("", "text", lambda item: item[0]),
+        ("episodes", "count", lambda item: item[1].episodes),
+        (rate, "rate", lambda item: item[1].success_rate),
+        ("95 % interval", "interval", lambda item: interval(item[1])),
+        ("reward", "precise", lambda item: item[1].mean_reward),
+        ("turns", "number", lambda item: item[1].mean_turns),
+        ("seconds", "precise", lambda item: item[1].mean_seconds),
+        ("errors", "count", lambda item: item[1].errors),
+    ]
+    return _table(title, found.items(), columns, note)
+
+
+def of_run(run: Run, tags: int | None = None) -> list[Table]:
+    """Make all tables of one run.
+
+    Args:
+        run: The run.
+        tags: The number of tags, the most frequent ones; None: all.
+    """
+    outcomes, statistics = run.outcomes, summarize(run.outcomes)
+    rate, by_judge = rate_name(run.judge), judging(run.judge, outcomes)
+    remarks = [*statistics.remarks(), *filter(None, [in_words(by_judge)])]
+    note = "\n".join([_MEANS, *remarks]) + _shown_gold([run])
+    tables = [groups("Success", {ALL: statistics}, note, rate), _coverage(run, statistics)]
+    tables += judge_tables({run.judge or "": by_judge})
+    if levels := by_level(outcomes):
+        tables.append(groups("By hardness", levels, rate=rate))
+    if statistics.clusters:
+        tables.append(groups("By place", by_place(outcomes), _cluster_note(statistics), rate))
+    tables += _attempts(run)
+    if any(outcome.turns > 1 for outcome in outcomes):
+        tables.append(_turns(run))
+    if outcomes:
+        tables.append(_spending(run))
+    if named := list(by_tag(outcomes).items()):
+        note = "" if tags is None or len(named) <= tags else f"{len(named) - tags} more tags"
+        tables.append(groups("By tag", dict(named[:tags]), note, rate))
+    return tables
+
+
+def _attempts(run: Run) -> list[Table]:
+    columns: list[_Column] = [
+        ("k", "count", attrgetter("k")),
+        ("tasks", "count", attrgetter("tasks")),
+        ("pass@k", "rate", attrgetter("pass_at_k")),
+        ("pass^k", "rate", attrgetter("pass_hat_k")),
+    ]
+    note = "pass@k: at least one of k attempts succeeds. pass^k: all of them do."
+    found = by_attempts(run.outcomes)
+    title = with_judge("Several attempts", run.judge)
+    return [_table(title, found, columns, note)] if found else []
+
+
+def _turns(run: Run) -> Table:
+    columns: list[_Column] = [
+        ("turns", "count", lambda point: point[0]),
+        (rate_name(run.judge), "rate", lambda point: point[1].value),
+        ("95 % interval", "interval", lambda point: (point[1].low, point[1].high)),
+    ]
+    return _table("Success within so many turns", enumerate(by_turn(run.outcomes), 1), columns)
+
+
+def _spending(run: Run) -> Table:
+    names = ("episodes", "turns", "invalid")
+    columns: tuple[tuple[str, Kind], ...] = (
+        ("", "text"),
+        *((name, "count") for name in names),
+        *((name, "number") for name in ("seconds", "in actions", "in replies")),
+        *((name, "count") for name in ("tokens in", "tokens out")),
+        ("dollars", "money"),
+    )
+    rows = tuple((name, *astuple(found)) for name, found in spending(run.outcomes).items())
+    return Table("Where it went", columns, rows, "All are sums.")
+
+
+_COVERAGE: Sequence[_Column] = (
+    ("scored", "count", lambda item: item[0].scored),
+    ("errors", "count", lambda item: item[0].errored),
+    ("missing", "count", lambda item: item[0].missing),
+    ("excluded tasks", "count", lambda item: item[0].excluded),
+    ("coverage", "rate", lambda item: item[0].coverage),
+    ("ended by the agent", "count", lambda item: item[1].ended),
+    ("restarts", "count", lambda item: item[1].restarts),
+    ("invalid actions", "rate", lambda item: item[1].invalid_rate),
+    ("not executed", "rate", lambda item: item[1].unexecuted_rate),
+)
+
+
+def _coverage(run: Run, statistics: Statistics) -> Table:
+    coverage = run.coverage
+    note = f"{coverage.tasks} tasks in the dataset"
+    note += "." if coverage.epochs == 1 else f", {coverage.epochs} attempts at each."
+    if statistics.reward_low is not None and statistics.reward_high is not None:
+        note += (
+            f" Mean reward {statistics.mean_reward:.3f}, 95 % interval "
+            f"{statistics.reward_low:.3f} - {statistics.reward_high:.3f}."
+        )
+    return _table("Coverage", [(coverage, statistics)], _COVERAGE, note)
+
+
+def _cluster_note(statistics: Statistics) -> str:
+    ends = shown(_clustered(statistics), "interval")
+    text = f"Success with these {statistics.clusters} as clusters: {ends}."
+    if statistics.few_clusters:
+        text += f" They are fewer than {FEW_CLUSTERS}: the interval is likely to be too narrow."
+    return text
+
+
+def _shown_gold(runs: Iterable[Run]) -> str:
+    """Return a line with the runs whose success is not a measure; empty if there are none."""
+    names = dict.fromkeys(run.label for run in runs if run.shown_gold)
+    return f"\nShown gold: {', '.join(names)}." if names else ""
+
+
+def judge_tables(found: Mapping[str, Judging | None]) -> list[Table]:
+    """Make a table with a line for each name that has a judge; no table if none has one."""
+    names: dict[str, Kind] = {
+        "": "text",
+        **dict.fromkeys(("asked about", "the same", "disagreed", "steered", "malformed"), "count"),
+        "by execution alone": "rate",
+        **dict.fromkeys(("tokens in", "tokens out"), "count"),
+        "dollars": "money",
+    }
+    note = (
+        "Asked where the files are as gold's and the output is not. Disagreed: its votes, or the "
+        "two orders of one. Steered: it called a decoy the same, and was not believed. Malformed: "
+        "replies that were none.\nIts tokens and dollars are in no other table."
+    )
+    rows = tuple((name, *astuple(one)[1:]) for name, one in found.items() if one is not None)
+    return [Table("The judge", tuple(names.items()), rows, note)] if rows else []
+
+
+def in_words(found: Judging | None) -> str:
+    """Return a sentence on a judge's share of a rate; empty without a judge."""
+    if found is None:
+        return ""
+    alone = shown(found.success_by_execution, "rate")
+    return f"Judged by {found.model}: {found.same} by its word; by execution alone {alone}."
+
+
+def of_runs(runs: Sequence[Run]) -> list[Table]:
+    """Make the tables of several runs side by side."""
+    stats = [(run, summarize(run.outcomes)) for run in runs]
+    return [
+        _by_agent_and_place(stats),
+        *_levels(runs),
+        _overview(stats),
+        _table("Coverage", stats, [_RUN, *map(_of_covered, _COVERAGE)]),
+        _bill(stats),
+        *judge_tables({_name(run): judging(run.judge, run.outcomes) for run in runs}),
+    ]
+
+
+_Summaries = Sequence[tuple[Run, Statistics]]
+_RUN: _Column = ("run", "text", lambda item: _name(item[0]))
+
+
+def _name(run: Run) -> str:
+    return f"{run.label}: {run.where}"
+
+
+def _of_covered(column: _Column) -> _Column:
+    name, kind, get = column
+    return name, kind, lambda item: get((item[0].coverage, item[1]))
+
+
+def _by_agent_and_place(stats: _Summaries) -> Table:
+    """Make the paper's table: agents against environments."""
+    where = list(dict.fromkeys(run.where for run, _ in stats))
+    cells: dict[str, dict[str, Any]] = {}
+    for run, found in stats:
+        ends = interval(found)
+        cells.setdefault(run.label, {})[run.where] = ends and (found.success_rate, *ends)
+    rows = tuple((name, *(row.get(place) for place in where)) for name, row in cells.items())
+    head: tuple[tuple[str, Kind], ...] = (("", "text"), *((place, "estimate") for place in where))
+    note = "95 % intervals in brackets." + _shown_gold(run for run, _ in stats)
+    return Table("Success by agent and environment", head, rows, note)
+
+
+def _levels(runs: Sequence[Run]) -> list[Table]:
+    """Compare runs by the difficulty of tasks, as far as the tasks state it."""
+    found = {_name(run): by_level(run.outcomes) for run in runs}
+    levels = [level for level in LEVELS if any(level in row for row in found.values())]
+    rows = tuple(
+        (name, *(_share(row[level]) if level in row else None for level in levels))
+        for name, row in found.items()
+        if row
+    )
+    head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((level, "text") for level in levels))
+    return [Table("Success by hardness", head, rows)] if rows else []
+
+
+def _share(found: Statistics) -> str:
+    return f"{shown(found.success_rate, 'rate')} of {found.episodes:,}"
+
+
+def _overview(stats: _Summaries) -> Table:
+    columns: list[_Column] = [
+        _RUN,
+        ("episodes", "count", lambda item: item[1].episodes),
+        ("success", "rate", lambda item: item[1].success_rate),
+        ("95 % interval", "interval", lambda item: interval(item[1])),
+        ("clusters", "count", lambda item: item[1].clusters),
+        ("clustered interval", "interval", lambda item: _clustered(item[1])),
+        ("reward", "precise", lambda item: item[1].mean_reward),
+        ("turns", "number", lambda item: item[1].mean_turns),
+        ("seconds", "precise", lambda item: item[1].mean_seconds),
+    ]
+    remarks = [f"{run.label}: {remark}" for run, found in stats for remark in found.remarks()]
+    note = "\n".join([_MEANS, *remarks])
+    if any(found.clusters for _, found in stats):
+        note += "\nThe clusters are the images or databases that the episodes took place in."
+    if any(found.few_clusters for _, found in stats):
+        note += f" Intervals with fewer than {FEW_CLUSTERS} of them are likely to be too narrow."
+    return _table("Runs", stats, columns, note)
+
+
+def _bill(stats: _Summaries) -> Table:
+    columns: list[_Column] = [
+        _RUN,
+        ("turns", "count", lambda item: sum(outcome.turns for outcome in item[0].outcomes)),
+        ("seconds", "number", lambda item: total(o.seconds for o in item[0].outcomes)),
+        ("tokens in", "count", lambda item: item[1].tokens_in),
+        ("tokens out", "count", lambda item: item[1].tokens_out),
+        ("dollars", "money", lambda item: item[1].cost),
+        ("a success", "money", lambda item: _price(item[1])),
+    ]
+    return _table("What it took", stats, columns, "Of all episodes, those with errors too.")
+
+
+def _price(found: Statistics) -> float | None:
+    return found.cost / found.successes if found.successes and found.cost is not None else None
+
+
+def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
+    """Make the table of runs that are compared with the first one, task by task."""
+    if not pairs:
+        return []
+    tested = [found.test.p for _, found in pairs if found.test]
+    corrected = iter(holm(tested))
+    columns: list[_Column] = [
+        (f"against {first.label}", "text", lambda item: item[0].label),
+        ("tasks", "count", lambda item: item[1].tasks),
+        ("first", "rate", lambda item: item[1].first),
+        ("this", "rate", lambda item: item[1].second),
+        ("difference", "points", lambda item: item[1].difference.value),
+        ("95 % interval", "range", lambda item: _known(item[1].difference)),
+        ("clustered bootstrap", "range", lambda item: _known(item[1].drawn)),
+        ("can show", "size", lambda item: item[1].detectable),
+        ("would take", "count", lambda item: item[1].needed),
+        ("only first", "count", lambda item: item[1].test and item[1].test.only_first),
+        ("only this", "count", lambda item: item[1].test and item[1].test.only_second),
+        ("McNemar's p", "p", lambda item: item[1].test and item[1].test.p),
+    ]
+    if len(tested) > 1:  # else there is nothing to correct for
+        columns.append(("Holm's p", "p", lambda item: next(corrected) if item[1].test else None))
+    note = (
+        "Differences are in points. Can show: the smallest that so many tasks show "
+        f"{100 * POWER:.0f} times in a hundred (level {ALPHA}). Would take: tasks to show the one "
+        "that was seen."
+    )
+    if any(found.drawn and found.drawn.few for _, found in pairs):
+        note += (
+            f"\nThe bootstrap draws fewer than {FEW_CLUSTERS} images or databases: its intervals "
+            "are likely to be too narrow."
+        )
+    return [_table(f"Task by task: {first.where}", pairs, columns, note)]
+
+
+def _known(seen: Estimate | None) -> tuple[float, float] | None:
+    """Return an interval; None where one task, or equal tasks, say nothing of it."""
+    known = seen is not None and 0 < seen.high - seen.low < math.inf
+    return (seen.low, seen.high) if known and seen else None
+
+
+def matrix(runs: Sequence[Run]) -> Table:
+    """Make a table with a column for each environment, one for all, and lines for each agent.
+
+    It is narrow enough for a terminal, where that of `of_runs` is not.
+    """
+    places = list(dict.fromkeys(run.where for run in runs))
+    head: tuple[tuple[str, Kind], ...] = (("", "text"), *((p, "text") for p in (*places, ALL)))
+    sizes = [
+        len({o.task_id for run in runs if run.where == place for o in run.outcomes})
+        for place in places
+    ]
+    rows: list[Row] = [("tasks", *map(str, (*sizes, sum(sizes))))]
+    for label, everywhere in by_agent(runs).items():
+        found = {run.where: summarize(run.outcomes) for run in runs if run.label == label}
+        found[ALL] = summarize(everywhere)
+        rows += _lines(label, [found.get(place) for place in (*places, ALL)])
+    return Table("", head, tuple(rows), "Success, and mean turns of an episode.")
+
+
+def by_agent(runs: Iterable[Run]) -> dict[str, list[Outcome]]:
+    """Map each agent to its episodes in all environments, whose names become part of tasks'."""
+    found: dict[str, list[Outcome]] = {}
+    for run in runs:
+        found.setdefault(run.label, []).extend(
+            replace(outcome, task_id=f"{run.where}/{outcome.task_id}") for outcome in run.outcomes
+        )
+    return found
+
+
+def _lines(label: str, cells: Sequence[Statistics | None]) -> Iterator[Row]:
+    stats = [cell or summarize(()) for cell in cells]
+    yield label, *(shown(cell.success_rate, "rate") for cell in stats)
+    ends = [interval(cell) for cell in stats]
+    yield "  95 % interval", *(f"{100 * e[0]:.0f} - {100 * e[1]:.0f}" if e else "-" for e in ends)
+    yield "  turns", *(shown(cell.mean_turns, "number") for cell in stats)
+    yield "  errors", *("-" if cell is None else str(cell.errors) for cell in cells)
+
+
+def errors_of(run: Run) -> list[Table]:
+    """Make the table of errors; no table if all episodes have a result."""
+    first: dict[str, str] = {}
+    for outcome in run.outcomes:
+        if outcome.failed:
+            first.setdefault(outcome.error_type or "unknown", outcome.error or "")
+    columns: list[_Column] = [
+        ("kind", "text", lambda item: item[0]),
+        ("episodes", "count", lambda item: item[1]),
+        ("the first of them", "words", lambda item: " ".join(first[item[0]].split())),
+    ]
+    counts = errors_by_type(run.outcomes).items()
+    return [_table("Errors", counts, columns, "They count in no rate or mean.")] if counts else []
+
+
+def made_of(run: Run) -> Table:
+    """Make the table of settings, versions and times in a run's record."""
+    rows = tuple((name, text) for name, text in _facts(run) if text)
+    return Table("What was run", (("", "text"), ("", "words")), rows)
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    made = run.manifest
+    env, dataset, agent = (made.get(name, {}) for name in ("env", "dataset", "agent"))
+    yield "folder", str(run.folder)
+    yield "environment", f"{env.get('env')}, protocol {env.get('protocol')}"
+    yield "reward", str(env.get("reward", ""))
+    yield "judge", _listed(env.get("judge", {}))
+    yield "turns at most", str(env.get("max_turns") or "the environment's default")
+    yield "limits", _listed(env.get("limits", {}))
+    yield "dataset", f"{dataset.get('name')}, {dataset.get('tasks')} tasks"
+    yield "its digest", str(dataset.get("digest", ""))
+    yield "images", _few(list(env.get("images", {})))
+    yield "excluded", _listed(made.get("excluded", {}))
+    yield "agent", str(agent.get("name"))
+    yield "its options", _listed(agent.get("options", {}))
+    for name, value in agent.get("language_model", {}).items():
+        yield name, _listed(value) if isinstance(value, Mapping) else _said(value)
+    yield "seed", str(made.get("seed"))
+    sessions = made.get("sessions", [])
+    for session in sessions[-1:]:
+        yield "attempts at each task", str(session.get("settings", {}).get("epochs", ""))
+        yield "workers", str(session.get("settings", {}).get("workers", ""))
+        yield "sandbox", str(env.get("sandbox", ""))
+        yield "versions", _listed(session.get("versions", {}))
+        yield "machine", _listed(session.get("host", {}))
+    yield "started", str(sessions[0].get("started", "")) if sessions else ""
+    yield "finished", str(sessions[-1].get("finished") or "not yet") if sessions else ""
+    yield "sessions", str(len(sessions)) if len(sessions) > 1 else ""
+
+
+def _listed(found: Mapping[str, Any]) -> str:
+    return _few([f"{name} {text}" for name, value in found.items() if (text := _said(value))])
+
+
+def _few(texts: list[str]) -> str:
+    more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+    return ", ".join(texts[:_SHOWN] + more)
+
+
+def _said(value: object) -> str:
+    """Return a value as text; empty where it is not set."""
+    return "" if value is None or value == [] or value == "" else str(value)

@@ -1,0 +1,162 @@
+"""Reports as text: Markdown, CSV, and a chart for terminals. Hostile text is made harmless."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields
+from itertools import pairwise
+
+from intercode.errors import UsageError
+from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.summary import Statistics, by_level, by_place, by_tag, summarize
+from intercode.report.runs import Run
+from intercode.report.tables import Table
+
+LEAST = 40
+"""The least width of a chart, in columns."""
+ROWS = 11
+"""Rows of a chart: one for each ten percent, from 100 down to 0."""
+MARKS = "●▲■◆○△□◇"
+_GUTTER = len("100 % ┤")
+_FAR = 8
+"""The most columns from a turn to the next."""
+_NAME = 24
+"""Columns of a name that go before its interval."""
+_ASCII = str.maketrans("●▲■◆○△□◇─│╮╯┤┼┬…", "*^#+oAOX-|..|++~")
+
+
+def printable(text: str) -> str:
+    """Escape characters that steer a terminal or hide other text."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def to_markdown(table: Table) -> str:
+    """Write a table in GitHub's Markdown, under a heading."""
+    names = [name for name, _ in table.columns]
+    lines = [f"### {_plain(table.title)}", "", _line(names)]
+    lines.append(_line(["---", *["---:"] * (len(names) - 1)]))
+    lines += [_line(row) for row in table.cells()]
+    if table.note:
+        lines += ["", *map(_plain, table.note.splitlines())]
+    return "\n".join(lines) + "\n"
+
+
+def to_list(text: str) -> str:
+    """Write lines as a list in Markdown; indented lines belong to the one above."""
+    return "".join(
+        f"{'  - ' if line.startswith(' ') else '- '}{_plain(line)}\n" for line in text.splitlines()
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_plain(cell.strip()) for cell in cells)} |"
+
+
+def _plain(text: str) -> str:
+    """Escape all markup of Markdown, and of the HTML that it allows."""
+    return re.sub(r"([\\|<>\[\]`*_&])", r"\\\1", printable(" ".join(text.split())))
+
+
+def to_csv(runs: Sequence[Run]) -> str:
+    """Write a line for each run and each of its groups of episodes, with every statistic."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in fields(Statistics)]
+    writer.writerow(["run", "agent", "environment", "group", "name", *names])
+    for run in runs:
+        groups: dict[str, Mapping[str, Statistics]] = {
+            "all": {"": summarize(run.outcomes)},
+            "level": by_level(run.outcomes),
+            "place": by_place(run.outcomes),
+            "tag": by_tag(run.outcomes),
+        }
+        for group, found in groups.items():
+            for name, statistics in found.items():
+                first = [str(run.folder), run.label, run.where, group, name]
+                writer.writerow([*map(printable, first), *astuple(statistics)])
+    return text.getvalue()
+
+
+def chart(
+    series: Mapping[str, Sequence[Estimate]], *, width: int = 78, ascii_only: bool = False
+) -> str:
+    """Draw success against turns, for any terminal: a step up for each turn that solves more.
+
+    Below stand the names of the marks, and the last rates. Of curves that coincide the first is
+    visible.
+
+    Args:
+        series: Name → the rates within 1, 2, … turns, as `intercode.evaluate.summary.by_turn`
+            returns them.
+        width: The most columns of a line.
+        ascii_only: Whether the terminal has ASCII only.
+
+    Raises:
+        UsageError: The width is too small to be read.
+    """
+    if width < LEAST:
+        raise UsageError(f"a chart is at least {LEAST} columns wide, not {width}")
+    drawn = {name: points for name, points in series.items() if points}
+    turns = max(map(len, drawn.values()), default=0)
+    if not turns:
+        return ""
+    columns = min(width - _GUTTER, 1 + _FAR * (turns - 1))
+    places = [round(turn * (columns - 1) / max(1, turns - 1)) for turn in range(turns)]
+    canvas = [[" "] * columns for _ in range(ROWS)]
+    for number, points in reversed([*enumerate(drawn.values())]):
+        # An agent that has stopped stays where it is.
+        rates = [point.value for point in [*points, *[points[-1]] * (turns - len(points))]]
+        rows = [round((1 - rate) * (ROWS - 1)) for rate in rates]
+        # Where turns share a column the last of them counts.
+        _draw(canvas, dict(zip(places, rows, strict=True)), MARKS[number % len(MARKS)])
+    lines = [f"{_level(row)}{''.join(cells)}" for row, cells in enumerate(canvas)]
+    lines += _axis(places, width)
+    lines += [_legend(MARKS[n % len(MARKS)], *i, width) for n, i in enumerate(drawn.items())]
+    text = "\n".join(line.rstrip() for line in lines) + "\n"
+    return text.translate(_ASCII) if ascii_only else text
+
+
+def _draw(canvas: list[list[str]], rows: Mapping[int, int], mark: str) -> None:
+    """Draw a curve, given as column → row, over the canvas."""
+    for (left, before), (right, now) in pairwise(rows.items()):
+        canvas[before][left:right] = "─" * (right - left)
+        if before != now:
+            for row in range(min(before, now), max(before, now)):
+                canvas[row][right] = "│"
+            canvas[before][right] = "╯" if now < before else "╮"
+    for column, row in rows.items():
+        canvas[row][column] = mark
+
+
+def _level(row: int) -> str:
+    percent = 100 - row * 100 // (ROWS - 1)
+    return f"{percent:3} % ┤" if row % 2 == 0 else f"{'':{_GUTTER - 1}}│"
+
+
+def _axis(places: Sequence[int], width: int) -> list[str]:
+    """Draw the line below the chart, and as many turns as there is room for."""
+    ticks = ["─"] * (places[-1] + 1)
+    numbers = ""
+    for turn, column in enumerate(places, 1):
+        start = _GUTTER + column + 1 - len(str(turn))
+        if start > len(numbers) or not numbers:
+            numbers = f"{numbers:{start}}{turn} "
+            ticks[column] = "┬"
+    line = f"{'':{_GUTTER - 1}}┼{''.join(ticks)}"
+    named = f"{numbers}turns"
+    return [line, named if len(named) <= width else numbers.rstrip()]
+
+
+def _legend(mark: str, name: str, points: Sequence[Estimate], width: int) -> str:
+    last = points[-1]
+    rate = f"{100 * last.value:5.1f} %"
+    interval = f"  {100 * last.low:.1f} - {100 * last.high:.1f} %"
+    if (room := width - _GUTTER - len(f"m   {rate}{interval}")) < _NAME:
+        room, interval = room + len(interval), ""
+    shown = name if len(name) <= room else f"{name[: room - 1]}…"
+    return f"{'':{_GUTTER}}{mark} {shown:{min(room, _NAME)}}  {rate}{interval}"

@@ -1,0 +1,68 @@
+"""Users and groups by the names that an image gives them.
+
+Standard library only: process 1 of a container loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+LONGEST = 1 << 20
+"""Bytes that are read of an image's table of users or groups."""
+
+Read = Callable[[str], str]
+"""A function that returns the text of a file of the image's; empty: it has no such file."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user that a program runs as."""
+
+    uid: int
+    gid: int
+    home: str
+    name: str
+    groups: tuple[int, ...] = ()
+    """The user's other groups."""
+
+    def __str__(self) -> str:
+        """Return the account's numbers; nothing for root."""
+        if not self.uid and not self.gid:
+            return ""
+        return f"{self.uid}:{','.join(map(str, (self.gid, *self.groups)))}"
+
+
+def account_of(text: str, read: Read) -> Account:
+    """Return the account that ``USER`` means: ``NAME`` or ``UID``, and a ``:GROUP`` behind it.
+
+    Without a group it is in all of the user's groups; else in that one, and in those whose numbers
+    follow after commas.
+
+    Raises:
+        LookupError: The image has no such user or group.
+    """
+    name, _, group = text.partition(":")
+    name = name or "0"
+    group, *others = group.split(",")
+    users = [u for u in _table(read("/etc/passwd")) if len(u) > 5 and u[3].isdigit()]
+    found = next((user for user in users if name in (user[0], user[2])), None)
+    if found is None and not name.isdigit():
+        raise LookupError(f"the image has no user {name!r}")
+    uid, gid = (int(found[2]), int(found[3])) if found else (int(name), 0)
+    home, login = (found[5] or "/", found[0]) if found else ("/", name)
+    groups = _table(read("/etc/group"))
+    if not group:
+        also = [g[2] for g in groups if login in g[-1].split(",")] if uid else []
+        return Account(uid, gid, home, login, tuple(map(int, also)))
+    number = next((g[2] for g in groups if group in (g[0], g[2])), group)
+    for one in (number, *others):
+        if not one.isdigit():
+            raise LookupError(f"the image has no group {one!r}")
+    return Account(uid, int(number), home, login, tuple(map(int, others)))
+
+
+def _table(text: str) -> list[list[str]]:
+    """Split the lines of such a file into fields; leave out lines without a number."""
+    lines = [line.split(":") for line in text.splitlines()]
+    return [line for line in lines if len(line) > 2 and line[2].isdigit()]
