@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 
 from intercode.agents.human import HumanAgent
-from intercode.agents.terminal import Terminal, continues
+from intercode.agents.human import Terminal, continues
 from intercode.cli._episode import ending
 from intercode.cli._progress import Watcher
 from intercode.cli._text import print_json
