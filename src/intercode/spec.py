@@ -271,7 +271,7 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         if (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
             below = from_toml(name)
             flat = {**below, **_given(flat), "env": below["env"]}
-        parts: dict[str, Any] = {part: {} for part in _PARTS}
+        parts: dict[str, Any] = {part: {} for part in PARTS}
         others: dict[str, Any] = {}
         for option, value in _given(flat).items():
             value = str(value) if isinstance(value, Path) else value
@@ -339,11 +339,11 @@ class RunSpec(_Part, frozen=True, kw_only=True):
     def flat(self) -> dict[str, Any]:
         """Return the options, option → value; those that were not given are left out."""
         found: dict[str, Any] = msgspec.to_builtins(self)
-        own = {**self.env.options}
-        for part in _PARTS:
+        own: dict[str, Any] = found["env"].pop("options")
+        for part in PARTS:
             found |= found.pop(part)
-        del found["options"]
-        return own | {k: v for k, v in found.items() if not (v is None or v is False or v == ())}
+        found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+        return own | {k: v for k, v in found.items() if not (v is None or v is False or v == [])}
 
     def recorded(self) -> dict[str, Any]:
         """Return the options for a record: they mean the same in any folder, without passwords.
@@ -367,12 +367,13 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         return self.env.options.get("reward")
 
 
-_PARTS: Mapping[str, type[_Part]] = {
+PARTS: Mapping[str, type[_Part]] = {
     "env": EnvSpec,
     "agent": AgentSpec,
     "model": ModelSpec,
     "how": How,
 }
+"""The parts of `RunSpec`, by the names of its fields."""
 _TOGETHER = ({"limit", "tasks"},)
 """Options of which none is taken from a record if one was given."""
 _GIVEN_MAY_DIFFER = {
@@ -427,15 +428,20 @@ def options_of(part: type[msgspec.Struct]) -> dict[str, Option]:
     return {
         outer[name]: msgspec.structs.replace(option, name=outer[name])
         for name, option in described(part).items()
-        if name not in _PARTS
+        if name not in PARTS
     }
+
+
+def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
+    """Return the classes of the options of the package's environments, and of the limits."""
+    return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions, LimitOptions
 
 
 @cache
 def environment_options() -> dict[str, Option]:
     """List the options of which the environments of the package take some, and the limits."""
     found: dict[str, Option] = {}
-    for kind in (BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions, LimitOptions):
+    for kind in environment_kinds():
         for name, option in described(kind).items():
             if option.has_flag:
                 found.setdefault(name, option)
@@ -446,7 +452,7 @@ def environment_options() -> dict[str, Option]:
 def _part_of() -> dict[str, str]:
     """Option → the part that it is in; "" for those of `RunSpec` itself."""
     found = dict.fromkeys(options_of(RunSpec), "")
-    for part, kind in _PARTS.items():
+    for part, kind in PARTS.items():
         found |= dict.fromkeys(options_of(kind), part)
     del found["options"]
     return found

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli import _first_model, run
+from intercode.cli import run
+from intercode.cli.demo import command_for_a_model
 from ordinary import ordinary_user
 from waiting import eventually
 
@@ -119,8 +120,8 @@ def test_going_on_as_json(shown: str, folder: Path) -> None:
 def test_on_a_terminal(shown: str, folder: Path) -> None:
     told = on_terminal(folder, b"", "demo", "--limit", 2, "--out", "demo")
     for env in ENVS:
-        assert f"\r\x1b[K{env}  preparing" in told
-        assert re.search(rf"\r\x1b\[K{env} +2 of \d+ tasks  oracle 100.0 %  try-again", told)
+        assert f"{env}  preparing" in told
+        assert re.search(rf"{env} +2 of \d+ tasks  oracle 100.0 %  try-again", told)
     assert "\x1b" not in ESCAPES.sub("", told)
 
 
@@ -146,16 +147,16 @@ def test_the_command_for_a_model(
     monkeypatch.chdir(tmp_path)
     for name in VARIABLES:
         monkeypatch.setenv(name, variables.get(name, ""))
-    found = _first_model.find()
-    assert expected in found.command and "secret" not in found.command + found.why
-    assert all(name in found.why for name in list(variables)[:1])
-    words = shlex.split(found.command)
+    why, proposed = command_for_a_model()
+    assert expected in proposed and "secret" not in proposed + why
+    assert all(name in why for name in list(variables)[:1])
+    words = shlex.split(proposed)
     parser = argparse.ArgumentParser()
     run.configure(parser)
     taken = parser.parse_args(words[words.index("run") + 1 :])
     assert (taken.env, taken.agent, taken.limit) == ("bash", "try-again", 20) and taken.model
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "intercode")])
-    assert _first_model.find().command.rpartition("&& ")[2].startswith("bin/intercode run bash ")
+    assert command_for_a_model()[1].rpartition("&& ")[2].startswith("bin/intercode run bash ")
 
 
 def test_a_key_that_can_be_none_is_refused_first(cli: Run, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from intercode.cli._patience import Patience
+from intercode.cli.terminal import Patience
 from waiting import PATIENCE
 
 

@@ -9,13 +9,14 @@ import re
 import subprocess
 from pathlib import Path
 
-from intercode.cli._progress import Watcher
+from intercode.cli.results import Watcher
 from intercode.episode import Episode
 
 from .conftest import command
 
-ESCAPES = re.compile(r"\x1b\[K|\x1b\[\?2004[hl]")
-"""What the progress line and readline may send; nothing else may reach the terminal."""
+ESCAPES = re.compile(r"\x1b\[(2K|1A|1m|0m|\?25[hl]|\?2004[hl])")
+"""What rich and readline may send: lines written over, names of columns in bold, the cursor shown.
+Nothing else may reach the terminal."""
 
 
 def on_terminal(tmp_path: Path, typed: bytes, *arguments: object, code: int = 0) -> str:
@@ -45,11 +46,11 @@ def on_terminal(tmp_path: Path, typed: bytes, *arguments: object, code: int = 0)
 
 def test_a_living_line(tmp_path: Path, data: Path) -> None:
     told = on_terminal(tmp_path, b"", "run", "bash", "--data", data, "--epochs", 20, "--show")
-    states = re.findall(r"\r\x1b\[K(\d+)/80  success [\d.]+ % \(\d+-\d+\)  [\d.]+/s", told)
+    states = re.findall(r"\r\x1b\[2K(\d+)/80  success [\d.]+ % \(\d+-\d+\)  [\d.]+/s", told)
     assert len(states) > 5 and states == sorted(states, key=int)
     assert re.search(r"│ \w+: ", told)
     assert "\x1b" not in ESCAPES.sub("", told)
-    lines = re.findall(r"\x1b\[K(\d+/80 [^\r]*)", told)
+    lines = re.findall(r"\x1b\[2K(\d+/80 [^\r]*)", told)
     assert lines and max(map(len, lines)) < 80
 
 

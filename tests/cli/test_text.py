@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.cli._text import duration, one_line, safe, shortened, table
+from intercode.cli.terminal import duration, one_line, safe, shortened, table
 from intercode.spec import positive, seconds, size
 
 

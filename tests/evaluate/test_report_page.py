@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from intercode import records
-from intercode.cli._text import table
 from intercode.cli.main import main
+from intercode.cli.terminal import table
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.report_episodes import CHUNK, LONGEST
 

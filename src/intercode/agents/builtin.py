@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.parser import find_code
-from intercode.agents.talk import Scene
-from intercode.envs.traits import SHELL, Traits
+from intercode.envs.traits import SHELL, Traits, traits_in
 from intercode.episode import Turn
 from intercode.errors import RecordError, UsageError
 from intercode.records import load_actions
@@ -27,7 +26,7 @@ class ScriptedAgent:
         self._actions = iter(actions)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The next action of the script."""
+        """Return the next action of the script."""
         return next(self._actions, "submit")
 
 
@@ -37,22 +36,22 @@ class Oracle:
     needs_gold = True
 
     def __call__(self, task: Task) -> ScriptedAgent:
-        """The agent of one episode, for a gold that is an action."""
+        """Make the agent of one episode, for a gold that is an action."""
         return ScriptedAgent(task.gold[:1])
 
     def within(self, env: object, task: Task) -> ScriptedAgent:
-        """The same where the environment says how gold is handed in: as an action or an answer."""
+        """Make the agent of one episode as the environment says: gold is an action or an answer."""
         solution = getattr(env, "solution", None)
         return self(task) if solution is None else ScriptedAgent(solution(task))
 
 
 def noop() -> AgentFactory:
-    """Submits at once. What it scores is what doing nothing is worth."""
+    """Make agents that submit at once. Their score is what doing nothing is worth."""
     return lambda task: ScriptedAgent()
 
 
 class Replay:
-    """Makes agents that do again what was recorded."""
+    """Makes agents that repeat what was recorded."""
 
     def __init__(self, recording: str | Path | Mapping[str, Sequence[str]]) -> None:
         """Read the recording.
@@ -73,25 +72,29 @@ class Replay:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks that were not recorded."""
-        missing = [task.task_id for task in tasks if task.task_id not in self.actions]
-        if missing:
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        if missing := _missing(tasks, self.actions):
             raise UsageError(
-                f"the recording has no actions for {', '.join(missing[:5])}{more}; "
-                f"choose tasks that it has (--task)"
+                f"the recording has no actions for {missing}; choose tasks that it has (--task)"
             )
 
     def __call__(self, task: Task) -> ScriptedAgent:
-        """The agent of one episode."""
+        """Make the agent of one episode."""
         self.check([task])
         return ScriptedAgent(self.actions[task.task_id])
+
+
+def _missing(tasks: Sequence[Task], known: Container[str]) -> str:
+    """Name the tasks that are not known, the first five of them; empty if there are none."""
+    missing = [task.task_id for task in tasks if task.task_id not in known]
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    return f"{', '.join(missing[:5])}{more}"
 
 
 class RandomAgent:
     """Takes actions at random, and submits after some.
 
     Args:
-        actions: Those that it may take.
+        actions: The actions that it may take.
         seed: The seed that decides everything.
     """
 
@@ -100,23 +103,23 @@ class RandomAgent:
         self._random = random.Random(seed)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """An action; each turn in four ``submit``, but not the first."""
+        """Draw an action; each turn in four ``submit``, but not the first."""
         if history and self._random.random() < 0.25:
             return "submit"
         return self._random.choice(self._actions)
 
 
 class RandomAgents:
-    """Makes them, with each episode's own seed."""
+    """Makes agents that act at random, with each episode's own seed."""
 
     def __call__(self, task: Task) -> RandomAgent:
-        """The agent of one episode, in a shell."""
+        """Make the agent of one episode, in a shell."""
         return self.within(None, task)
 
-    def within(self, env: object, task: Task) -> RandomAgent:
-        """The agent of one episode in this environment."""
-        scene = Scene.of(env, task)
-        return RandomAgent(scene.traits.random_actions or SHELL.random_actions, scene.seed or 0)
+    def within(self, env: Any, task: Task) -> RandomAgent:
+        """Make the agent of one episode in this environment."""
+        actions = traits_in(env).random_actions or SHELL.random_actions
+        return RandomAgent(actions, 0 if env is None else env.episode.seed or 0)
 
 
 _IDS = ("task_id", "instance_id")
@@ -124,7 +127,7 @@ _TEXTS = ("prediction", "model_patch")
 
 
 class Predictions:
-    """Makes agents that run what was predicted, and submit.
+    """Makes agents that run a prediction that was made elsewhere, and submit.
 
     Args:
         recording: JSON Lines: objects with ``task_id`` and ``prediction`` (or, as in SWE-bench,
@@ -140,24 +143,21 @@ class Predictions:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks that have no prediction."""
-        missing = [task.task_id for task in tasks if task.task_id not in self.texts]
-        if missing:
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        if missing := _missing(tasks, self.texts):
             raise UsageError(
-                f"{self._path} has no prediction for {', '.join(missing[:5])}{more}; "
+                f"{self._path} has no prediction for {missing}; "
                 "choose tasks that it has (--task), or give an empty one"
             )
 
     def __call__(self, task: Task) -> ScriptedAgent:
-        """The agent of one episode, in a shell."""
+        """Make the agent of one episode, in a shell."""
         return self.within(None, task)
 
     def within(self, env: object, task: Task) -> ScriptedAgent:
-        """The agent of one episode in this environment."""
+        """Make the agent of one episode in this environment."""
         self.check([task])
         text = self.texts[task.task_id]
-        scene = Scene.of(env, task)
-        return ScriptedAgent([action_for(scene.traits, text)] if text.strip() else [])
+        return ScriptedAgent([action_for(traits_in(env), text)] if text.strip() else [])
 
 
 def action_for(traits: Traits, text: str) -> str:
@@ -168,7 +168,7 @@ def action_for(traits: Traits, text: str) -> str:
 
 
 def read_predictions(path: Path) -> dict[str, str]:
-    """Task id → what was predicted.
+    """Read predictions: task id → text.
 
     Raises:
         RecordError: The file cannot be read, or is something else.

@@ -31,7 +31,7 @@ class HumanAgent:
         self._ask = ask
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """What the person answers; who leaves skips the task."""
+        """Return what the person answers; leaving skips the task."""
         self._show(observation)
         action = self._ask()
         return "skip" if action is None else action
@@ -40,8 +40,8 @@ class HumanAgent:
 class Humans:
     """Makes agents that are the person at the terminal, one task after the other.
 
-    They see what any agent sees: no reward. Standard error is talked on, so that the output is the
-    run's. Who leaves ends the run; the task at hand is then as if it had not been begun.
+    They see what any agent sees: no reward. They talk on standard error, so that standard output
+    is the run's. Leaving ends the run; the task at hand is then as if it had not been begun.
     """
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -57,11 +57,11 @@ class Humans:
             )
 
     def __call__(self, task: Task) -> HumanAgent:
-        """The agent of one episode, in an environment that nothing is known of."""
+        """Make the agent of one episode, in an environment of which nothing is known."""
         return self.within(None, task)
 
     def within(self, env: object, task: Task) -> HumanAgent:
-        """The agent of one episode in this environment."""
+        """Make the agent of one episode in this environment."""
         terminal = Terminal(
             task.query,
             sys.stderr,
@@ -81,9 +81,9 @@ class Humans:
 
 
 def _read_line(prompt: str) -> str:
-    """A line; to be called in any thread.
+    """Read a line, in any thread.
 
-    It waits without reading: whoever blocks in a read at the interpreter's end makes it crash.
+    It waits without reading: a thread that blocks in a read when Python ends makes it crash.
     """
     print(prompt, end="", file=sys.stderr, flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
@@ -103,7 +103,7 @@ _HELP = """\
 
 
 def continues(language: str) -> Callable[[str], bool]:
-    """What says whether a text is the beginning of an action, which goes on in the next line."""
+    """Return the test for a text that is only the beginning of an action."""
     return _is_open_python if language == "python" else _ends_in_backslash
 
 
@@ -112,7 +112,7 @@ def _ends_in_backslash(text: str) -> bool:
 
 
 def _is_open_python(text: str) -> bool:
-    """Whether Python's own prompt would ask for more: of a block, until there is an empty line."""
+    """Tell whether Python's own prompt would ask for more: in a block, until an empty line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the person's source: the sandbox shows them
@@ -122,7 +122,7 @@ def _is_open_python(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """Text that a terminal shows and does not obey."""
+    """Escape all that a terminal would obey rather than show."""
     return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -130,10 +130,10 @@ class Terminal:
     """Talks about one task.
 
     Args:
-        query: What is asked.
-        out: Where to talk.
-        prompt: What asks for an action.
-        goes_on: Whether a text is the beginning of an action, which goes on in the next line.
+        query: The task's query.
+        out: The stream to talk on.
+        prompt: The text that asks for an action.
+        goes_on: Tells whether a text is only the beginning of an action.
         read: Shows a prompt and gives a line; raises EOFError at the end.
     """
 
@@ -154,12 +154,12 @@ class Terminal:
         self.left = False
 
     def show(self, text: str) -> None:
-        """Print what was observed."""
+        """Print an observation."""
         if text:
             print(plain(text).rstrip("\n"), file=self._out, flush=True)
 
     def ask(self) -> str | None:
-        """The next action; None when the person leaves."""
+        """Ask for the next action; None when the person leaves."""
         lines: list[str] = []
         while True:
             try:
@@ -182,7 +182,7 @@ class Terminal:
                 return action
 
     def _command(self, line: str) -> bool:
-        """Obey a line that begins with a colon; whether it means to leave."""
+        """Obey a line that begins with a colon; return whether it means to leave."""
         if line in (":q", ":quit", ":exit"):
             self.left = True
             return True

@@ -30,15 +30,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """The limits of one episode, checked before every turn; None: there is none."""
+
+    seconds: float | None = None
+    """Seconds of wall time, without those in which it waited for other episodes."""
+    tokens: int | None = None
+    cost: float | None = None
+    """In US dollars."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """What any strategy can be given."""
+    """The options of any strategy."""
 
     settings: Settings = field(default_factory=Settings)
     """How the model samples. Above temperature 0 each episode gets a seed of its own."""
     prompt: Path | None = None
     """A template whose blocks replace the strategy's."""
     setting: str = ""
-    """What prompts call the setting; empty: the language's name."""
+    """The name of the setting in prompts; empty: the environment's own."""
     schema: bool = False
     """For SQL: tell tables and columns (2023's "handicap")."""
     observation_limit: int = 10_000
@@ -75,7 +86,7 @@ class Strategy:
     """Whether the true reward of every turn is used: oracle feedback, named apart."""
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
-        """The factory.
+        """Make the factory.
 
         Args:
             model: A model, or its name as `intercode.models.get_model` takes it.
@@ -98,8 +109,8 @@ class LanguageAgents:
 
     Args:
         strategy: How they act.
-        model: The one that all of them talk to; it may be called from several threads.
-        options: What else there is to say.
+        model: The model that all of them talk to; it may be called from several threads.
+        options: The strategy's options.
     """
 
     def __init__(self, strategy: Strategy, model: Model, options: Options) -> None:
@@ -114,12 +125,12 @@ class LanguageAgents:
         self._prompt = Prompt(strategy.template, options.prompt)
 
     def facts(self) -> dict[str, Any]:
-        """What identifies these agents, for a run's record."""
+        """Identify these agents, for a run's record."""
         options = {key: value for key, value in asdict(self._options).items() if key != "prompt"}
         return {"model": self._model.name, **options, "prompt": self._prompt.digest}
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that do not have what prompts are to tell.
+        """Refuse tasks without the schema that prompts are to tell.
 
         Raises:
             UsageError: It names the first.
@@ -129,17 +140,17 @@ class LanguageAgents:
                 describe_tables(task)
 
     def calling(self, permits: AbstractContextManager[float]) -> LanguageAgents:
-        """The same, but each call to the model holds a permit."""
+        """Return a copy whose calls to the model hold a permit each."""
         same = copy(self)
         same._permits = permits
         return same
 
     def __call__(self, task: Task) -> Agent:
-        """The agent of one episode, in a shell that nothing more is known of."""
+        """Make the agent of one episode, in a shell of which no more is known."""
         return self.within(None, task)
 
     def within(self, env: object, task: Task) -> Agent:
-        """The agent of one episode in this environment.
+        """Make the agent of one episode in this environment.
 
         Raises:
             UsageError: The strategy needs the reward of every turn, and this gives none.
@@ -178,21 +189,10 @@ class LanguageAgents:
 
 
 def _seeded(settings: Settings, scene: Scene) -> Settings:
-    """With the episode's seed, so that attempts differ, also where replies are cached."""
+    """Add the episode's seed, so that attempts differ, also where replies are cached."""
     if not settings.temperature or settings.seed is not None or scene.seed is None:
         return settings
     return replace(settings, seed=scene.seed % 2**31)  # what all servers take
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeLimits:
-    """What one episode may take; None: any amount. Looked at before every turn."""
-
-    seconds: float | None = None
-    """Without those in which it waited for other episodes."""
-    tokens: int | None = None
-    cost: float | None = None
-    """In US dollars."""
 
 
 class StopWhenSolved:
@@ -206,7 +206,7 @@ class StopWhenSolved:
         self._agent = agent
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The agent's action, or ``submit``."""
+        """Return the agent's action, or ``submit``."""
         if history and history[-1].reward >= 1.0:
             return "submit"
         return self._agent.act(observation, history)
@@ -229,7 +229,7 @@ class Bounded:
         self._ended_by: str | None = None
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The agent's action, or ``submit``."""
+        """Return the agent's action, or ``submit``."""
         self._transcript.turn = len(history)
         self._ended_by = self._ended_by or self._reached()
         if self._ended_by is None:
@@ -242,16 +242,16 @@ class Bounded:
         return "submit"
 
     def leave_out(self, seconds: float) -> None:
-        """So long it was made to wait."""
+        """Leave seconds out that it was made to wait."""
         self._began += seconds
 
     def episode_metadata(self) -> dict[str, Any]:
-        """The transcript, and which limit ended the episode, if one did."""
+        """Return the transcript, and which limit ended the episode, if one did."""
         ended = {} if self._ended_by is None else {"ended_by": self._ended_by}
         return {"model": self._transcript.to_dict(), **ended}
 
     def _reached(self) -> str | None:
-        """The limit that is reached."""
+        """Return the limit that is reached."""
         limits, spent = self._limits, self._transcript
         took = time.monotonic() - self._began - spent.waited
         if limits.seconds is not None and took >= limits.seconds:
@@ -266,10 +266,10 @@ class Bounded:
 
 
 class SelfConsistency:
-    """The reply whose action most of the samples agree on (Wang et al., 2022); the first of them.
+    """Chooses the first reply whose action most samples agree on (Wang et al., 2022).
 
     Args:
-        model: The one that is asked.
+        model: The model that is asked.
         samples: How often.
         language: Of the actions that are compared; blanks at their ends do not count.
     """
@@ -286,7 +286,7 @@ class SelfConsistency:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """The chosen reply."""
+        """Return the chosen reply."""
         replies = sample(self._model, self._samples, messages, settings, tools)
         votes = [self._vote(reply) for reply in replies]
         # None, for a reply without an action, wins only where all have none.
@@ -303,7 +303,7 @@ class SelfConsistency:
 
 
 class BestOf:
-    """The reply that the model itself holds to be the best of the samples.
+    """Chooses the reply that the model itself calls the best of the samples.
 
     Args:
         model: The one that is asked, and judges.
@@ -322,7 +322,7 @@ class BestOf:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """The chosen reply."""
+        """Return the chosen reply."""
         replies = sample(self._model, self._samples, messages, settings, tools)
         question = self._prompt.render("judge", candidates=[*map(_shown, replies)])
         verdict = self._model.complete(
@@ -342,7 +342,7 @@ def sample(
     settings: Settings,
     tools: Sequence[Tool],
 ) -> list[Reply]:
-    """Several replies to the same messages, each with a seed of its own."""
+    """Ask for several replies to the same messages, each with a seed of its own."""
     replies = []
     for number in range(samples):
         seed = None if settings.seed is None else settings.seed + number

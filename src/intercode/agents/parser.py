@@ -54,14 +54,14 @@ _PROMPTS = {"bash": ("$ ", "> "), "python": (">>> ", "... ")}
 
 
 def said(text: str) -> str:
-    """What a model says aloud, without the ``<think>…</think>`` before it."""
+    """Return what a model says aloud, without the ``<think>…</think>`` before it."""
     if ends := [thought.end() for thought in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
     return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
 
 
 def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
-    """The code that a model meant; None if there is none.
+    """Find the code that a model meant; None if there is none.
 
     Args:
         text: All that it said.
@@ -88,12 +88,12 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
 
 
 def _with_plain_line_ends(text: str) -> str:
-    """Without carriage returns, if they stand at the end of every line: they are not the code's."""
+    """Remove carriage returns if every line ends in one: they are not the code's."""
     return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text
 
 
 def _without_prompts(code: str, language: str) -> str:
-    """What was typed, of a session that shows prompts and output; all of any other code."""
+    """Return the lines that were typed in a session with prompts; all of any other code."""
     lines = code.strip("\n").split("\n")
     first, more = _PROMPTS.get(language, ("", ""))
     if not first or not lines[0].startswith(first):
@@ -131,7 +131,7 @@ def _unfenced(text: str, language: str) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    """Whether it is a JSON object."""
+    """Tell whether a text is a JSON object."""
     try:
         return text.startswith("{") and isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -143,20 +143,13 @@ def _is_ending(code: str) -> bool:
 
 
 def _is_shell(text: str) -> bool:
-    """It begins as commands do, and no line is a sentence."""
+    """Tell whether a text begins as commands do, and no line is a sentence."""
     return _SHELL.match(text) is not None and _PROSE.search(text) is None
 
 
 def _is_sql(text: str) -> bool:
-    """It begins as statements do, and does not end as sentences do."""
+    """Tell whether a text begins as statements do, and does not end as sentences do."""
     return _SQL.match(text) is not None and _SENTENCE.search(text) is None
-
-
-_READS_AS: Mapping[str, Callable[[str], bool]] = {
-    "bash": _is_shell,
-    "sql": _is_sql,
-    "python": is_python,
-}
 
 
 TAGS: Mapping[str, frozenset[str]] = {
@@ -168,10 +161,10 @@ TAGS: Mapping[str, frozenset[str]] = {
     ),
     "python": frozenset({"python", "python3", "py", "py3", "pycon", "ipython"}),
 }
-"""Language → what fences call it."""
+"""Language → its names in fences."""
 
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
-"""What some models put where a block begins."""
+"""Invisible characters that some models put where a block begins."""
 _OPEN = re.compile(
     rf"[{INVISIBLE}]*(?P<indent>[ \t]*)(?P<fence>`{{3,}}|~{{3,}})[ \t]*"
     r"(?P<info>([^` \t\n][^`\n]*)?)$"
@@ -195,17 +188,17 @@ class Block:
     """A fenced piece of a text."""
 
     tag: str
-    """What the fence calls it, in small letters; empty if nothing."""
+    """The fence's name for it, in small letters; empty if there is none."""
     code: str
     closed: bool = True
 
 
 def blocks(text: str, language: str = "") -> Iterator[Block]:
-    """The fenced blocks of a text, as Markdown has them; also those on a single line.
+    """Yield the fenced blocks of a text, as Markdown has them; also those on a single line.
 
     Args:
-        text: What was said.
-        language: Of blocks that do not name any.
+        text: The text.
+        language: The language of blocks that do not name any.
     """
     lines = text.split("\n")
     row = 0
@@ -221,9 +214,9 @@ def blocks(text: str, language: str = "") -> Iterator[Block]:
 
 
 def elements(text: str) -> Iterator[Block]:
-    """The pieces of a text that are marked up, ``<bash>ls</bash>`` or ``<execute_bash>``.
+    """Yield the pieces of a text that are marked up, ``<bash>ls</bash>`` or ``<execute_bash>``.
 
-    What is not closed, as where the model was to stop at its end, reaches to the text's end.
+    A piece without an end, as where the model was to stop there, reaches to the text's end.
     """
     for match in _ELEMENT.finditer(text):
         code = match["code"].removeprefix("\n").removesuffix("\n")
@@ -231,7 +224,7 @@ def elements(text: str) -> Iterator[Block]:
 
 
 def leading_block(text: str, language: str = "") -> str | None:
-    """The block that a text begins with, and its fences; None if there is none, or no end of it."""
+    """Return a text's leading block with its fences; None if there is none, or no end of it."""
     lines = text.split("\n")
     row = next((n for n, line in enumerate(lines) if line.strip()), 0)
     if (opening := _OPEN.match(lines[row])) is None:
@@ -243,14 +236,14 @@ def leading_block(text: str, language: str = "") -> str | None:
 def _block(
     opening: re.Match[str], lines: Sequence[str], row: int, language: str
 ) -> tuple[Block, int]:
-    """The block whose code begins in a row, and the row after it."""
+    """Read the block whose code begins in a row; return also the row after it."""
     fence, indent = opening["fence"], len(opening["indent"])
     info = opening["info"].strip(INVISIBLE + " \t")
     words = re.split(r"[\s:,]+", info, maxsplit=1)
     tag = words[0].strip("{}.").lower()
     named = next((name for name, tags in TAGS.items() if tag in tags), language)
     end, code = _end(fence, lines, row, _OPEN_ENDED.get(named))
-    # What a fence is indented by belongs to the list that it stands in, not to the code.
+    # A fence's indentation belongs to the list that it stands in, not to the code.
     text = "\n".join(_outdented(line, indent) for line in [*lines[row:end], *code])
     closed = end < len(lines)
     if closed and len(words) > 1 and not text.strip():  # the code stands behind the fence
@@ -285,7 +278,7 @@ def _end(
 
 
 def _in_here_document(lines: Sequence[str]) -> bool:
-    """Whether a here-document is not at its end; one in which it begins again never is."""
+    """Tell whether a here-document has not ended; one in which it begins again never has."""
     waiting: list[str] = []
     for line in lines:
         if waiting:
@@ -299,7 +292,7 @@ def _in_here_document(lines: Sequence[str]) -> bool:
 
 
 def _in_string(lines: Sequence[str]) -> bool:
-    """Whether a string of several lines is not at its end."""
+    """Tell whether a string of several lines has not ended."""
     text = dedent("\n".join(lines))
     return any(quotes in text for quotes in _QUOTES) and not is_python(text)
 
@@ -327,9 +320,16 @@ def _on_one_line(match: re.Match[str]) -> Block:
 
 
 def is_python(text: str) -> bool:
-    """Whether it is Python from its beginning to its end."""
+    """Tell whether a text is Python from its beginning to its end."""
     try:
         parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
+
+
+_READS_AS: Mapping[str, Callable[[str], bool]] = {
+    "bash": _is_shell,
+    "sql": _is_sql,
+    "python": is_python,
+}

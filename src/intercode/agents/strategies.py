@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, said
@@ -32,7 +33,7 @@ class TryAgain:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The model's next action."""
+        """Return the model's next action."""
         if not history:
             self._talk.begin()
         else:
@@ -45,13 +46,13 @@ TRY_AGAIN_ORACLE = Strategy("try-again-oracle", "try_again", TryAgain, sees_rewa
 
 
 class SingleTurn:
-    """Asks once, and submits what came of it."""
+    """Asks once, and submits the outcome."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The model's action, then ``submit``."""
+        """Return the model's action, then ``submit``."""
         if history:
             return "submit"
         self._talk.begin()
@@ -69,14 +70,14 @@ _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 
 
 class React:
-    """Takes the first thought and action of each reply; what it imagines after them is dropped."""
+    """Takes the first thought and action of each reply; imagined observations are dropped."""
 
     def __init__(self, talk: Talk, *, few_shot: bool = True) -> None:
         self._talk = talk
         self._few_shot = few_shot
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The model's next action."""
+        """Return the model's next action."""
         if not history:
             self._talk.begin(few_shot=self._few_shot)
         else:
@@ -90,11 +91,11 @@ class React:
 
 
 def split(text: str, language: str = "") -> tuple[str, str]:
-    """The first thought of a reply and its action; without any label all of it is the action.
+    """Split a reply into its first thought and action; without a label all of it is the action.
 
     Args:
         text: The reply.
-        language: Of a block that does not name any.
+        language: The language of a block that does not name any.
     """
     label = _ACTION.search(text)
     if label is None:
@@ -109,19 +110,15 @@ def split(text: str, language: str = "") -> tuple[str, str]:
     return thought, f"```\n{executed[1]}\n```" if executed else action
 
 
-def _zero_shot(talk: Talk) -> React:
-    return React(talk, few_shot=False)
-
-
 REACT = Strategy("react", "react", React)
-REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", _zero_shot)
+REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", partial(React, few_shot=False))
 
 
 _STEP = re.compile(r"^[ \t*_#]*(?:step[ \t]+)?\d+[.):][*_]*[ \t]+", re.MULTILINE | re.IGNORECASE)
 
 
 class PlanSolve:
-    """Carries out a plan of the model's."""
+    """Carries out the model's own plan."""
 
     def __init__(self, talk: Talk, *, refine: bool = False) -> None:
         self._talk = talk
@@ -130,7 +127,7 @@ class PlanSolve:
         self._done = 0
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The action of the next step; after the last one, a better one or ``submit``."""
+        """Return the action of the next step; after the last one, a better one or ``submit``."""
         shown = observation if history else None
         if self._plan is None:
             self._plan = self._make_plan()
@@ -154,21 +151,17 @@ class PlanSolve:
 
 
 def read_plan(text: str) -> list[str]:
-    """The steps of a numbered list, without what stands before it."""
+    """Read the steps of a numbered list, without the text before it."""
     steps = [step.strip() for step in _STEP.split(text)[1:]]
     if steps:  # what follows the last one after an empty line is no part of it
         steps[-1] = steps[-1].partition("\n\n")[0].rstrip()
     return [step for step in steps if step]
 
 
-def _with_refine(talk: Talk) -> PlanSolve:
-    return PlanSolve(talk, refine=True)
-
-
 PLAN_SOLVE = Strategy("plan-solve", "plan_solve", PlanSolve)
-PLAN_SOLVE_REFINE = Strategy("plan-solve-refine", "plan_solve", _with_refine)
+PLAN_SOLVE_REFINE = Strategy("plan-solve-refine", "plan_solve", partial(PlanSolve, refine=True))
 PLAN_SOLVE_REFINE_ORACLE = Strategy(
-    "plan-solve-refine-oracle", "plan_solve", _with_refine, sees_reward=True
+    "plan-solve-refine-oracle", "plan_solve", partial(PlanSolve, refine=True), sees_reward=True
 )
 
 
@@ -188,7 +181,7 @@ class ToolCalling:
         talk.dialogue.tools = tools(talk.scene.traits)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The action of the next call."""
+        """Return the action of the next call."""
         if not history:
             self._talk.begin()
         else:

@@ -33,18 +33,18 @@ LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """How much of an observation a model is shown.
+    """The part of an observation that a model is shown.
 
     Attributes:
         limit: Characters.
-        tail: Whether its end is shown, too, and how much is left out between; in 2023 it was not.
+        tail: Whether its end is shown, too, after the number of characters left out.
     """
 
     limit: int = 10_000
     tail: bool = True
 
     def __call__(self, text: str) -> str:
-        """The text, or what is shown of it."""
+        """Return the text, or the part of it that is shown."""
         if len(text) <= self.limit:
             return text
         if not self.tail:
@@ -56,7 +56,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What strategies are made of."""
+    """The tools of a strategy: it tells, asks, and notes facts for the record."""
 
     dialogue: Dialogue
     prompt: Prompt
@@ -66,23 +66,23 @@ class Talk:
     sees_reward: bool = False
 
     def begin(self, **values: Any) -> None:
-        """Say where the model is, and what the task is."""
+        """Tell the model where it is, and the task."""
         self.dialogue.say("system", self._text("system", **values))
         self.dialogue.say("user", self._text("task", **values))
 
     def tell(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
     ) -> None:
-        """Say a piece of the prompt that has an observation in it."""
+        """Tell the model a piece of the prompt that has an observation in it."""
         shown = None if observation is None else self.clip(observation.rstrip("\n"))
         text = self._text(block, observation=shown, **values)
         self.dialogue.say("user" if call_id is None else "tool", text, call_id)
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
-        """The model's next action; a `NoAction` if there is none in what it says.
+        """Ask for the model's next action; a `NoAction` if its reply has none.
 
         Args:
-            read: The part of what it says in which to look for the action.
+            read: Returns the part of the reply in which to look for the action.
         """
         reply = self.reply()
         text = reply.text if read is None else read(said(reply.text))
@@ -93,11 +93,11 @@ class Talk:
         return code
 
     def reply(self) -> Reply:
-        """What the model says next."""
+        """Ask for the model's next reply."""
         return self.dialogue.ask()
 
     def note(self, **facts: Any) -> None:
-        """Say more of the last reply, for the record."""
+        """Note facts about the last reply, for the record."""
         self.transcript.note(**facts)
 
     def _text(self, block: str, **values: Any) -> str:
@@ -107,7 +107,7 @@ class Talk:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What prompts can speak of."""
+    """The facts that prompts can speak of."""
 
     env: str
     """The environment's short name."""
@@ -122,12 +122,12 @@ class Scene:
 
     @classmethod
     def of(cls, env: object, task: Task, *, setting: str = "", schema: bool = False) -> Scene:
-        """The scene of an episode.
+        """Find the scene of an episode.
 
         Args:
             env: The environment; None: an agent that is tried without any, in Bash.
-            task: What is asked.
-            setting: What to call the setting.
+            task: The task, as the agent may know it.
+            setting: A name for the setting, instead of the environment's.
             schema: Whether to tell the database's schema.
         """
         traits = traits_in(env)
@@ -157,7 +157,7 @@ class Scene:
 
 
 def describe_tables(task: Task) -> str:
-    """A task's tables and columns, as its dataset tells them.
+    """List a task's tables and columns, as its dataset tells them.
 
     Raises:
         UsageError: It does not.
@@ -193,11 +193,11 @@ class Dialogue:
         self.messages.append(Message(role, _sendable(content), call_id=call_id))
 
     def keep(self) -> None:
-        """Always send everything that was said so far."""
+        """Always send all messages so far."""
         self._head = len(self.messages)
 
     def ask(self) -> Reply:
-        """What the model says next.
+        """Ask for the model's next reply.
 
         Raises:
             ContextLengthError: Even the first messages and the last one are too long.
@@ -230,7 +230,7 @@ class Dialogue:
 
 
 def _sendable(text: str) -> str:
-    """Without the bytes, and the half pairs, that no JSON can carry."""
+    """Replace the bytes and half pairs that no JSON can carry."""
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 
@@ -242,7 +242,7 @@ VALUES = frozenset(
         *("answer", "briefing", "candidates"),
     )
 )
-"""What templates can speak of, each where it makes sense."""
+"""The names that templates can use, each where it makes sense."""
 
 
 class Prompt:
@@ -250,10 +250,10 @@ class Prompt:
 
     Args:
         name: The strategy's template.
-        own: A file of the reader's; the blocks that it has replace the strategy's.
+        own: A user's file; its blocks replace the strategy's.
 
     Raises:
-        UsageError: The file cannot be read, is no template, or has a block that is of no use.
+        UsageError: The file cannot be read, is not a template, or has an unknown block.
     """
 
     def __init__(self, name: str, own: Path | None = None) -> None:
@@ -264,14 +264,14 @@ class Prompt:
 
     @cached_property
     def digest(self) -> str:
-        """What identifies all texts, for a run's record."""
+        """Identify all texts, for a run's record."""
         return _digest(self._own)
 
     def render(self, block: str, **values: Any) -> str:
-        """One piece, with these values.
+        """Render one piece with these values.
 
         Raises:
-            UsageError: The template uses a value that there is not, or fails.
+            UsageError: The template uses an unknown value, or fails.
         """
         from jinja2 import TemplateError
 

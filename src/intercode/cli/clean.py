@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 
-from intercode.cli._text import print_json, safe
+from intercode.cli.terminal import print_json, safe
 from intercode.sandbox import images
 from intercode.sandbox.docker.provider import sweep_all
 from intercode.sandbox.native.snapshot import sweep

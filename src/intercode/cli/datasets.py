@@ -22,8 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from intercode.cli import validate
-from intercode.cli._live import LiveLine
-from intercode.cli._text import print_json, safe, size, table
+from intercode.cli.terminal import LiveLine, print_json, safe, size, table
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS

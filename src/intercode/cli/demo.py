@@ -3,19 +3,20 @@
 It needs no model, no key, no Docker and no network. First it shows an episode, turn by turn; then
 it runs them all, and ends with a table, a plot, and the path of a page with every episode.
 
-  oracle                 runs gold: what can be reached
+  oracle                 runs gold: the best that can be reached
   try-again (scripted)   a stand-in for a language model: it knows gold, and errs by dice
-  random                 acts at random: what luck is worth
+  random                 acts at random: shows what luck is worth
 
-Ctrl-C waits for the episodes in flight, a second one stops at once; with the same --out the demo
-goes on with the rest.
+Ctrl-C waits for the episodes in flight, a second one stops at once; the same --out resumes the
+demo.
 
 Examples:
   intercode demo
   intercode demo --limit 5 --out runs/demo
   intercode demo --json --quiet | jq .turns
 
-An environment that needs what this machine has not, as SWE needs git, is left out, and that said.
+An environment is left out, and named, where this machine lacks something that it needs, as git for
+SWE.
 
 exit code: 0 if every episode has a result, 1 if not; 2 for wrong usage.
 """
@@ -25,21 +26,24 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from intercode.cli import _first_model, _summary
-from intercode.cli._board import Board
-from intercode.cli._chart import for_terminal
-from intercode.cli._demo_runs import AGENTS, Stage
-from intercode.cli._episode import render
-from intercode.cli._text import print_json, safe
+from intercode.agents.base import AgentFactory
+from intercode.agents.stand_in import NAME, StandIn
+from intercode.cli import results
+from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
+from intercode.evaluate import Outcome, Progress, RunResult, evaluate
+from intercode.evaluate.exclusion import select
 from intercode.evaluate.matrix import by_agent, matrix
+from intercode.evaluate.prepare import Plan, load, narrowed, secret_of, setting
 from intercode.evaluate.report import by_turn
 from intercode.evaluate.report_episodes import Episodes
 from intercode.evaluate.report_html import write_page
@@ -47,14 +51,20 @@ from intercode.evaluate.report_made import made_of
 from intercode.evaluate.report_runs import Run, read_runs
 from intercode.evaluate.report_tables import of_run, of_runs
 from intercode.evaluate.statistics import Estimate
-from intercode.spec import positive
+from intercode.models import keys
+from intercode.spec import RunSpec, positive
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
-SHOWN = "scripted"
-"""Whose first episode is shown. With the dice of this seed it is wrong, and mends that."""
+STAND_IN = StandIn()
+AGENTS: Mapping[str, tuple[str, str | AgentFactory]] = {
+    "oracle": ("oracle", "oracle"),
+    NAME: (f"{STAND_IN.name} ({NAME})", STAND_IN),
+    "random": ("random", "random"),
+}
+"""Folder → what reports call the agent, and the agent; from the best to the worst."""
 SHOWN_LINES = 6
-"""Of each of its observations."""
-PAGE = "report.html"
+"""Lines of each observation in the episode that is shown, the stand-in's first: with the dice of
+this seed it fails once, then recovers."""
 MOST_WORKERS = 8
 INTERRUPTED = 130
 INTRODUCTION = (
@@ -88,176 +98,269 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run them all, and show what came of it."""
-    following = _first_model.find()  # refuses what can be no key before anything runs
-    demo = Demo(args)
+    """Run all agents in all environments, and show the results."""
+    why, command = command_for_a_model()  # refuses a malformed key before anything runs
+    began, out = time.monotonic(), args.out or _fresh_folder()
+    demo = Demo(out, args.workers, args.limit, quiet=args.quiet, shows=not args.json)
     try:
         demo.run()
     except KeyboardInterrupt:
         demo.interrupted = True
     if demo.interrupted:
-        print(f"stopped; what was finished is in {demo.out}. The rest:", file=sys.stderr)
-        print(demo.again(), file=sys.stderr)
+        limit = f" --limit {args.limit}" if args.limit else ""
+        print(f"stopped; what was finished is in {out}. The rest:", file=sys.stderr)
+        print(f"{_program()} demo --out {shlex.quote(str(out))}{limit}", file=sys.stderr)
         return INTERRUPTED
     if len(demo.left_out) == len(ENVS):
         reasons = "; ".join(f"{env}: {why}" for env, why in demo.left_out.items())
         raise InterCodeError(f"nothing could be run: {reasons}")
-    runs = demo.report()
+    page = out / "report.html"
+    runs = _write(page, demo.folders)
     if args.json:
-        print_json({**demo.as_json(runs), "next": following.command})
+        seconds = time.monotonic() - began
+        told = {"out": str(out), "page": str(page), "seconds": seconds, **_as_json(runs)}
+        print_json({**told, "left_out": demo.left_out, "next": command})
     else:
-        _print_result(runs, demo)
-        _print_next(demo, following)
+        _print(runs, demo.left_out)
+        print(f"the page with every episode, to open in a browser: {page}")
+        print(f"an episode in the terminal: {_program()} show {demo.shown}")
+        print(f"a real model, {why}:\n{command}")
     return 0 if demo.complete else 1
 
 
+class Row(results.Watcher):
+    """Shows how the runs in one environment go: one line, which is printed when they have ended."""
+
+    def __init__(self, title: str, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self.title = title
+        self.agent = ""
+        self._ended: list[str] = []
+        self._began = time.monotonic()
+        self._line.show(f"{title}  preparing …")
+
+    def begin(self, total: int, earlier: Sequence[Outcome]) -> None:
+        """Count the episodes of the next agent."""
+        self._total, self._done, self._errors = total, len(earlier), 0
+        self._successes = sum(outcome.success for outcome in earlier)
+
+    def end(self) -> None:
+        """Keep the rate of an agent."""
+        scored = self._done - self._errors
+        errors = f" ({self._errors} errors)" if self._errors else ""
+        rate = percent(self._successes / scored if scored else None)
+        self._ended.append(f"{self.agent} {rate}{errors}")
+
+    def clear(self) -> None:
+        """Remove the line."""
+        self._line.clear()
+
+    def close(self) -> None:
+        """Leave the line on the screen, if any run has ended."""
+        self.clear()
+        if self._ended and not self._quiet:
+            took = duration(time.monotonic() - self._began)
+            self._line.say(safe("  ".join([self.title, *self._ended, took])))
+
+    def _refresh(self) -> None:
+        counts = f"{self.agent} {self._done}/{self._total}"
+        self._line.show(safe("  ".join([self.title, *self._ended, counts])))
+
+
 class Demo:
-    """Runs in all environments, and what came of them.
+    """The runs of the agents in all environments.
 
     Args:
-        args: The command's options.
+        out: The folder of their folders.
+        workers: Episodes at a time.
+        limit: Only the first so many tasks of each environment.
+        quiet: Show no progress.
+        shows: Whether an episode is shown first.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.out: Path = args.out or _fresh_folder()
+    def __init__(
+        self, out: Path, workers: int, limit: int | None, *, quiet: bool, shows: bool
+    ) -> None:
         self.interrupted = False
         self.complete = True
         """Whether every episode of those that were run has a result."""
         self.left_out: dict[str, str] = {}
         """Environment → why it could not be run in."""
+        self.folders: list[Path] = []
         self.shown = ""
-        """An episode, as ``intercode show`` is to be given it."""
-        self._args = args
-        self._folders: list[Path] = []
-        self._began = time.monotonic()
-
-    @property
-    def page(self) -> Path:
-        """Has everything."""
-        return self.out / PAGE
-
-    def again(self) -> str:
-        """The command that goes on with this demo."""
-        limit = f" --limit {self._args.limit}" if self._args.limit else ""
-        return f"{_first_model.program()} demo --out {shlex.quote(str(self.out))}{limit}"
+        """The episode that was shown, as ``intercode show`` takes it."""
+        self._out, self._workers, self._limit, self._quiet = out, workers, limit, quiet
+        self._shows = shows
 
     def run(self) -> None:
-        """One environment after the other.
+        """Run in one environment after the other.
 
         Raises:
             SandboxUnavailableError: This machine permits no sandbox.
             RecordError: The runs cannot be written.
         """
         for env in ENVS:
-            board = Board(env, quiet=self._args.quiet)
+            row = Row(env, quiet=self._quiet)
             try:
-                self._environment(env, board)
+                self._environment(env, row)
             finally:
-                board.close()
+                row.close()
             if self.interrupted:
                 return
 
-    def report(self) -> list[Run]:
-        """Read the runs, and write the page."""
-        episodes = Episodes()
-        runs = read_runs(self._folders, episodes.add)
-        details = [(f"{run.label}: {run.where}", [*of_run(run), made_of(run)]) for run in runs]
-        write_page(self.page, runs, [("Side by side", of_runs(runs))], episodes, details=details)
-        return runs
-
-    def as_json(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """Everything as plain data."""
-        return {
-            "out": str(self.out),
-            "page": str(self.page),
-            "seconds": time.monotonic() - self._began,
-            "runs": [
-                {
-                    "run": str(run.folder),
-                    "env": run.where,
-                    "agent": run.label,
-                    **_summary.as_json(run.outcomes),
-                }
-                for run in runs
-            ],
-            "turns": {
-                agent: [asdict(point) for point in points]
-                for agent, points in _curves(runs).items()
-            },
-            "left_out": self.left_out,
-        }
-
-    def _environment(self, env: str, board: Board) -> None:
-        """The agents' runs in an environment."""
-        board.preparing()
+    def _environment(self, env: str, row: Row) -> None:
+        folders = {agent: self._out / f"{env}-{agent}" for agent in AGENTS}
         try:
-            stage = Stage(env, self.out, self._args.workers, self._args.limit)
+            spec, everything = load(
+                RunSpec.of({"env": env, "secret": secret_of(*folders.values())})
+            )
+            dataset = narrowed(spec, everything, row)
+            plan = Plan(spec, dataset, select(dataset, None, self._limit))
+            where = setting(plan, Progress())
+            context = where.context()
         except SandboxUnavailableError:
             raise
         except InterCodeError as error:
             self.left_out[env] = str(error)
             return
-        board.title = _title(stage)
-        if env == ENVS[0] and not self._args.json:
-            self._show(stage, board)
-        for agent, (label, _) in AGENTS.items():
+        tasks, every = len(plan.tasks), len(everything)
+        some = f" of {every}" * (tasks < every)
+        row.title = f"{env:7} {f'{tasks}{some} tasks':8}"
+
+        def run(agent: str, progress: Progress, limit: int | None) -> RunResult:
+            label, factory = AGENTS[agent]
+            named = spec.merge(agent=factory if isinstance(factory, str) else label)
+            result = evaluate(
+                dataset,
+                factory,
+                where.make,
+                workers=self._workers,
+                out=folders[agent],
+                limit=limit,
+                progress=progress,
+                settings=where.facts,
+                context={**replace(plan, spec=named).context(), **context},
+            )
+            self.interrupted = result.interrupted
+            return result
+
+        if self._shows and env == ENVS[0]:
+            first = run(NAME, Progress(), 1)
+            row.clear()
+            self._show(first, plan.tasks[0].task_id, folders[NAME])
+        for agent, (row.agent, _) in AGENTS.items():
             if self.interrupted:
                 return
-            board.agent(label)
-            result = stage.run(agent, board)
-            self._folders.append(stage.folder(agent))
-            self.complete &= result.complete
-            self.interrupted = result.interrupted
+            self.complete &= run(agent, row, self._limit).complete
+            self.folders.append(folders[agent])
 
-    def _show(self, stage: Stage, board: Board) -> None:
-        episode, self.interrupted = stage.first_episode(SHOWN)
-        board.clear()
-        if episode is not None:
-            self.shown = f"{shlex.quote(str(stage.folder(SHOWN)))} --task {episode.task_id}"
-            agents = f"Three agents, all scripted, {_how_many(self._args.limit)} tasks:\n"
-            print(INTRODUCTION, render(episode, SHOWN_LINES), agents, sep="\n", flush=True)
+    def _show(self, result: RunResult, task_id: str, folder: Path) -> None:
+        for episode in result.episodes():
+            if episode.task_id == task_id:
+                self.shown = f"{shlex.quote(str(folder))} --task {task_id}"
+                many = "all bundled" if self._limit is None else f"the first {self._limit} bundled"
+                print(INTRODUCTION, results.render(episode, SHOWN_LINES), sep="\n")
+                print(f"Three agents, all scripted, on {many} tasks:\n", flush=True)
+                return
 
 
 def _fresh_folder() -> Path:
-    """A new name below ``runs/``."""
+    """Return a new name below ``runs/``."""
     stem = time.strftime("demo-%Y%m%d-%H%M%S")
     names = (stem if n == 1 else f"{stem}-{n}" for n in range(1, 10_000))
     return next(path for name in names if not (path := Path("runs") / name).exists())
 
 
-def _how_many(limit: int | None) -> str:
-    return "on all bundled" if limit is None else f"on the first {limit} bundled"
+def _write(page: Path, folders: Sequence[Path]) -> list[Run]:
+    """Read the runs, and write the page."""
+    episodes = Episodes()
+    runs = read_runs(folders, episodes.add)
+    details = [(f"{run.label}: {run.where}", [*of_run(run), made_of(run)]) for run in runs]
+    write_page(page, runs, [("Side by side", of_runs(runs))], episodes, details=details)
+    return runs
 
 
-def _title(stage: Stage) -> str:
-    some = f" of {stage.all_tasks}" * (stage.tasks < stage.all_tasks)
-    return f"{stage.env:7} {f'{stage.tasks}{some} tasks':8}"
+def _as_json(runs: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "runs": [
+            {
+                "run": str(run.folder),
+                "env": run.where,
+                "agent": run.label,
+                **results.as_json(run.outcomes),
+            }
+            for run in runs
+        ],
+        "turns": {name: [asdict(one) for one in curve] for name, curve in _curves(runs).items()},
+    }
 
 
-def _print_result(runs: Sequence[Run], demo: Demo) -> None:
-    """The table and the plot."""
-    print(f"\n{_summary.written(matrix(runs))}")
+def _print(runs: Sequence[Run], left_out: Mapping[str, str]) -> None:
+    """Print the table and the plot."""
+    print(f"\n{results.written(matrix(runs))}")
     for run in runs:
-        if failed := _summary.errors(run.outcomes):
+        if failed := results.errors(run.outcomes):
             print(f"{safe(str(run.folder))}: {failed}")
-    for env, why in demo.left_out.items():
+    for env, why in left_out.items():
         print(f"{env} was left out: {safe(why)}\n")
     print("Success within so many turns, all environments together:\n")
-    print(for_terminal(_curves(runs)))
+    print(results.for_terminal(_curves(runs)))
     print(WHAT_IT_IS)
 
 
 def _curves(runs: Sequence[Run]) -> dict[str, list[Estimate]]:
-    """Success against turns, for each agent, as long as something is still gained by another."""
+    """Return success against turns for each agent, up to the last turn that gains something."""
     found = by_agent(runs)
     solved = [o.solved_at for outcomes in found.values() for o in outcomes if o.solved_at]
     turns = max(solved, default=1) + 1
     return {agent: by_turn(outcomes, turns) for agent, outcomes in found.items()}
 
 
-def _print_next(demo: Demo, following: _first_model.Next) -> None:
-    """Where everything is, and what to do now."""
-    program = _first_model.program()
-    print(f"the page with every episode, to open in a browser: {demo.page}")
-    print(f"an episode in the terminal: {program} show {demo.shown}")
-    print(f"a real model, {following.why}:\n{following.command}")
+def command_for_a_model() -> tuple[str, str]:
+    """Choose the command that runs a real model by the variables that are set.
+
+    Returns:
+        What proposes the command, and the command; no secret is in it.
+
+    Raises:
+        UsageError: A variable holds something that cannot be a key or a URL.
+    """
+    openai, anthropic = keys.find("OPENAI_API_KEY"), keys.find("ANTHROPIC_API_KEY")
+    if url := keys.find("OPENAI_BASE_URL"):
+        url = keys.check_url(url)
+        why = "as OPENAI_BASE_URL is set (put the name that the server gives it for NAME)"
+        if openai:
+            return why, _run("openai/NAME", "--max-tokens 1000000")
+        options = f"--base-url {shlex.quote(url)} --max-tokens 1000000"
+        return why, _run("openai-compatible/NAME", options)
+    # Models that cost little, whose price is known: the budget holds.
+    if openai:
+        return "as OPENAI_API_KEY is set", _run("openai/gpt-5-mini", "--max-cost 1")
+    if anthropic:
+        model = "anthropic/claude-haiku-4-5"
+        return "as ANTHROPIC_API_KEY is set", _run(model, "--max-cost 1", "anthropic")
+    why = "on a server of your own (or set OPENAI_API_KEY or ANTHROPIC_API_KEY)"
+    return why, _run("ollama/qwen2.5-coder:7b", "--base-url http://localhost:11434/v1")
+
+
+def _run(model: str, options: str, package: str = "openai") -> str:
+    run = f"{_program()} run bash --agent try-again --model {model} {options} --limit 20"
+    missing = find_spec(package) is None
+    return f"{_here(sys.executable)} -m pip install {package} && {run}" if missing else run
+
+
+def _program() -> str:
+    """Return how this program is called from here."""
+    called = Path(sys.argv[0])
+    if called.name != "intercode":
+        return f"{_here(sys.executable)} -m intercode.cli"
+    found = shutil.which("intercode")
+    same = found is not None and Path(found).resolve() == called.resolve()
+    return "intercode" if same else _here(called)
+
+
+def _here(path: str | Path) -> str:
+    """Return a path for a shell, as short as it can be."""
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - a virtual environment's python is a link
+    here = Path.cwd()
+    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else path))

@@ -21,7 +21,7 @@ import re
 import sys
 import time
 
-from intercode.cli._text import print_json, safe, size, table
+from intercode.cli.terminal import print_json, safe, size, table
 from intercode.errors import ImageError, UsageError
 from intercode.files import cache_root
 from intercode.sandbox.images import (

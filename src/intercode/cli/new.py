@@ -18,7 +18,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from intercode.cli._text import print_json
+from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
 from intercode.registry import DATASETS, ENVS
 

@@ -1,4 +1,4 @@
-"""Do a recorded run of the 2023 paper again, under its protocol, and compare turn by turn.
+"""Repeat a recorded run of the 2023 paper under its protocol, and compare it turn by turn.
 
 Examples:
   intercode replay --upstream ../release --suite nl2bash_fs_1 --results results_fs_1.json
@@ -15,22 +15,41 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intercode import datasets
-from intercode.cli._live import LiveLine
-from intercode.cli._progress import Watcher
-from intercode.cli._text import duration, percent, print_json, safe, table
+from intercode.cli.terminal import (
+    LiveLine,
+    duration,
+    percent,
+    print_json,
+    safe,
+    table,
+    tell,
+)
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.prepare import provider_of
 from intercode.spec import RunSpec, add_options, options_of, positive
 
 if TYPE_CHECKING:
-    from intercode.paper.report import Progress, ReplayReport
+    from intercode.paper.ctf import CtfReplayReport
+    from intercode.paper.python import PythonReplayReport
+    from intercode.paper.report import Progress, RegradedReport, ReplayReport
     from intercode.paper.results import RecordedRun
+    from intercode.paper.sql_replay import Hardness, SqlReplayReport
     from intercode.task import Dataset
+
+_SUITES = {
+    "sql": ("SQL", "spider", "spider"),
+    "python": ("Python", "mbpp", "mbpp"),
+    "ctf": ("CTF", "ic-ctf", "ic-ctf"),
+}
+"""Environment → its name, the only suite of which a run is known, and its dataset."""
+_LEVELS = ("easy", "medium", "hard", "extra")
+"""The order of the columns, as in the paper's table."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,30 +95,12 @@ def execute(args: argparse.Namespace) -> int:
     _check(args)
     recorded = _selected(load_results(args.results), args)
     progress = None if args.quiet else _progress()
-    more: dict[str, str] = {}
-    if args.env == "sql":
-        from intercode.cli import _replay_sql
-
-        found = _replay_sql.replay(args, recorded, progress)
-        report: ReplayReport = found
-        text = f"{as_text(found)}\n\n{_replay_sql.as_text(found)}"
-    elif args.env == "python":
-        from intercode.cli import _replay_python
-
-        report = again = _replay_python.replay(args, recorded, progress)
-        text = f"{as_text(again)}\n\n{_replay_python.as_text(again)}"
-    elif args.env == "ctf":
-        from intercode.cli import _replay_ctf
-
-        report = flags = _replay_ctf.replay(args, recorded, progress)
-        text = f"{as_text(flags)}\n\n{_replay_ctf.as_text(flags)}"
-    else:
-        report, image = _replay_bash(args, recorded, progress)
-        text, more["image"] = as_text(report), image
+    replay = {"bash": _bash, "sql": _sql, "python": _python, "ctf": _ctf}[args.env]
+    report, more, text = replay(args, recorded, progress)
     if args.json:
         print_json({"results": str(args.results), **more, **report.to_dict()})
     else:
-        print(text)
+        print("\n\n".join(filter(None, (_compared(report), text))))
     return 0
 
 
@@ -112,32 +113,75 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--image is for bash: an SQL run has an --engine")
     if args.env != "sql" and (args.engine or args.databases):
         raise UsageError("--engine and --databases are for sql: another run has an --image")
-    if args.env == "python" and args.suite not in (None, "mbpp"):
-        raise UsageError(f"no Python run of suite {args.suite!r} is known, only of 'mbpp'")
-    if args.env == "ctf" and args.suite not in (None, "ic-ctf"):
-        raise UsageError(f"no CTF run of suite {args.suite!r} is known, only of 'ic-ctf'")
-
-
-def _replay_bash(
-    args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None
-) -> tuple[ReplayReport, str]:
-    from intercode.paper.bash_env import replay_bash as replay
-
-    tasks = _tasks(args)
-    image = args.image or tasks[0].image or "nl2bash"
-    provider = provider_of("bash", say=Watcher.tell)
-    provider.digest(image)  # found or built before the workers start, and the clock
-    return replay(tasks, recorded, provider, image, args.workers, progress), image
+    if args.env in _SUITES and args.upstream is not None:
+        name, suite, _ = _SUITES[args.env]
+        if args.suite not in (None, suite):
+            raise UsageError(f"no {name} run of suite {args.suite!r} is known, only of {suite!r}")
 
 
 def _tasks(args: argparse.Namespace) -> Dataset:
     if args.data is not None:
         return datasets.load(args.data)
-    return datasets.load("nl2bash", root=args.upstream, suite=args.suite)
+    if args.env == "bash":
+        return datasets.load("nl2bash", root=args.upstream, suite=args.suite)
+    return datasets.load(_SUITES[args.env][2], root=args.upstream)
+
+
+Found = tuple["ReplayReport", dict[str, str], str]
+"""A report, what its JSON object has more, and what people read after the comparison."""
+
+
+def _bash(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
+    from intercode.paper.bash_env import replay_bash
+
+    tasks = _tasks(args)
+    image = args.image or tasks[0].image or "nl2bash"
+    provider = provider_of("bash", say=tell)
+    provider.digest(image)  # found or built before the workers start, and the clock
+    report = replay_bash(tasks, recorded, provider, image, args.workers, progress)
+    return report, {"image": image}, ""
+
+
+def _sql(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
+    from intercode.paper.sql_replay import replay_sql
+    from intercode.paper.sql_server import open_databases, usual_engine
+
+    tasks = _tasks(args)
+    place = args.databases or tasks.databases
+    if place is None:
+        raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
+    dialect = str(tasks[0].metadata.get("dialect", "mysql"))
+    engine, say = args.engine or usual_engine(), None if args.quiet else tell
+    with closing(open_databases(engine, Path(place), dialect, say)) as databases:
+        report = replay_sql(tasks, recorded, databases, progress)
+    return report, {}, _rates(report)
+
+
+def _python(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
+    from intercode.paper.python import replay_python
+
+    provider = provider_of("python", say=tell)
+    report: PythonReplayReport = replay_python(
+        _tasks(args), recorded, provider, args.image, args.workers, progress
+    )
+    return report, {}, f"{_by_default(report)}\non Python {report.python}"
+
+
+def _ctf(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
+    from intercode.paper.ctf import replay_ctf
+
+    provider = provider_of("bash", say=tell)
+    if args.image is not None:
+        provider.digest(args.image)  # found or built before the workers start, and the clock
+    report: CtfReplayReport = replay_ctf(
+        _tasks(args), recorded, provider, args.image, args.workers, progress
+    )
+    without = f"episodes without the task's files: {report.without_files} of {report.episodes}"
+    return report, {}, f"{_by_default(report)}\n{without}"
 
 
 def _selected(recorded: RecordedRun, args: argparse.Namespace) -> RecordedRun:
-    """Only the episodes that were asked for, in their order."""
+    """Keep only the episodes that were asked for, in their order."""
     episodes = recorded.episodes
     if args.tasks:
         wanted = set(args.tasks)
@@ -150,18 +194,18 @@ def _selected(recorded: RecordedRun, args: argparse.Namespace) -> RecordedRun:
 def _progress() -> Progress:
     line = LiveLine()
 
-    def tell(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         text = f"{done}/{total} episodes"
         if done == total:
             line.say(text)
         elif line.due():
             (line.show if line.live else line.say)(text)
 
-    return tell
+    return show
 
 
-def as_text(report: ReplayReport) -> str:
-    """The report for people: what agrees, and what does not by its cause."""
+def _compared(report: ReplayReport) -> str:
+    """Return what agrees, and what does not by its cause."""
     rows = [
         _row("rewards equal (turns)", report.reward_equal, report.turns),
         _row("observations equal (turns)", report.observation_equal, report.turns),
@@ -187,3 +231,38 @@ def as_text(report: ReplayReport) -> str:
 
 def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
     return name, str(count), str(total), percent(count / total if total else None)
+
+
+def _by_default(report: RegradedReport) -> str:
+    """Return the success of the same episodes under the default protocol."""
+    said = f"success under the default protocol: {report.success_default} of {report.episodes}"
+    changes = (("lost", report.success_lost), ("gained", report.success_gained))
+    for name, tasks in changes:
+        if tasks:
+            said += f"\n  {name}: {safe(', '.join(tasks))}"
+    return said
+
+
+def _rates(report: SqlReplayReport) -> str:
+    """Return success rates as the paper's table has them, and the reward's versions."""
+    known = [level for level in _LEVELS if level in report.by_hardness]
+    levels = known + sorted(set(report.by_hardness) - set(known))
+    rates = [report.by_hardness[level] for level in levels]
+    rows = [
+        ("recorded", *(_rate(one.success_recorded, one) for one in rates)),
+        ("replayed", *(_rate(one.success_replayed, one) for one in rates)),
+    ]
+    every = (report.success_recorded, report.success_replayed)
+    rows = [
+        (*row, percent(count / report.episodes if report.episodes else None))
+        for row, count in zip(rows, every, strict=True)
+    ]
+    text = table((f"success on {report.engine}", *levels, "all"), rows)
+    versions = sorted({part.version for part in report.parts})
+    turns = {name: sum(p.turns for p in report.parts if p.version == name) for name in versions}
+    said = ", ".join(f"{name} ({count} turns)" for name, count in turns.items())
+    return f"{text}\n\nversion of the reward, inferred from what agrees: {said}"
+
+
+def _rate(count: int, of: Hardness) -> str:
+    return percent(count / of.episodes if of.episodes else None)

@@ -19,9 +19,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from intercode.cli import _summary
-from intercode.cli._chart import of_each_environment
-from intercode.cli._text import print_json, safe
+from intercode.cli import results
+from intercode.cli.results import of_each_environment
+from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference, differences
 from intercode.evaluate.judged import as_data
@@ -120,7 +120,7 @@ def _paper(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"paper": str(args.paper), "rates": [one.to_dict() for one in found]})
     else:
-        form = to_markdown if args.markdown else _summary.written
+        form = to_markdown if args.markdown else results.written
         print("\n".join(form(table) for table in tables(found)), end="")
     return 0
 
@@ -130,15 +130,15 @@ def _text(args: argparse.Namespace, runs: Sequence[Run], held: Sequence[_Held]) 
         return to_csv(runs)
     if args.plot:
         return of_each_environment(runs)
-    form = to_markdown if args.markdown else _summary.written
+    form = to_markdown if args.markdown else results.written
     listed = to_list if args.markdown else str
     if len(runs) == 1:
-        facts, errors = _summary.facts(runs[0].manifest), _summary.errors(runs[0].outcomes)
+        facts, errors = results.facts(runs[0].manifest), results.errors(runs[0].outcomes)
         return "\n".join(
             [f"{listed(facts).rstrip()}\n", *map(form, of_run(runs[0])), listed(errors)]
         )
     heads = [
-        f"{safe(str(run.folder))}: {_summary.facts(run.manifest)}\n{_summary.errors(run.outcomes)}"
+        f"{safe(str(run.folder))}: {results.facts(run.manifest)}\n{results.errors(run.outcomes)}"
         for run in runs
     ]
     tables = [*of_runs(runs), *(table for one in held for table in one.tables())]
@@ -190,7 +190,7 @@ def _run(run: Run) -> dict[str, Any]:
         "run": str(run.folder),
         "manifest": run.manifest,
         "coverage": asdict(run.coverage),
-        **_summary.as_json(outcomes, judge),
+        **results.as_json(outcomes, judge),
         "levels": {level: as_data(stats, judge) for level, stats in by_level(outcomes).items()},
         "places": {place: as_data(stats, judge) for place, stats in by_place(outcomes).items()},
         f"{judged}turns": [asdict(point) for point in by_turn(outcomes)],

@@ -32,13 +32,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.cli import _rescored
-from intercode.cli._progress import Watcher
-from intercode.cli._text import print_json
+from intercode.cli.results import Watcher
+from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.prepare import JUDGE, JUDGES_TOO, Setting, plan, run_folder, setting
-from intercode.evaluate.rescore import DEFAULT, rescore
+from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
 from intercode.records import read_manifest
 from intercode.spec import (
     EnvSpec,
@@ -53,6 +52,16 @@ from intercode.spec import (
 
 if TYPE_CHECKING:
     from intercode.models import Budget
+
+import shlex
+
+from intercode.cli import results
+from intercode.cli.terminal import duration, number, percent, safe, table
+from intercode.evaluate import judged
+from intercode.evaluate.judged import as_data, judge_of, judging, with_judge
+from intercode.evaluate.report import summarize
+from intercode.evaluate.report_runs import Paired, compare
+from intercode.evaluate.report_tables import groups
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
 
@@ -117,7 +126,7 @@ def execute(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"stopped; what was finished is in {out}", file=sys.stderr)
         raise
-    _rescored.show(spec.how.json, folder, out, result)
+    _show(spec.how.json, folder, out, result)
     if result.cut_short:
         return 130
     return 1 if result.lost or len(result.outcomes) < result.planned else 0
@@ -160,3 +169,125 @@ def _budget(spec: RunSpec, out: Path) -> Budget:
 def _label(reward: str | None) -> str:
     """A reward's name, as part of a folder's."""
     return re.sub(r"[^\w.-]+", "-", (reward or DEFAULT).rpartition(":")[2])
+
+
+# What has come of it
+
+
+_SHOWN = 20
+"""Changes that are listed; --json has all."""
+_WAYS = {
+    "record": "from the record alone",
+    "again": "by doing the recorded actions again",
+    "not reproducible": "not reproducible",
+    "failed": "failed",
+    "no result": "without a result, as recorded",
+}
+
+
+def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
+    """Print it."""
+    if as_json:
+        print_json(_as_json(run, out, result))
+        return
+    before, now = read_manifest(run), read_manifest(out)
+    rewards = [str(manifest["env"].get("reward", "default")) for manifest in (before, now)]
+    print(results.facts(now), end="\n\n")
+    judges = judge_of(before, result.before), judge_of(now, result.outcomes)
+    names = [with_judge(*pair) for pair in zip(("recorded", "rescored"), judges, strict=True)]
+    rows = dict(zip(names, (summarize(result.before), result.statistics), strict=True))
+    judge = judged.tables({names[1]: judging(judges[1], result.outcomes)})
+    print("\n".join(map(results.written, (groups("", rows), *judge))))
+    print(f"reward: recorded {safe(rewards[0])}, now {safe(rewards[1])}")
+    print(_ways(result), _compared(compare(result.before, result.outcomes)), sep="\n")
+    for text in (_changes(result.changes), results.errors(result.outcomes)):
+        if text:
+            print(f"\n{text}", end="")
+    if before["env"].get("reward_every_turn"):
+        print(
+            "\nnote: the agent was told the recorded reward of every turn; with this one it might "
+            "have acted otherwise"
+        )
+    print(f"\n{result.ran} episodes in {duration(result.seconds)}")
+    print(f"run: {out}")
+    if missing := result.planned - len(result.outcomes):
+        print(f"interrupted: {missing} episodes are missing; the same command goes on with it")
+    else:
+        print(f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(out))}")
+
+
+def _ways(result: Rescored) -> str:
+    ways = result.ways
+    found = [f"{ways[way]} {text}" for way, text in _WAYS.items() if way in ways]
+    return "scored: " + ", ".join(found) if found else "scored: none"
+
+
+def _compared(paired: Paired | None) -> str:
+    """How the success rate has changed, on the tasks that have both."""
+    if paired is None:
+        return "no task has both a recorded reward and a new one"
+    seen = paired.difference
+    text = (
+        f"on {paired.tasks} tasks: success {percent(paired.first)} → {percent(paired.second)}, "
+        f"{100 * seen.value:+.1f} points"
+    )
+    if seen.low is not None and seen.high is not None:
+        text += f" [{100 * seen.low:.1f}, {100 * seen.high:.1f}]"
+    if paired.test is not None:
+        lost, gained = paired.test.only_first, paired.test.only_second
+        text += f"; {lost} solved before only, {gained} now only, p {paired.test.p:.3f}"
+    return text
+
+
+def _changes(changes: list[Result]) -> str:
+    """Which episodes have another reward, and what that does to them."""
+    if not changes:
+        return "no reward has changed\n"
+    rows = [
+        [
+            safe(change.after.task_id),
+            str(change.after.epoch),
+            number(change.before.reward),
+            number(change.after.reward),
+            _verdict(change),
+        ]
+        for change in changes[:_SHOWN]
+    ]
+    text = table(["changed", "epoch", "recorded", "rescored", ""], rows) + "\n"
+    more = len(changes) - _SHOWN
+    return text + (f"… and {more} more (--json has them all)\n" if more > 0 else "")
+
+
+def _verdict(change: Result) -> str:
+    """What a change does to success."""
+    if change.before.success == change.after.success:
+        return ""
+    return "solved now" if change.after.success else "no longer solved"
+
+
+def _as_json(run: Path, out: Path, result: Rescored) -> dict[str, Any]:
+    paired = compare(result.before, result.outcomes)
+    manifest = read_manifest(out)
+    return {
+        "run": str(out),
+        "rescored": str(run),
+        "reward": manifest["env"]["reward"],
+        "ways": result.ways,
+        "planned": result.planned,
+        "finished": len(result.outcomes),
+        "ran": result.ran,
+        "seconds": result.seconds,
+        "interrupted": result.cut_short,
+        "before": as_data(summarize(result.before), judge_of(read_manifest(run), result.before)),
+        "paired": None if paired is None else asdict(paired),
+        "changes": [
+            {
+                "task_id": change.after.task_id,
+                "epoch": change.after.epoch,
+                "before": change.before.reward,
+                "after": change.after.reward,
+            }
+            for change in result.changes
+        ],
+        **results.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
+    }

@@ -47,9 +47,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intercode.cli import _summary
-from intercode.cli._progress import Watcher
-from intercode.cli._text import duration, print_json, safe
+from intercode.cli import results
+from intercode.cli.results import Watcher
+from intercode.cli.terminal import duration, print_json, safe
 from intercode.evaluate import RunResult
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.judged import judge_of, rate_name
@@ -192,15 +192,15 @@ def _print_json(out: Path, result: RunResult) -> None:
             "episodes_per_second": _rate(result),
             "interrupted": result.cut_short,
             "stopped": result.stopped,
-            **_summary.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
+            **results.as_json(result.outcomes, judge_of(manifest, result.outcomes)),
         }
     )
 
 
 def _print(workers: int, out: Path, result: RunResult) -> None:
     manifest = read_manifest(out)
-    text = _summary.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
-    print(_summary.facts(manifest), text, sep="\n\n", end="\n\n")
+    text = results.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
+    print(results.facts(manifest), text, sep="\n\n", end="\n\n")
     count = "1 worker" if workers == 1 else f"{workers} workers"
     seconds, rate = duration(result.seconds), _rate(result)
     print(f"{result.ran} episodes in {seconds} ({rate:.1f}/s, {count})")

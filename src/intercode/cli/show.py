@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli._episode import LINES, render
-from intercode.cli._text import print_json
+from intercode.cli.results import LINES, render
+from intercode.cli.terminal import print_json
 from intercode.errors import TaskNotFoundError
 from intercode.records import latest, read_manifest
 from intercode.spec import positive

@@ -24,8 +24,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from intercode.cli import _summary, run
-from intercode.cli._text import print_json, safe
+from intercode.cli import results as shown
+from intercode.cli import run
+from intercode.cli.terminal import print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.prepare import (
@@ -160,13 +161,13 @@ def _print(
                 "agent": one.label,
                 "planned": result.planned,
                 "finished": len(result.outcomes),
-                **_summary.as_json(one.outcomes, one.judge),
+                **shown.as_json(one.outcomes, one.judge),
             }
             for one, (_, result) in zip(runs, results, strict=True)
         ]
         print_json({"sweep": out, "planned": planned, "runs": found})
         return
-    print("\n".join(map(_summary.written, of_runs(runs))), end="")
+    print("\n".join(map(shown.written, of_runs(runs))), end="")
     print(f"\nruns: {safe(out)}")
     for one, (_, result) in zip(runs, results, strict=True):
         if result.stopped:

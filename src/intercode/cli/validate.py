@@ -13,17 +13,36 @@ exit code: 0 if all is well; 1 if a task is not as it should be; 2 for wrong usa
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from intercode.sandbox import PROVIDERS
+from intercode.cli.results import Watcher
+from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
+from intercode.envs.traits import environment_for
+from intercode.episode import Episode
+from intercode.evaluate.checks import GOLD
+from intercode.evaluate.exclusion import Exclusion, not_gradable, select
+from intercode.evaluate.guesses import NOTHING, WRONG, guesses
+from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.evaluate.validate import Validation
+from intercode.evaluate.validate import validate as run
+from intercode.registry import DATASETS
+from intercode.sandbox import PROVIDERS, Limits
 from intercode.spec import (
     EnvSpec,
     RunSpec,
     add_options,
     environment_options,
+    environments,
+    from_toml,
+    given,
     options_of,
     positive,
 )
+from intercode.task import Dataset
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +73,175 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(where, environment_options())
 
 
-def execute(args: argparse.Namespace) -> int:
-    """Run the checks, and print what came of them."""
-    from intercode.cli._validate import validate
+_SHOWN = 20
+_SAID = {
+    "gold": "gold does not solve {}",
+    "free": "{} solved for free",
+    "varies": "{} not always the same",
+    "error": "{} without a score",
+}
 
-    return validate(args)
+
+class _Counts(Watcher):
+    """Counts tasks that are not as they should be; a rate of success would mean nothing."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._unsolved: set[str] = set()
+        self._free: set[str] = set()
+
+    def episode(self, episode: Episode) -> None:
+        """Count it."""
+        guess = guesses(episode.env).get(episode.epoch)
+        if guess is None and not episode.success:
+            self._unsolved.add(episode.task_id)
+        if guess is not None and not guess.by_chance and episode.success:
+            self._free.add(episode.task_id)
+        super().episode(episode)
+
+    def result(self) -> str:
+        """What has come of it so far."""
+        return f"gold failed {len(self._unsolved)}  solved for free {len(self._free)}"
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the checks, and print what came of them.
+
+    Returns:
+        The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
+    """
+    watcher = _Counts(quiet=args.quiet)
+    spec, everything = load(_spec(args))
+    environment(spec)
+    dataset = narrowed(spec, everything, watcher)
+    tasks = select(dataset, spec.tasks, spec.limit, not_gradable(dataset))
+    where = setting(Plan(spec, dataset, tasks), watcher)
+    also_on = {
+        name: setting(Plan(spec.merge(sandbox=name), dataset, tasks), watcher).make
+        for name in args.also_on or ()
+    }
+    found = run(
+        dataset,
+        where.make,
+        timeout=spec.env.options.get("timeout", Limits().timeout),
+        workers=args.workers,
+        limit=spec.limit,
+        tasks=spec.tasks,
+        progress=watcher,
+        settings=where.facts,
+        also_on=also_on,
+    )
+    if args.json:
+        print_json(_report(spec.env.name, dataset, found))
+    else:
+        _print(found)
+    if args.write_exclude is not None:
+        _write(args, everything, found)
+    if not found.complete:
+        return 130
+    return 0 if found.valid else 1
+
+
+def _spec(args: argparse.Namespace) -> RunSpec:
+    """What is to be validated, and in which environment: by default, what the tasks look like."""
+    options, folder = given(args), None
+    if args.data not in DATASETS and Path(args.data).is_dir():
+        folder = from_toml(args.data)
+        options = {**folder, **options, "data": folder["data"]}
+    if "env" not in options:
+        known = args.data in environments()
+        options["env"] = args.data
+        if not known:
+            _, tasks = load(RunSpec.of(options, {"env": ""}))
+            options["env"] = environment_for(tasks)
+    return RunSpec.of(options)
+
+
+def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> None:
+    """The exclusion list, of a validation that was not broken off."""
+    if not found.complete:
+        print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
+        return
+    Exclusion.of(dataset, found.reasons()).write(args.write_exclude)
+    if not args.quiet:
+        count = len(found.reasons())
+        print(f"{args.write_exclude}: {count} tasks to leave out", file=sys.stderr)
+
+
+def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
+    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOTHING, WRONG))
+    return {
+        "dataset": dataset.name,
+        "digest": dataset.digest,
+        "env": name,
+        "tasks": found.tasks,
+        "complete": found.complete,
+        "valid": found.valid,
+        "oracle_successes": gold.successes,
+        "noop_successes": nothing.successes,
+        "noop_mean_reward": nothing.mean_reward,
+        "garbage_successes": wrong.successes,
+        "garbage_mean_reward": wrong.mean_reward,
+        "constants": [
+            {"constant": name, "solves": count} for name, count in found.constants.items()
+        ],
+        "solved_by_constants": found.solved_by_constants,
+        "seconds": found.seconds,
+        "problems": [asdict(problem) for problem in found.problems],
+        "doubts": [asdict(doubt) for doubt in found.doubts],
+        "slow": [asdict(slow) for slow in found.slow],
+        "leaks": [asdict(leak) for leak in found.leaks],
+        "usage": [asdict(used) for used in found.usage],
+    }
+
+
+def _print(found: Validation) -> None:
+    for problem in found.problems[:_SHOWN]:
+        print(f"{safe(problem.task_id)}: {one_line(problem.problem, 400)}")
+    if len(found.problems) > _SHOWN:
+        print(f"… and {len(found.problems) - _SHOWN} more (--json has them all)")
+    warnings = [
+        f"{safe(doubt.task_id)}: doubt: {one_line(doubt.problem, 400)}" for doubt in found.doubts
+    ]
+    warnings += [
+        f"{safe(slow.task_id)}: slow: {slow.seconds:.1f} s of {slow.limit:g} s; "
+        f"a timeout of {slow.suggested_timeout:g} would leave room"
+        for slow in found.slow
+    ]
+    warnings += [f"{safe(leak.task_id)}: leak: {one_line(leak.text, 400)}" for leak in found.leaks]
+    for warning in warnings[:_SHOWN]:
+        print(warning)
+    if len(warnings) > _SHOWN:
+        print(f"… and {len(warnings) - _SHOWN} more warnings (--json has them all)")
+    tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
+    counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
+    said = [_SAID[kind].format(count) for kind, count in counts.items() if count]
+    gold, nothing, wrong = (found.statistics[trial] for trial in (GOLD, NOTHING, WRONG))
+    print(
+        f"mean rewards: gold {number(gold.mean_reward)}, doing nothing "
+        f"{number(nothing.mean_reward)}, a wrong answer {number(wrong.mean_reward)}"
+    )
+    if found.constants:
+        print(_constants(found))
+    print(_usage(found))
+    state = "" if found.complete else ", but not all were tried"
+    more = f": {', '.join(said)}" if said else ""
+    good = found.tasks - len(found.reasons())
+    print(f"{good} of {found.tasks} tasks are as they should be{state}{more}")
+
+
+def _constants(found: Validation) -> str:
+    """The tasks that an agent can solve without looking."""
+    each = [f"{name} {count}" for name, count in found.constants.items() if count]
+    text = f"constants solve {found.solved_by_constants} of {found.tasks} tasks"
+    return f"{text}: {', '.join(each)}" if each else text
+
+
+def _usage(found: Validation) -> str:
+    """What gold takes at most."""
+    slowest = max(found.usage, key=lambda used: used.seconds)
+    text = f"gold takes at most {duration(slowest.seconds)} ({safe(slowest.task_id)})"
+    if counted := [(used.memory, used.task_id) for used in found.usage if used.memory is not None]:
+        most, task_id = max(counted)
+        text += f" and {size(most)} of memory ({safe(task_id)})"
+    return f"{text}; a timeout of {slowest.suggested_timeout:g} s leaves room"

@@ -19,6 +19,7 @@ from intercode.sandbox import Provider, get_provider
 
 if TYPE_CHECKING:
     from intercode.rewards.base import Reward
+    from intercode.rewards.own import Function
     from intercode.task import Task
 
 Dice = random.Random
@@ -92,7 +93,7 @@ class Traits:
     """Makes an action of a prediction; None: the code that is found in it."""
     secret_gold: bool = False
     """Whether gold is a secret, as a flag is: then no file and no process may show it."""
-    pure_reward: Callable[[], Reward[Any]] | None = None
+    pure_reward: Callable[[], Reward[Any] | Function] | None = None
     """Makes the environment's own reward, if it needs nothing but the record of an episode."""
     separable: bool = True
     """Whether an episode can be repeated by itself. False: it finds what others have left."""

@@ -7,13 +7,72 @@ import platform
 import time
 from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, TypedDict
 
 from intercode.errors import RecordError
 from intercode.evaluate.provenance import own_versions
 
 FORMAT = 1
 _IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded", "rescored")
+
+
+class DatasetFacts(TypedDict):
+    """Which tasks were run."""
+
+    name: str
+    source: str | None
+    digest: str
+    tasks: int
+
+
+class _Agent(TypedDict):
+    name: str
+    options: dict[str, str]
+    digest: str
+
+
+class AgentFacts(_Agent, total=False):
+    """Who acted."""
+
+    language_model: dict[str, Any]
+
+
+class _Session(TypedDict):
+    started: str
+    finished: str | None
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    host: dict[str, Any]
+
+
+class Session(_Session, total=False):
+    """One call that worked on a run: when, where and with what."""
+
+    options: dict[str, Any]
+    locked: dict[str, Any]
+    differs: dict[str, Any]
+    sandbox: dict[str, Any]
+    tools: dict[str, dict[str, str]]
+    episodes: int
+    seconds: float
+    interrupted: bool
+
+
+class _Manifest(TypedDict):
+    format: int
+    dataset: DatasetFacts
+    env: dict[str, Any]
+    agent: AgentFacts
+    seed: int
+    excluded: dict[str, str]
+    sessions: list[Session]
+
+
+class Manifest(_Manifest, total=False):
+    """What ``run.json`` has: the facts that identify a run, and its sessions."""
+
+    needs_gold: bool
+    rescored: dict[str, Any]
 
 
 def describe(

@@ -37,7 +37,7 @@ from intercode.records import (
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
 from intercode.rewards.judge import Judge
-from intercode.rewards.own import Function, choose
+from intercode.rewards.own import Function, OwnReward, choose
 from intercode.user_code import digest, is_reference
 
 if TYPE_CHECKING:
@@ -399,7 +399,7 @@ def _on_the_record(
         UsageError: There is no such reward, or it does not take the arguments of one.
     """
     make = traits_of(env, protocol).pure_reward
-    own = None if make is None else make()
+    own: Reward[Any] | None = None if make is None else OwnReward(make())
     if reward is None or isinstance(reward, Judge):
         return None if reward else own
     if isinstance(reward, str) and not is_reference(reward):

@@ -5,7 +5,6 @@ The module has the name of the library that it imports: imports are absolute.
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import sys
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
 from decimal import Decimal  # noqa: F401 - likewise
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -71,36 +69,16 @@ def _stand_in_for_pytz() -> None:
     sys.modules["pytz"] = pytz
 
 
-class Database:
-    """A database of DuckDB; see `worker.Database`."""
+class Database(worker.Database):
+    """A database of DuckDB."""
 
-    def __init__(self) -> None:
-        self.connection: duckdb.DuckDBPyConnection | None = None
-        self.pristine = -1
-        self.path = Path()
-        self.memory = 0
-        self.writable = False
+    suffix = "duckdb"
+    error = duckdb.Error
+    full = (duckdb.IOException, "no space left for a copy of the database")
+    connection: duckdb.DuckDBPyConnection
+    writable = False
 
     # -- sessions --------------------------------------------------------------------------------
-
-    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
-        """Begin a session, on the pristine file or on the copy that there is."""
-        self.pristine, self.memory = pristine, memory
-        self.path = worker.FOLDER / f"{name}.duckdb"
-        copied = resume and self.path.exists() and not self.path.is_symlink()
-        try:
-            self.connect(writable=copied)
-        except duckdb.Error as error:
-            raise OSError(str(error)) from error
-        return copied
-
-    def close(self) -> None:
-        """End the session and delete its copy."""
-        if self.connection is not None:
-            self.connection.close()
-            os.close(self.pristine)
-            self.connection = None
-        worker.clear()
 
     def connect(self, writable: bool) -> None:
         """Open the copy, or the pristine file by the copy's name: the name is the catalogue's."""
@@ -113,21 +91,6 @@ class Database:
         self.connection = duckdb.connect(self.path, read_only=not writable, config=settings)
         self.writable = writable
 
-    def make_writable(self) -> None:
-        """Continue with a copy: as there were only reads before, nothing is lost."""
-        self.live.close()
-        try:
-            self.connect(writable=True)
-        except OSError as error:
-            self.connect(writable=False)
-            raise duckdb.IOException("no space left for a copy of the database") from error
-
-    @property
-    def live(self) -> duckdb.DuckDBPyConnection:
-        """The open connection."""
-        assert self.connection is not None, "a session is open"
-        return self.connection
-
     # -- actions ---------------------------------------------------------------------------------
 
     def execute(self, sql: str, collector: Collector) -> Message:
@@ -135,7 +98,7 @@ class Database:
         results: list[Message] = []
         failure, late = None, False
         try:
-            for statement in self.live.extract_statements(sql):
+            for statement in self.connection.extract_statements(sql):
                 results.append(self.run(statement, collector))
                 if late := collector.late():
                     break
@@ -158,33 +121,33 @@ class Database:
     def result(self, statement: duckdb.Statement, collector: Collector) -> Message:
         """Run one statement here and now."""
         expected = statement.expected_result_type
-        with _Watch(self.live, collector):
-            self.live.execute(statement)
-            columns = [column[0] for column in self.live.description or ()]
+        with _Watch(self.connection, collector):
+            self.connection.execute(statement)
+            columns = [column[0] for column in self.connection.description or ()]
             if duckdb.ExpectedResultType.CHANGED_ROWS in expected and columns == ["Count"]:
-                row = self.live.fetchone()
+                row = self.connection.fetchone()
                 return [[], [], 0, row[0] if row else None]
             if duckdb.ExpectedResultType.QUERY_RESULT not in expected:
                 return [[], [], 0, None]
-            return collector.result(columns, _rows(self.live), None)
+            return collector.result(columns, _rows(self.connection), None)
 
     # -- state -----------------------------------------------------------------------------------
 
     def state(self, collector: Collector) -> Message:
         """Return all tables and views; those outside of ``main`` with their schema's name."""
         with suppress(duckdb.Error):  # there is no transaction
-            self.live.commit()
+            self.connection.commit()
         with suppress(duckdb.Error):  # it could not be committed
-            self.live.rollback()
+            self.connection.rollback()
         try:
             # A connection of its own: without what belongs to the session, such as `USE`.
-            with self.live.cursor() as fresh, _Watch(fresh, collector):
+            with self.connection.cursor() as fresh, _Watch(fresh, collector):
                 found = fresh.execute(_TABLES, [self.path.stem]).fetchall()
-                return [self.table(fresh, collector, *names) for names in found]
+                return [self.table_of(fresh, collector, *names) for names in found]
         except _FAILURES as error:
             raise OSError(str(error)) from error
 
-    def table(
+    def table_of(
         self,
         fresh: duckdb.DuckDBPyConnection,
         collector: Collector,
@@ -192,22 +155,17 @@ class Database:
         name: str,
         kind: str,
     ) -> Message:
-        """Return one table or view; a view over a missing table has no columns."""
-        shown = name if schema == "main" else f"{schema}.{name}"
-        quoted = ".".join(
+        """Return one table or view of a schema."""
+        place = ".".join(
             '"' + part.replace('"', '""') + '"' for part in (self.path.stem, schema, name)
         )
-        try:
-            fresh.execute(f"SELECT * FROM {quoted}")
+
+        def read() -> tuple[Message, Iterator[Any]]:
+            fresh.execute(f"SELECT * FROM {place}")
             columns = [[column[0], str(column[1])] for column in fresh.description or ()]
-            _, rows, total, _ = collector.result((), _rows(fresh), None)
-        except duckdb.Error:
-            if kind == "view" and not collector.late():
-                return [shown, kind, [], []]
-            raise
-        if total != len(rows):
-            raise OSError(f"{shown} has more rows than the limits allow")
-        return [shown, kind, columns, rows]
+            return columns, _rows(fresh)
+
+        return self.table(name if schema == "main" else f"{schema}.{name}", kind, collector, read)
 
 
 class _Watch:

@@ -11,9 +11,10 @@ import os
 import re
 import socket
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from pathlib import Path
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from intercode.databases.inside import worker
@@ -77,36 +78,21 @@ _BEFORE_SET = (
 )
 
 
-class Database:
-    """A database of SQLite; see `worker.Database`."""
+class Database(worker.Database):
+    """A database of SQLite."""
+
+    suffix = "sqlite"
+    error = sqlite3.Error
+    full = (sqlite3.OperationalError, "database or disk is full")
+    connection: sqlite3.Connection
 
     def __init__(self) -> None:
+        super().__init__()
         self.redirection = Redirection()
         self.guard = Guard()
         self.collector = Collector(0, 0, 0)
-        self.connection: sqlite3.Connection | None = None
-        self.pristine = -1
-        self.path = Path()
 
     # -- sessions --------------------------------------------------------------------------------
-
-    def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
-        """Begin a session, on the pristine file or on the copy that there is."""
-        self.pristine, self.path = pristine, worker.FOLDER / f"{name}.sqlite"
-        copied = resume and self.path.exists()
-        try:
-            self.connect(writable=copied)
-        except sqlite3.Error as error:
-            raise OSError(str(error)) from error
-        return copied
-
-    def close(self) -> None:
-        """End the session and delete its copy."""
-        if self.connection is not None:
-            self.connection.close()
-            os.close(self.pristine)
-            self.connection = None
-        worker.clear()
 
     def connect(self, writable: bool) -> None:
         """Open the copy, or the pristine file as if it were at the copy's path."""
@@ -127,21 +113,6 @@ class Database:
             connection.setlimit(_LIMIT_LENGTH, _LONGEST_VALUE)
         self.guard.writable = writable
         connection.set_authorizer(self.guard)
-
-    def make_writable(self) -> None:
-        """Continue with a copy: as there were only reads before, nothing is lost."""
-        self.live.close()
-        try:
-            self.connect(writable=True)
-        except OSError as error:
-            self.connect(writable=False)
-            raise sqlite3.OperationalError("database or disk is full") from error
-
-    @property
-    def live(self) -> sqlite3.Connection:
-        """The open connection."""
-        assert self.connection is not None, "a session is open"
-        return self.connection
 
     def late(self) -> bool:
         """Return whether the running statement is to be interrupted."""
@@ -178,11 +149,11 @@ class Database:
     def result(self, statement: str) -> Message:
         """Run one statement here and now."""
         self.guard.asked_to_write = self.guard.changes = False
-        with closing(self.live.execute(statement)) as cursor:
+        with closing(self.connection.execute(statement)) as cursor:
             columns = [column[0] for column in cursor.description or ()]
             result = self.collector.result(columns, cursor, None)
         if self.guard.changes:
-            result[-1] = self.live.execute("SELECT changes()").fetchone()[0]
+            result[-1] = self.connection.execute("SELECT changes()").fetchone()[0]
         return result
 
     # -- state -----------------------------------------------------------------------------------
@@ -192,33 +163,27 @@ class Database:
         self.collector = collector
         try:
             self.end_transaction()
-            found = self.live.execute(_TABLES).fetchall()
-            return [self.table(name, kind) for name, kind in found]
+            found = self.connection.execute(_TABLES).fetchall()
+            return [
+                self.table(name, kind, collector, partial(self.read, name)) for name, kind in found
+            ]
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
 
     def end_transaction(self) -> None:
         """Commit; roll back if that is refused, for instance by a deferred foreign key."""
-        if self.live.in_transaction:
+        if self.connection.in_transaction:
             try:
-                self.live.execute("COMMIT")
+                self.connection.execute("COMMIT")
             except sqlite3.Error:
-                self.live.execute("ROLLBACK")
+                self.connection.execute("ROLLBACK")
 
-    def table(self, name: str, kind: str) -> Message:
-        """Return one table or view; a view over a missing table has no columns."""
+    def read(self, name: str) -> tuple[Message, Iterable[Any]]:
+        """Return the columns and the rows of a table or view of the main schema."""
         quoted = '"' + name.replace('"', '""') + '"'
-        try:
-            columns = self.live.execute(f"PRAGMA main.table_xinfo({quoted})").fetchall()
-            with closing(self.live.execute(f"SELECT * FROM main.{quoted}")) as cursor:
-                _, rows, total, _ = self.collector.result((), cursor, None)
-        except sqlite3.Error:
-            if kind == "view" and not self.collector.late():
-                return [name, kind, [], []]
-            raise
-        if total != len(rows):
-            raise OSError(f"{name} has more rows than the limits allow")
-        return [name, kind, [[c[1], c[2]] for c in columns if c[6] != _HIDDEN], rows]
+        columns = self.connection.execute(f"PRAGMA main.table_xinfo({quoted})").fetchall()
+        rows = self.connection.execute(f"SELECT * FROM main.{quoted}")
+        return [[c[1], c[2]] for c in columns if c[6] != _HIDDEN], rows
 
 
 def _text(data: bytes) -> str:

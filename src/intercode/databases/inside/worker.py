@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from intercode.databases.inside import wire
 
@@ -29,11 +30,23 @@ Message = list[Any]
 ``[message, code, position]``, an outcome ``[results, failure, timed out, written]``."""
 
 
-class Database(Protocol):
-    """The part of a worker that differs from engine to engine."""
+class Database(ABC):
+    """A database in a worker: the parts that SQLite and DuckDB have in common."""
+
+    suffix: ClassVar[str]
+    error: ClassVar[type[Exception]]
+    """The library's own class of errors."""
+    full: ClassVar[tuple[type[Exception], str]]
+    """The library's error where there is no room for a copy of the database."""
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.pristine = -1
+        self.path = Path()
+        self.memory = 0
 
     def open(self, pristine: int, name: str, resume: bool, memory: int) -> bool:
-        """Begin a session.
+        """Begin a session, on the pristine file or on the session's own copy.
 
         Args:
             pristine: A descriptor of the pristine file, to be kept.
@@ -47,19 +60,75 @@ class Database(Protocol):
         Raises:
             OSError: The engine cannot; the message is its own.
         """
+        self.pristine, self.memory = pristine, memory
+        self.path = FOLDER / f"{name}.{self.suffix}"
+        copied = resume and self.path.exists() and not self.path.is_symlink()
+        try:
+            self.connect(writable=copied)
+        except self.error as error:
+            raise OSError(str(error)) from error
+        return copied
 
     def close(self) -> None:
         """End the session and delete its copy."""
+        if self.connection is not None:
+            self.connection.close()
+            os.close(self.pristine)
+            self.connection = None
+        for path in list(FOLDER.iterdir()):
+            path.unlink()
 
+    def make_writable(self) -> None:
+        """Continue with a copy: as there were only reads before, nothing is lost."""
+        self.connection.close()
+        try:
+            self.connect(writable=True)
+        except OSError as error:
+            self.connect(writable=False)
+            kind, message = self.full
+            raise kind(message) from error
+
+    @abstractmethod
+    def connect(self, writable: bool) -> None:
+        """Open the copy, or the pristine file as if it were at the copy's path."""
+
+    @abstractmethod
     def execute(self, sql: str, collector: Collector) -> Message:
-        """Run an action and return its outcome."""
+        """Run an action's statements, up to the first that fails; return its outcome."""
 
+    @abstractmethod
     def state(self, collector: Collector) -> Message:
         """Return ``[name, kind, [[column, type], …], rows]`` of all tables and views.
 
         Raises:
             OSError: The engine cannot, or the limits do not allow it; the message is its own.
         """
+
+    def table(
+        self,
+        name: str,
+        kind: str,
+        collector: Collector,
+        read: Callable[[], tuple[Message, Iterable[Any]]],
+    ) -> Message:
+        """Return one table or view; a view over a missing table has no columns.
+
+        Args:
+            name: Its name.
+            kind: ``table`` or ``view``.
+            collector: The limits.
+            read: Returns its columns and its rows.
+        """
+        try:
+            columns, found = read()
+            _, rows, total, _ = collector.result((), found, None)
+        except self.error:
+            if kind == "view" and not collector.late():
+                return [name, kind, [], []]
+            raise
+        if total != len(rows):
+            raise OSError(f"{name} has more rows than the limits allow")
+        return [name, kind, columns, rows]
 
 
 def serve(channel: socket.socket, database: Database) -> None:
@@ -165,12 +234,6 @@ class Collector:
                 return None
             raise
         return count
-
-
-def clear() -> None:
-    """Delete the files that a session left."""
-    for path in list(FOLDER.iterdir()):
-        path.unlink()
 
 
 def copy(pristine: int, path: Path) -> None:

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from intercode.databases.base import EngineOptions, Role
+from intercode.databases.base import EngineOptions, Role, Row
+from intercode.databases.convert import build, schema, schema_ddl
+from intercode.databases.convert.schema import TableSchema
 from intercode.databases.pool import Pool
 from intercode.databases.servers.names import is_left_over
 from intercode.databases.servers.private import Server
@@ -59,7 +61,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
     """
 
     name: str
-    dialect: str
+    dialect: schema_ddl.Dialect
     session: ClassVar[type[AnySession]]
     left_over: ClassVar[Sequence[tuple[str, str]]]
     """Queries for our databases and accounts, each with the statement that drops one of them."""
@@ -216,7 +218,14 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @abstractmethod
     def _load(self, admin: ConnectionT, empty: Clone[ConnectionT], source: Source) -> TemplateT:
-        """Make a template of an empty database. Raises `TaskError`."""
+        """Make a template of an empty database, with its own account's rights.
+
+        Raises `TaskError`, `DatabaseError`.
+        """
+
+    @abstractmethod
+    def _insert(self, connection: ConnectionT, table: TableSchema, rows: Iterator[Row]) -> None:
+        """Insert the rows of a table. Raises `DatabaseError`."""
 
     @abstractmethod
     def _copy(self, admin: ConnectionT, template: TemplateT) -> Clone[ConnectionT]:
@@ -334,11 +343,26 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
             empty = self._make_empty(admin)
             try:
                 return self._load(admin, empty, source)
-            except TaskError:
+            except (DatabaseError, TaskError) as error:
                 self._drop(admin, empty)
-                raise
+                if isinstance(error, TaskError):
+                    raise
+                why = f"{source.path}: {source.name} cannot be loaded: {error}"
+                raise TaskError(why) from error
             finally:
                 empty.connection.close()
+
+    def _convert(self, connection: ConnectionT, source: Source) -> None:
+        """Fill an empty database with the content of any source."""
+        path = build.as_sqlite(source, self._progress)
+        shape = schema.read_schema(path)
+        for statement in schema_ddl.create_statements(shape, self.dialect, self._progress):
+            connection.query(statement)
+        for table in shape.tables:
+            self._insert(connection, table, schema.rows(path, table))
+        for statement in schema_ddl.finish_statements(shape, self.dialect, self._progress):
+            if failure := connection.run(statement).failure:
+                self._say(f"left out: {statement}: {failure.message}")
 
     def _say(self, line: str) -> None:
         if self._progress is not None:

@@ -10,20 +10,21 @@ import itertools
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from intercode.databases.base import EngineOptions, Failure, Outcome, Row
-from intercode.databases.convert import build, dump, schema, schema_ddl
+from intercode.databases.convert import dump
+from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.mysql_client import READ_ONLY, MySQLConnection
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.private import start_mariadb
 from intercode.databases.servers.session import Clone, Relation, ServerSession
 from intercode.databases.source import Source
-from intercode.errors import DatabaseError, TaskError, UsageError
+from intercode.errors import DatabaseError, UsageError
 from intercode.sandbox.base import Limits
 from intercode.syntax import quoted
 
@@ -62,7 +63,6 @@ MySQLClone = Clone[MySQLConnection]
 class MySQLSession(ServerSession[MySQLConnection]):
     """A session on MySQL or MariaDB."""
 
-    product = "MySQL"
     dialect = "mysql"
     idle_statement = "DO 0"
     _settings = 0
@@ -248,16 +248,17 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
         return MySQLClone(name, password, self.generation, self._connect_as(name, password))
 
     def _load(self, admin: MySQLConnection, empty: MySQLClone, source: Source) -> MySQLTemplate:
-        # As an account that may do no more.
-        try:
-            if source.kind == "dump":
-                for statement in dump.section(dump.read(source.path), source.name):
-                    empty.connection.query(_DEFINER.sub("", statement, count=1))
-            else:
-                _convert(empty.connection, source, self._progress)
-            return _described(empty.connection, empty.name)
-        except DatabaseError as error:
-            raise TaskError(f"{source.path}: {source.name} cannot be loaded: {error}") from error
+        if source.kind == "dump":
+            for statement in dump.section(dump.read(source.path), source.name):
+                empty.connection.query(_DEFINER.sub("", statement, count=1))
+        else:
+            self._convert(empty.connection, source)
+        return _described(empty.connection, empty.name)
+
+    def _insert(self, connection: MySQLConnection, table: TableSchema, rows: Iterator[Row]) -> None:
+        marks = ", ".join(["%s"] * len(table.columns))
+        while batch := list(itertools.islice(rows, _BATCH)):
+            connection.insert(f"INSERT INTO {quoted(table.name, '`')} VALUES ({marks})", batch)
 
     def _copy(self, admin: MySQLConnection, template: MySQLTemplate) -> MySQLClone:
         clone = self._make_empty(admin)
@@ -312,25 +313,6 @@ def _roll_back_prepared(admin: MySQLConnection) -> None:
         name = data if isinstance(data, bytes) else str(data).encode()
         end = int(str(length))
         admin.run(f"XA ROLLBACK X'{name[:end].hex()}', X'{name[end:].hex()}'")
-
-
-def _convert(
-    connection: MySQLConnection, source: Source, progress: Callable[[str], None] | None
-) -> None:
-    """Fill an empty database from a source that is not a dump."""
-    path = build.as_sqlite(source, progress)
-    shape = schema.read_schema(path)
-    for statement in schema_ddl.create_statements(shape, "mysql", progress):
-        connection.query(statement)
-    for table in shape.tables:
-        rows = schema.rows(path, table)
-        marks = ", ".join(["%s"] * len(table.columns))
-        while batch := list(itertools.islice(rows, _BATCH)):
-            connection.insert(f"INSERT INTO {quoted(table.name, '`')} VALUES ({marks})", batch)
-    for statement in schema_ddl.finish_statements(shape, "mysql", progress):
-        failure = connection.run(statement).failure
-        if failure is not None and progress is not None:
-            progress(f"left out: {statement}: {failure.message}")
 
 
 def _described(connection: MySQLConnection, name: str) -> MySQLTemplate:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, BinaryIO
 
 from intercode.databases.base import Failure, Outcome, Result, Row
 from intercode.databases.servers import driver
-from intercode.databases.servers.session import ConnectionLost, Keeper, Unreachable
+from intercode.databases.servers.session import Connection, ConnectionLost, Keeper, Unreachable
 from intercode.errors import DatabaseError, UsageError
 from intercode.sandbox.base import Limits
 
@@ -57,7 +57,7 @@ _REAL = {_FIELD.FLOAT, _FIELD.DOUBLE}
 Decode = Callable[[bytes], Any]
 
 
-class MySQLConnection:
+class MySQLConnection(Connection):
     """A connection; see `session.Connection`.
 
     Attributes:
@@ -72,6 +72,8 @@ class MySQLConnection:
         Unreachable: The server does not answer.
         DatabaseError: It refuses.
     """
+
+    product = "MySQL"
 
     def __init__(self, connect_args: Mapping[str, Any]) -> None:
         _check_socket(connect_args.get("unix_socket"))
@@ -98,17 +100,9 @@ class MySQLConnection:
 
     # --- for ourselves -----------------------------------------------------------------------
 
-    def query(self, sql: str, *arguments: Any) -> list[Row]:
-        """Run statements of our own; return the rows of the last one.
-
-        Raises:
-            ConnectionLost: The connection is gone.
-            DatabaseError: A statement failed.
-        """
-        outcome = self.run(self._raw.cursor().mogrify(sql, arguments) if arguments else sql)
-        if outcome.failure is not None:
-            raise DatabaseError(f"the MySQL server says: {outcome.failure.message}")
-        return list(outcome.results[-1].rows)
+    def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
+        """Return statements with arguments for each ``%s``, quoted."""
+        return str(self._raw.cursor().mogrify(sql, arguments))
 
     def insert(self, sql: str, rows: list[Row]) -> None:
         """Insert many rows with one statement that ends in ``VALUES (%s, …)``."""
@@ -119,7 +113,7 @@ class MySQLConnection:
             code, message = _parts(error)
             if code in _GONE or code == 0:
                 raise ConnectionLost(message) from None
-            raise DatabaseError(f"the MySQL server says: {message}") from None
+            raise self.refusal(message) from None
 
     def ping(self) -> None:
         """Raise `ConnectionLost` if the connection is gone."""

@@ -12,13 +12,14 @@ of the template's files; measured on PostgreSQL 15, 2 cores, medians: 28 ms with
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 from urllib.parse import unquote
 
 from intercode.databases.base import EngineOptions, Failure, Outcome, Row
-from intercode.databases.convert import build, schema, schema_ddl
+from intercode.databases.convert import schema_ddl
+from intercode.databases.convert.schema import TableSchema
 from intercode.databases.servers.engine import ServerEngine, parse_url
 from intercode.databases.servers.names import new_name
 from intercode.databases.servers.postgresql_client import READ_ONLY, PostgreSQLConnection
@@ -31,7 +32,7 @@ from intercode.databases.servers.session import (
     Unreachable,
 )
 from intercode.databases.source import Source
-from intercode.errors import DatabaseError, TaskError, UsageError
+from intercode.errors import DatabaseError, UsageError
 from intercode.sandbox.base import Limits
 from intercode.syntax import quoted
 
@@ -88,7 +89,6 @@ PostgreSQLClone = Clone[PostgreSQLConnection]
 class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
     """A session on PostgreSQL."""
 
-    product = "PostgreSQL"
     dialect = "postgres"
     idle_statement = "SELECT 1"
 
@@ -248,36 +248,20 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     def _load(
         self, admin: PostgreSQLConnection, empty: PostgreSQLClone, source: Source
     ) -> PostgreSQLClone:
-        path = build.as_sqlite(source, self._progress)
-        try:
-            self._fill_with(empty.connection, path)
-        except DatabaseError as error:
-            raise TaskError(f"{source.path}: {source.name} cannot be loaded: {error}") from error
+        self._convert(empty.connection, source)
+        for kind, name in empty.connection.query(_OWNED):
+            empty.connection.query(f"ALTER {kind} {name} OWNER TO {_OWNER}")
+        empty.connection.query("ANALYZE")
         if self._is_superuser:
-            connection = self._connect({**self._connect_args, "dbname": empty.name})
-            try:
-                _close_off(connection)
-            finally:
-                connection.close()
+            with closing(self._connect({**self._connect_args, "dbname": empty.name})) as inside:
+                _close_off(inside)
         admin.query(f"ALTER ROLE {empty.name} NOLOGIN")  # no connection may be open in a template
         return empty
 
-    def _fill_with(self, connection: PostgreSQLConnection, path: Path) -> None:
-        """Fill an empty database with an SQLite file's content, as its owner."""
-        shape = schema.read_schema(path)
-        for statement in schema_ddl.create_statements(shape, "postgres", self._progress):
-            connection.query(statement)
-        for table in shape.tables:
-            connection.insert(
-                schema_ddl.identifier(table.name, "postgres"), schema.rows(path, table)
-            )
-        for statement in schema_ddl.finish_statements(shape, "postgres", self._progress):
-            failure = connection.run(statement).failure
-            if failure is not None:
-                self._say(f"left out: {statement}: {failure.message}")
-        for kind, name in connection.query(_OWNED):
-            connection.query(f"ALTER {kind} {name} OWNER TO {_OWNER}")
-        connection.query("ANALYZE")
+    def _insert(
+        self, connection: PostgreSQLConnection, table: TableSchema, rows: Iterator[Row]
+    ) -> None:
+        connection.insert(schema_ddl.identifier(table.name, "postgres"), rows)
 
     def _copy(self, admin: PostgreSQLConnection, template: PostgreSQLClone) -> PostgreSQLClone:
         return self._make_database(admin, template.name, _SETTINGS)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from intercode.databases.base import Failure, Outcome, Result, Row
 from intercode.databases.servers import driver
-from intercode.databases.servers.session import ConnectionLost, Keeper, Unreachable
+from intercode.databases.servers.session import Connection, ConnectionLost, Keeper, Unreachable
 from intercode.errors import DatabaseError
 from intercode.sandbox.base import Limits
 from intercode.syntax import quoted
@@ -49,7 +49,7 @@ _DEEPEST = 64
 """Levels of a JSON value. A deeper one is text, for functions on values are recursive."""
 
 
-class PostgreSQLConnection:
+class PostgreSQLConnection(Connection):
     """A connection; see `session.Connection`.
 
     Args:
@@ -60,6 +60,8 @@ class PostgreSQLConnection:
         Unreachable: The server does not answer.
         DatabaseError: It refuses.
     """
+
+    product = "PostgreSQL"
 
     def __init__(
         self, connect_args: Mapping[str, Any], settings: Mapping[str, object] | None = None
@@ -84,23 +86,9 @@ class PostgreSQLConnection:
 
     # --- for ourselves -----------------------------------------------------------------------
 
-    def query(self, sql: str, *arguments: str) -> list[Row]:
-        """Run statements of our own; return the rows of the last one.
-
-        Args:
-            sql: With ``{}`` where a literal goes.
-            arguments: The literals.
-
-        Raises:
-            ConnectionLost: The connection is gone.
-            DatabaseError: A statement failed.
-        """
-        outcome = self.run(
-            sql.format(*[quoted(text, "'") for text in arguments]) if arguments else sql
-        )
-        if outcome.failure is not None:
-            raise DatabaseError(f"the PostgreSQL server says: {outcome.failure.message}")
-        return list(outcome.results[-1].rows) if outcome.results else []
+    def with_literals(self, sql: str, arguments: Sequence[str]) -> str:
+        """Return statements with texts for each ``{}``, quoted."""
+        return sql.format(*[quoted(text, "'") for text in arguments])
 
     def insert(self, table: str, rows: Iterator[Row]) -> None:
         """Insert many rows.
@@ -113,7 +101,7 @@ class PostgreSQLConnection:
                 for row in rows:
                     copy.write_row(row)
         except psycopg.Error as error:
-            raise DatabaseError(f"the PostgreSQL server says: {error}") from None
+            raise self.refusal(error) from None
 
     def ping(self) -> None:
         """Raise `ConnectionLost` if the connection is gone."""

@@ -47,9 +47,12 @@ class Unreachable(Exception):  # noqa: N818 - the caller tries again
     """No connection can be made now."""
 
 
-class Connection(Protocol):
+class Connection(ABC):
     """A connection to a server."""
 
+    product: ClassVar[str]
+
+    @abstractmethod
     def run(self, text: str, max_rows: int | None = None, limits: Limits | None = None) -> Outcome:
         """Run an action; keep all rows if no number of rows is given.
 
@@ -64,10 +67,24 @@ class Connection(Protocol):
             ConnectionLost: The connection is gone.
             DatabaseError: A statement failed.
         """
+        outcome = self.run(self.with_literals(sql, arguments) if arguments else sql)
+        if outcome.failure is not None:
+            raise self.refusal(outcome.failure.message)
+        return list(outcome.results[-1].rows) if outcome.results else []
 
+    def refusal(self, message: object) -> DatabaseError:
+        """Return the error for a message of the server's."""
+        return DatabaseError(f"the {self.product} server says: {message}")
+
+    @abstractmethod
+    def with_literals(self, sql: str, arguments: Sequence[Any]) -> str:
+        """Return statements with arguments in their places, quoted."""
+
+    @abstractmethod
     def ping(self) -> None:
         """Raise `ConnectionLost` if the connection is gone."""
 
+    @abstractmethod
     def close(self) -> None:
         """End the connection. Idempotent."""
 
@@ -146,7 +163,6 @@ class ServerSession(ABC, Generic[ConnectionT]):
         ConnectionLost: The clone's connection is gone.
     """
 
-    product: ClassVar[str]
     dialect: ClassVar[str]
     """The name that sqlglot gives the server's language."""
     idle_statement: ClassVar[str]
@@ -345,7 +361,8 @@ class ServerSession(ABC, Generic[ConnectionT]):
             raise self._loss(lost) from None
 
     def _loss(self, lost: ConnectionLost) -> DatabaseError:
-        return DatabaseError(f"the connection to the {self.product} server was lost: {lost}")
+        product = self._connection.product
+        return DatabaseError(f"the connection to the {product} server was lost: {lost}")
 
     def _interrupt(self, count: int) -> None:
         self._strike(self._connection, whole=count > 1)

@@ -1,4 +1,4 @@
-"""The clone's name for the nominal one: where it stands for the database, and nowhere else."""
+"""An action on its way to a server: the clone's name in it, and whether it plainly reads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.databases.servers.names import original, rewrite
+from intercode.databases.servers.session import plainly_reads
 
 
 @pytest.mark.parametrize(
@@ -88,3 +89,35 @@ def test_positions_go_back(parts: list[str], position: int) -> None:
     assert 0 <= back < len(sql)
     inside = [start for start, _, _ in edits if start == back]
     assert inside or sql[back] == text[position]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "select 1",
+        "-- why\n /* not */ (SELECT 1) UNION (SELECT 2);",
+        "WITH a AS (SELECT 1) SELECT * FROM a -- DELETE",
+        "SHOW search_path; EXPLAIN SELECT 1; TABLE t; VALUES (1); USE x",
+    ],
+)
+def test_what_plainly_reads(text: str) -> None:
+    assert plainly_reads(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DELETE FROM t",
+        "SELECTED",
+        "SELECT 1; COMMIT; SELECT 2",
+        "SELECT '/*'; COMMIT; SELECT '*/'",
+        "SELECT $$--$$; COMMIT",
+        "/* /* */ SELECT */ COMMIT",
+        "--\rCOMMIT",
+        "/*! DELETE FROM t */",
+        "/*M! DELETE FROM t */",
+    ],
+)
+def test_what_may_do_more(text: str) -> None:
+    assert not plainly_reads(text)
