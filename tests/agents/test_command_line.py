@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from intercode.agents.predictions import action_for, read_predictions
+from intercode.agents.builtin import action_for, read_predictions
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import traits_of

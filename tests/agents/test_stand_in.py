@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.agents.parser import find_code
-from intercode.agents.scene import Scene
 from intercode.agents.stand_in import NAME, StandIn, plan, replies
+from intercode.agents.talk import Scene
 from intercode.datasets import load_seeded
 from intercode.envs.swe import apply_patch
 from intercode.envs.traits import traits_of

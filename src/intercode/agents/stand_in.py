@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.agents.base import Agent
 from intercode.agents.language import LanguageAgents
-from intercode.agents.scene import Scene
-from intercode.agents.try_again import TRY_AGAIN
+from intercode.agents.strategies import TRY_AGAIN
+from intercode.agents.talk import Scene
 from intercode.envs.traits import SHELL
 from intercode.models.base import Message
 from intercode.models.prices import Price

@@ -14,8 +14,7 @@ import argparse
 import sys
 from contextlib import suppress
 
-from intercode.agents.human import HumanAgent
-from intercode.agents.terminal import Terminal, continues
+from intercode.agents.human import HumanAgent, Terminal, continues
 from intercode.cli.results import Watcher, ending
 from intercode.cli.terminal import print_json
 from intercode.envs.traits import traits_in

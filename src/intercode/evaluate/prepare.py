@@ -234,7 +234,7 @@ def _model(spec: RunSpec, strategy: Strategy, budget: Budget | None) -> RemoteMo
 
 
 def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> LanguageAgents:
-    from intercode.agents.ending import EpisodeLimits
+    from intercode.agents.language import EpisodeLimits
     from intercode.models import Settings
 
     told, asked = spec.agent, spec.model

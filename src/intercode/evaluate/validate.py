@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from intercode.agents.scripted import Oracle, ScriptedAgent
+from intercode.agents.builtin import Oracle, ScriptedAgent
 from intercode.envs.traits import Guess, traits_in
 from intercode.evaluate.checks import (
     AGAIN,
