@@ -343,7 +343,7 @@ class Outcome:
     invalid: int = 0
     """Turns whose action could not be executed, or failed: not "admissible" in 2023's terms."""
     unexecuted: int = 0
-    """Those of them whose action could not even be executed: a reply without code, for instance."""
+    """Invalid turns whose action could not even be executed: a reply without code, for instance."""
     action_seconds: float = 0.0
     """Wall time of its actions."""
     model_seconds: float = 0.0
@@ -427,7 +427,7 @@ def _solved_at(episode: Episode) -> int | None:
 
 
 def action_of(turn: Turn) -> str:
-    """Return a turn's action as the environment was given it: also one that was no action."""
+    """Return a turn's action as the environment was given it, also an empty one."""
     if turn.info.get("invalid"):
         return NoAction(turn.observation.removeprefix("[").removesuffix("]"))
     return turn.action

@@ -124,11 +124,9 @@ def execute(args: argparse.Namespace) -> int:
         dataset,
         where.make,
         timeout=spec.env.options.get("timeout", Limits().timeout),
+        tasks=[task.task_id for task in tasks],
         workers=args.workers,
-        limit=spec.limit,
-        tasks=spec.tasks,
         progress=watcher,
-        settings=where.facts,
         also_on=also_on,
     )
     if args.json:

@@ -1,4 +1,4 @@
-"""What a run has spent of its budget, from its record."""
+"""The spending of a run, from its record."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ def spent_by(
     judge_price: Price | None = None,
     judge_only: bool = False,
 ) -> Spending:
-    """What the sessions of a run have spent, for a `Budget` that goes on with it.
+    """Return the spending of a run's sessions, for the `Budget` of the session that resumes it.
 
-    Every recorded attempt counts, also those that ended in an error and were made again. For a
-    reply of which nobody said what it took, what had been set aside for it counts. What was under
-    way when a session was killed, or was lost on its way to us, is in no record and does not count.
+    Every recorded attempt counts, also those that ended in an error and were retried. A reply
+    without recorded usage counts with the tokens that had been set aside for it. Calls that were
+    under way when a session was killed are not recorded and do not count.
 
     Args:
-        folder: The run's; it may be one that is yet to be made.
-        price: Of replies whose cost is not recorded.
-        reply_tokens: What a reply was limited to.
-        judge_price: Of a judge's replies, likewise.
-        judge_only: Leave out what the agent's model took: in a run scored again it is another's.
+        folder: The run's; it need not exist yet.
+        price: The price of replies whose cost is not recorded.
+        reply_tokens: The limit of a reply, in tokens.
+        judge_price: The price of a judge's replies, likewise.
+        judge_only: Whether to leave out the agent's model: in a rescored run its replies are those
+            of the recorded run.
 
     Raises:
         RecordError: The run cannot be read.
@@ -57,21 +58,21 @@ def spent_by(
 
 
 def _talks(episode: Episode) -> list[Any]:
-    """The talk with the agent's model, of the lost attempts as well."""
+    """Return the talks with the agent's model, of lost attempts as well."""
     return [*episode.metadata.get("earlier", ()), episode.metadata.get("model")]
 
 
 def _calls(talks: Iterable[Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Each call that a model answered anew, and the talk that it is of."""
+    """Yield each talk and call that a model has answered, not a cache."""
     for talk in talks:
-        if isinstance(talk, Mapping):  # an agent's own may be a name
+        if isinstance(talk, Mapping):  # a user's agent may record a name
             for call in talk.get("calls", ()):
                 if "reply" in call and not call.get("cached"):
                     yield talk, call
 
 
 def _usage(talk: Mapping[str, Any], call: Mapping[str, Any], reply_tokens: int | None) -> Usage:
-    """What a call took, or what was set aside for it."""
+    """Return the tokens of a call, or those that were set aside for it."""
     names = ("input_tokens", "output_tokens", "cached_tokens")
     usage = Usage(*(call.get(name) or 0 for name in names))
     if usage.total:

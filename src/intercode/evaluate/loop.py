@@ -220,7 +220,7 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     except Exception as error:
         raise AgentError(f"the agent raised {_described(error)}") from error
     if not isinstance(action, str):
-        raise AgentError(f"the agent's action is no text but {type(action).__name__}")
+        raise AgentError(f"the agent's action is not a text but {type(action).__name__}")
     return action
 
 

@@ -1,4 +1,4 @@
-"""What a run tells about itself while it goes on."""
+"""Observation of a run."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Does nothing: override what you want to know.
+    """An observer of a run that does nothing: override the methods that you want.
 
     All methods are called in the thread that called `evaluate`, except `action`.
     """
 
     def begin(self, total: int, earlier: Sequence[Outcome]) -> None:
-        """The run starts: `total` episodes, of which `earlier` were finished before."""
+        """Handle the start of the run: `total` episodes, of which `earlier` are finished."""
 
     def action(self, task: Task, action: str) -> None:
-        """An agent is about to act. Called in a worker's thread: keep it short."""
+        """Handle an action before it is taken. Called in a worker's thread: keep it short."""
 
     def episode(self, episode: Episode) -> None:
-        """An episode has ended and is recorded."""
+        """Handle an episode that has ended and is recorded."""
 
     def tick(self) -> None:
-        """Called every now and then, also when nothing happens."""
+        """Handle the passing of time; called every now and then, also when nothing happens."""
 
     def stopping(self, in_flight: int) -> None:
-        """The run was interrupted; it stops when the episodes in flight have ended."""
+        """Handle an interrupt; the run stops when the episodes in flight have ended."""
 
     def end(self) -> None:
-        """The run is over, one way or another."""
+        """Handle the end of the run, also by an exception."""
 
     def warn(self, text: str) -> None:
-        """A reader should know something, before the run starts."""
+        """Warn of something, before the run starts."""
         log.warning(text)
 
     def say(self, text: str) -> None:
-        """Something that may take long is being built or started, before the run starts."""
+        """Handle the start of work that may take long (building, starting), before the run."""
 
     def built(self) -> None:
-        """What was being built is there."""
+        """Handle the end of that work."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -158,32 +158,24 @@ def rescore(
     _refuse(record, target)
     setting = _Setting(record, env_factory, settings, context, accept)
     setting.compare("dataset", {"digest": dataset.digest})
-    progress = progress or Progress()
-    work = _Work(record, dataset, reward, every_turn, setting, progress)
+    work = _Work(record, dataset, reward, every_turn, setting, progress or Progress())
     written = work.resume(target)
     if work.needs_sandbox():
         setting.factory()  # refuses what it must before anything is written
     session = _session(record, workers, max_retries) | setting.facts()
-    with ExitStack() as stack:
-        if target is not None:
-            log = stack.enter_context(RecordWriter(target))
-            work.write = log.append
-            written["sessions"].append(session)
-            log.write_manifest(written)
-        progress.begin(len(record.outcomes), [one.after for one in work.results.values()])
-        stack.callback(progress.end)
-        interrupts = stack.enter_context(Interrupts())
-        result = work.run(interrupts, workers, max_retries)
+    if target is None:
+        return work.run(workers, max_retries)
+    with RecordWriter(target) as log:
+        work.write = log.append
+        written["sessions"].append(session)
+        log.write_manifest(written)
+        result = work.run(workers, max_retries)
         result.folder = target
-        if target is not None:
-            session |= setting.facts()
-            manifest.finish(
-                session,
-                episodes=result.ran,
-                seconds=result.seconds,
-                interrupted=result.cut_short,
-            )
-            log.write_manifest(written)
+        session |= setting.facts()
+        manifest.finish(
+            session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short
+        )
+        log.write_manifest(written)
     return result
 
 
@@ -259,15 +251,9 @@ class _Work:
                 return False
         return False
 
-    def run(self, interrupts: Interrupts, workers: int, max_retries: int) -> Rescored:
+    def run(self, workers: int, max_retries: int) -> Rescored:
         """Score all episodes that have no new result yet."""
-        start, ran = time.monotonic(), 0
-        for key, outcome in self._record.outcomes.items():
-            if outcome.failed and key not in self.results:
-                episode = self._record.read(key)
-                self._keep(episode, "no result")
-                self._note(episode)
-                ran += 1
+        start, progress, earlier = time.monotonic(), self._progress, len(self.results)
         recorded = self._record.manifest
         orders = Orders(
             attempt=self._attempt,
@@ -279,21 +265,33 @@ class _Work:
             shared=self._shared,
         )
         pool = Pool(self._jobs(), orders, workers)
-        with closing(pool.run(interrupts, self._progress)) as episodes:
-            for episode in episodes:
+        progress.begin(len(self._tasks), [one.after for one in self.results.values()])
+        with ExitStack() as stack:
+            stack.callback(progress.end)
+            interrupts = stack.enter_context(Interrupts())
+            for episode in self._without_result():
                 self._note(episode)
-                ran += 1
+            for episode in stack.enter_context(closing(pool.run(interrupts, progress))):
+                self._note(episode)
         results = [self.results[key] for key in self._tasks if key in self.results]
         return Rescored(
             outcomes=[result.after for result in results],
             planned=len(self._tasks),
-            ran=ran,
+            ran=len(self.results) - earlier,
             seconds=time.monotonic() - start,
             interrupted=interrupts.count > 0,
             stopped=pool.stopped,
             kept=self._kept,
             results=results,
         )
+
+    def _without_result(self) -> Iterator[Episode]:
+        """Keep the episodes that had no result, as they are."""
+        for key, outcome in self._record.outcomes.items():
+            if outcome.failed and key not in self.results:
+                episode = self._record.read(key)
+                self._keep(episode, "no result")
+                yield episode
 
     def _jobs(self) -> list[Job]:
         return [

@@ -28,7 +28,7 @@ class Estimate:
     low: float
     high: float
     clusters: int | None = None
-    """How many clusters the interval takes account of, if it does."""
+    """The number of clusters that the interval accounts for; None: it accounts for none."""
 
     @property
     def few(self) -> bool:
@@ -37,10 +37,10 @@ class Estimate:
 
 
 def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float]:
-    """The score interval of a proportion; by default the 95 % one.
+    """Return the score interval of a proportion; by default the 95 % one.
 
     Wilson, Probable Inference, the Law of Succession, and Statistical Inference, 1927. `total` may
-    be an effective number, and then no integer.
+    be an effective number, which is not an integer.
     """
     if total == 0:
         return 0.0, 1.0
@@ -55,7 +55,7 @@ def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float
 
 
 def rate(successes: Sequence[bool], clusters: Sequence[Hashable] | None = None) -> Estimate:
-    """A success rate with Wilson's interval, where there are clusters on the effective number.
+    """Return a success rate with Wilson's interval; with clusters, on the effective number.
 
     The effective number is how many independent results would be as telling: n divided by the
     design effect (Kish 1965), never more than n, corrected for the clusters' degrees of freedom
@@ -70,13 +70,13 @@ def rate(successes: Sequence[bool], clusters: Sequence[Hashable] | None = None) 
     """
     n = len(successes)
     if n == 0:
-        raise ValueError("a rate of nothing")
+        raise ValueError("rate of an empty sequence")
     p = sum(successes) / n
     if clusters is None:
         return Estimate(p, *wilson(sum(successes), n))
     groups = len(set(clusters))
     if groups < 2:
-        return Estimate(p, 0.0, 1.0, groups)  # one cluster says nothing of others
+        return Estimate(p, 0.0, 1.0, groups)  # one cluster tells nothing about others
     error = clustered_error([float(x) for x in successes], clusters)
     freedom = (t_quantile(0.975, n - 1) / t_quantile(0.975, groups - 1)) ** 2
     raw = p * (1 - p) / error**2 if error > 0 else groups if p in (0, 1) else n
@@ -85,16 +85,16 @@ def rate(successes: Sequence[bool], clusters: Sequence[Hashable] | None = None) 
 
 
 def mean(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> Estimate:
-    """A mean with its t interval, where there are clusters with their robust standard error.
+    """Return a mean with its t interval; with clusters, from their robust standard error.
 
-    One value, or one cluster, says nothing of the spread: then both ends are infinite.
+    One value, or one cluster, tells nothing about the spread: then both ends are infinite.
 
     Raises:
         ValueError: There are no values.
     """
     n = len(values)
     if n == 0:
-        raise ValueError("a mean of nothing")
+        raise ValueError("mean of an empty sequence")
     centre = math.fsum(values) / n
     groups = None if clusters is None else len(set(clusters))
     independent = n if groups is None else groups
@@ -106,7 +106,7 @@ def mean(values: Sequence[float], clusters: Sequence[Hashable] | None = None) ->
 
 
 def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """The standard error of a mean over clusters; with one value in each, that of the textbook.
+    """Return the standard error of a mean over clusters; with one value in each, the usual one.
 
     Liang and Zeger, Longitudinal Data Analysis Using Generalized Linear Models, 1986, with the
     factor G/(G-1) for G clusters (Cameron and Miller 2015, equation 12); for evaluations: Miller,
@@ -123,7 +123,7 @@ def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> fl
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:
-    """The chance that at least one of `k` attempts at a task succeeds, without bias.
+    """Return an unbiased estimate of the chance that any of `k` attempts at a task succeeds.
 
     Chen et al., Evaluating Large Language Models Trained on Code, 2021, equation 1.
 
@@ -135,7 +135,7 @@ def pass_at_k(attempts: int, successes: int, k: int) -> float:
 
 
 def pass_hat_k(attempts: int, successes: int, k: int) -> float:
-    """pass^k: the chance that all of `k` attempts at a task succeed, without bias.
+    """Return an unbiased estimate of pass^k, the chance that all of `k` attempts at a task succeed.
 
     Yao et al., τ-bench: A Benchmark for Tool-Agent-User Interaction in Real-World Domains, 2024.
 
@@ -148,4 +148,7 @@ def pass_hat_k(attempts: int, successes: int, k: int) -> float:
 
 def _check(attempts: int, successes: int, k: int) -> None:
     if not (1 <= k <= attempts and 0 <= successes <= attempts):
-        raise ValueError(f"{successes} of {attempts} attempts cannot tell of {k}")
+        raise ValueError(
+            f"pass@k and pass^k need at least k attempts: k is {k}, and {successes} of "
+            f"{attempts} attempts succeeded"
+        )

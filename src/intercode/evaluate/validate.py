@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from intercode.agents.builtin import Oracle, ScriptedAgent
 from intercode.envs.traits import Guess, traits_in
@@ -42,8 +42,6 @@ from intercode.evaluate.summary import summarize
 from intercode.sandbox.base import CountsMemory
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from intercode.agents.base import Agent, AgentFactory
     from intercode.episode import Episode
     from intercode.evaluate.progress import Progress
@@ -87,23 +85,15 @@ class Validation:
         return {task_id: "; ".join(texts) for task_id, texts in found.items()}
 
 
-class Options(TypedDict, total=False):
-    """Options of `validate` that are those of `evaluate`."""
-
-    workers: int
-    limit: int | None
-    tasks: Sequence[str] | None
-    progress: Progress | None
-    settings: Mapping[str, Any] | None
-
-
 def validate(
     dataset: Dataset,
     env_factory: Callable[[], EpisodeEnv],
     *,
     timeout: float,
+    tasks: Sequence[str] | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
     also_on: Mapping[str, Callable[[], EpisodeEnv]] | None = None,
-    **options: Unpack[Options],
 ) -> Validation:
     """Try every task in all ways, and check the trials.
 
@@ -111,31 +101,31 @@ def validate(
         dataset: The tasks.
         env_factory: As for `evaluate`.
         timeout: The time limit of an action in tasks that have none of their own, in seconds.
+        tasks: The ids of the tasks to try; None: all that can be graded.
+        workers: Threads, each with an environment of its own.
+        progress: Observes the work.
         also_on: Name → factory of the same environment on another back end, where gold must behave
             in the same way.
-        options: See `Options`.
 
     Raises:
         UsageError: The arguments make no sense.
         SandboxUnavailableError: This machine permits no sandbox.
     """
-    chosen = select(dataset, options.get("tasks"), options.get("limit"), not_gradable(dataset))
-    seen = Seen()
+    chosen = select(dataset, tasks, None, not_gradable(dataset))
+    seen = Seen(dataset)
     with closing(env_factory()) as env:
-        tried = guesses(getattr(env, "name", ""))
-
-    def probed() -> EpisodeEnv:
-        return ProbedEnv(env_factory(), dataset, seen)
-
-    first, trials = _attempt(dataset, _Prober(), probed, max(tried) + 1, options)
+        name = getattr(env, "name", "")
+    tried = guesses(name)
+    options = {"tasks": tasks, "workers": workers, "progress": progress, "settings": {"env": name}}
+    first, trials = _attempt(dataset, _Prober(), seen.probing(env_factory), max(tried) + 1, options)
     runs, problems = [first], _findings(CHECKS, chosen, trials)
-    for name, make in (also_on or {}).items():
+    for place, make in (also_on or {}).items():
         if runs[-1].interrupted:
             break
         other, there = _attempt(dataset, Oracle(), make, 1, options)
         runs.append(other)
         for task in chosen:
-            problems += elsewhere(task, trials[task.task_id], there[task.task_id], name)
+            problems += elsewhere(task, trials[task.task_id], there[task.task_id], place)
     complete = len(runs) == 1 + len(also_on or {})
     used = [usage(task, trials[task.task_id], seen.memory.get(task.task_id)) for task in chosen]
     return Validation(
@@ -156,7 +146,7 @@ def _attempt(
     agent: AgentFactory,
     make: Callable[[], EpisodeEnv],
     epochs: int,
-    options: Options,
+    options: Mapping[str, Any],
 ) -> tuple[RunResult, Mapping[str, Trials]]:
     """Run an agent, and return each task's trials."""
     trials: dict[str, dict[int, Trial]] = defaultdict(dict)
@@ -248,19 +238,23 @@ class Clock:
 class Seen:
     """The findings of all probes. Workers share it; each has other tasks, or another trial."""
 
-    def __init__(self) -> None:
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
         self.clock = Clock()
         self.leaks: dict[str, list[Leak]] = {}
         self.memory: dict[str, int] = {}
         """Task → the most bytes that a sandbox has used in which gold ran."""
 
+    def probing(self, make: Callable[[], EpisodeEnv]) -> Callable[[], EpisodeEnv]:
+        """Return a factory of probed environments, from one of environments."""
+        return lambda: ProbedEnv(make(), self)
+
 
 class ProbedEnv:
     """An environment that is searched for leaks and measured, and in which gold begins on time."""
 
-    def __init__(self, env: EpisodeEnv, dataset: Dataset, seen: Seen) -> None:
+    def __init__(self, env: EpisodeEnv, seen: Seen) -> None:
         self._env = env
-        self._dataset = dataset
         self._seen = seen
 
     def __getattr__(self, name: str) -> Any:
@@ -284,7 +278,7 @@ class ProbedEnv:
         if episode.epoch == NOTHING and not episode.turns:
             flags = traits_in(self._env).secret_gold
             image = episode.metadata.get("image", "")
-            task = self._dataset.by_id(task_id)
+            task = self._seen.dataset.by_id(task_id)
             self._seen.leaks[task_id] = leaks(task, place, image, flags=flags)
         if is_gold and not episode.turns:
             episode.metadata[WAITED] = self._seen.clock.wait(task_id, episode.epoch)
