@@ -343,7 +343,11 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         for part in PARTS:
             found |= found.pop(part)
         found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
-        return own | {k: v for k, v in found.items() if not (v is None or v is False or v == [])}
+        return own | {
+            k: v
+            for k, v in found.items()
+            if not (v is None or v == [] or (v is False and k not in _either()))
+        }
 
     def recorded(self) -> dict[str, Any]:
         """Return the options for a record: they mean the same in any folder, without passwords.
@@ -446,6 +450,15 @@ def environment_options() -> dict[str, Option]:
             if option.has_flag:
                 found.setdefault(name, option)
     return found
+
+
+@cache
+def _either() -> frozenset[str]:
+    """Name the options whose False says something else than that they were not given."""
+    known = [options_of(kind) for kind in (RunSpec, *PARTS.values())]
+    return frozenset(
+        name for options in known for name, one in options.items() if one.default is None
+    )
 
 
 @cache
