@@ -18,10 +18,16 @@ from pathlib import Path
 CLEAN = (
     "docs/reference/glossary.md",
     "src/intercode/interpreters",
+    "src/intercode/models",
     "src/intercode/paper",
+    "src/intercode/report",
     "src/intercode/rewards",
+    "src/intercode/rights.py",
+    "src/intercode/sandbox",
     "src/intercode/syntax.py",
+    "src/intercode/testing",
     "src/intercode/datasets",
+    "src/intercode/files.py",
 )
 """Files and folders that are checked by default. Add a folder once it is clean."""
 TASKS = "puzzles"

@@ -29,8 +29,8 @@ from intercode.datasets import nl2bash, spider
 from intercode.episode import ENDED, Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.statistics import wilson
-from intercode.paper.bash_reward import GoldRuns, Outcome, score
-from intercode.paper.container import PaperImage, md5sum
+from intercode.paper.bash_reward import GoldRuns
+from intercode.paper.container import PaperImage
 from intercode.paper.results import RecordedEpisode, task_of
 from intercode.rewards.answer import last_output
 from intercode.sandbox import Provider, Sandbox, get_provider
@@ -193,23 +193,19 @@ class Paper:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._known: dict[str, tuple[PaperImage, GoldRuns]] = {}
+        self._known: dict[str, GoldRuns] = {}
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Its score."""
         name = str(task.image)
         if name not in self._known:
-            made = PaperImage(self._provider, name)
-            self._known[name] = made, GoldRuns(made)
-        image, golds = self._known[name]
-        output = last_output(episode) or ""
-        agent = Outcome(image.status(sandbox), output, lambda path: md5sum(sandbox, path))
-        return score(agent, golds.outcome(task))
+            self._known[name] = GoldRuns(PaperImage(self._provider, name))
+        return self._known[name].score(task, last_output(episode) or "", sandbox)
 
     def close(self) -> None:
         """Free what was prepared."""
-        for image, _ in self._known.values():
-            image.close()
+        for golds in self._known.values():
+            golds.image.close()
 
 
 Find = Callable[[str], RecordedEpisode]

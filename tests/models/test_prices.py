@@ -50,7 +50,7 @@ def test_a_file_goes_before_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "prices are"),
         ('{"models": {"a/b": {"input": 1}}}', "a/b: a price has input and output"),
         ('{"models": {"a/b": {"input": 1, "output": 1, "x": 1}}}', "may have cached_input"),

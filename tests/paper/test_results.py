@@ -150,7 +150,7 @@ def test_the_key_is_the_id_if_there_is_no_other(load):
         ({"7": episode(turn_history={"actions": None}) | {"turn_history": {}}}, ["actions"]),
         ({"7": episode(turn_history={"actions": [1]})}, ["actions[0]"]),
         ({"7": episode(turn_history={"rewards": [0.1, "x"]})}, ["'7'", "rewards[1]"]),
-        ({"7": episode(turn_history={"rewards": 1})}, ["rewards", "list"]),
+        ({"7": episode(turn_history={"rewards": 1})}, ["turn_history.rewards", "array"]),
         ({"7": episode(summary={"max_reward": "1"})}, ["summary.max_reward"]),
         ({"7": episode(summary=[1])}, ["summary"]),
         ({"7": episode(), "8": episode()}, ["twice"]),

@@ -179,7 +179,7 @@ def test_a_language_models_dialogue(told: dict[str, Any]) -> None:
     assert user == {"role": "user", "content": "count"}
     good, broken = assistant["tool_calls"]
     assert (good["id"], good["function"], good["arguments"]) == ("c1", "bash", {"command": "ls"})
-    assert broken["arguments"] == {"_raw": "{no json"} and "no JSON" in broken["parse_error"]
+    assert broken["arguments"] == {"_raw": "{no json"} and "not a JSON" in broken["parse_error"]
     assert tool == {"role": "tool", "content": "a\nb", "tool_call_id": "c1", "function": "bash"}
     assert last["content"] == sample["output"]["completion"] == "two"
     assert sample["output"]["choices"][0]["stop_reason"] == "max_tokens"

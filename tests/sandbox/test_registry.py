@@ -116,7 +116,7 @@ def test_from_a_registry(tmp_path: Path, system: Path, registry: str) -> None:
     ("name", "message"),
     [
         ("docker://{}/none:1", "skopeo inspect failed: .*manifest unknown"),
-        ("docker://-x", "is no name of an image in a registry"),
+        ("docker://-x", "is not a name of an image in a registry"),
         ("docker:x", "docker://x is pulled"),
     ],
 )

@@ -38,10 +38,18 @@ class Entry:
         return not self.home
 
 
-_SWE_BENCH = (
-    "save its rows as JSON or JSONL, and in Python: intercode.load_dataset({!r}, root=FILE); the "
-    "repositories are cloned by you (--repositories)"
-)
+def _swe_bench(name: str, title: str, repository: str) -> Entry:
+    return Entry(
+        name,
+        title,
+        "MIT",
+        f"https://huggingface.co/datasets/princeton-nlp/{repository}",
+        advice="save its rows as JSON or JSONL, and in Python: "
+        f"intercode.load_dataset({name!r}, root=FILE); the repositories are cloned by you "
+        "(--repositories)",
+    )
+
+
 _ENTRIES = (
     Entry("bash", "our own Bash tasks", "MIT", ""),
     Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
@@ -101,26 +109,16 @@ _ENTRIES = (
         advice="unpack the authors' APPS.tar.gz (or save their test.jsonl in a folder), and: "
         "intercode datasets fetch apps --from FOLDER",
     ),
-    Entry(
+    _swe_bench(
         "swe-bench",
         "SWE-bench: issues of 12 Python projects (Jimenez et al. 2024); test: 2,294 tasks",
-        "MIT",
-        "https://huggingface.co/datasets/princeton-nlp/SWE-bench",
-        advice=_SWE_BENCH.format("swe-bench"),
+        "SWE-bench",
     ),
-    Entry(
-        "swe-bench-lite",
-        "SWE-bench Lite: 300 of its tasks",
-        "MIT",
-        "https://huggingface.co/datasets/princeton-nlp/SWE-bench_Lite",
-        advice=_SWE_BENCH.format("swe-bench-lite"),
-    ),
-    Entry(
+    _swe_bench("swe-bench-lite", "SWE-bench Lite: 300 of its tasks", "SWE-bench_Lite"),
+    _swe_bench(
         "swe-bench-verified",
         "SWE-bench Verified: 500 of its tasks, looked through by people",
-        "MIT",
-        "https://huggingface.co/datasets/princeton-nlp/SWE-bench_Verified",
-        advice=_SWE_BENCH.format("swe-bench-verified"),
+        "SWE-bench_Verified",
     ),
     Entry(
         "ic-ctf",

@@ -61,7 +61,7 @@ class Statistics:
     skipped: int
     """Scored episodes that the agent gave up."""
     ended: int
-    """Scored episodes that were ended by what the agent ran: see `intercode.sandbox.fault`."""
+    """Scored episodes that were ended by what the agent ran: see `intercode.sandbox.base`."""
     restarts: int
     """How often episodes were begun again, after a sandbox was lost otherwise."""
     permuted: int

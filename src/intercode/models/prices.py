@@ -67,7 +67,7 @@ def _parse(text: str, where: str) -> dict[str, Price]:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"the prices in {where} are no JSON: {error}") from error
+        raise UsageError(f"the prices in {where} are not JSON: {error}") from error
     models = data.get("models") if isinstance(data, dict) else None
     if not isinstance(models, dict):
         raise UsageError(f'{where}: prices are {{"models": {{"provider/name": {{…}}}}}}')

@@ -98,7 +98,7 @@ class Errors(AbstractContextManager[None]):
     def _ours(self, error: BaseException | None) -> Exception | None:
         module = self._module
         if isinstance(error, UnicodeEncodeError):
-            return ModelError("the request is no text: it has half a character in it")
+            return ModelError("the request cannot be sent as text: it has half a character in it")
         if isinstance(error, module.APIConnectionError):
             lost = not _unsent(error)
             late = isinstance(error, module.APITimeoutError)
@@ -218,7 +218,7 @@ def load(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise unusable(f"the answer is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise unusable(f"the answer is no JSON object but a {type(data).__name__}")
+        raise unusable(f"the answer is not a JSON object but a {type(data).__name__}")
     return data
 
 

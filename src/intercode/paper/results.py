@@ -12,8 +12,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from intercode.errors import RecordError
 from intercode.task import Task
@@ -145,70 +148,69 @@ def _run(path: Path, data: Any) -> RecordedRun:
     return RecordedRun(path, tuple(episodes.values()), meta)
 
 
+class _History(msgspec.Struct):
+    """An episode's turns, as parallel lists that may differ in length."""
+
+    actions: list[str | None]
+    observations: list[Any] | None = None
+    rewards: list[float | None] | None = None
+    valid_action: list[Any] | None = None
+    thoughts: Any = msgspec.UNSET
+    steps: Any = None
+
+
+class _Summary(msgspec.Struct):
+    max_reward: float | None = None
+
+
+class _Episode(msgspec.Struct):
+    turn_history: _History
+    query: str
+    summary: _Summary | None = None
+    task_id: Any = None
+    hardness: Any = None
+
+
 def _episode(key: str, value: Any) -> RecordedEpisode:
-    if not isinstance(value, dict):
-        raise RecordError(f"must be an object, not {type(value).__name__}")
-    history = value.get("turn_history")
-    if not isinstance(history, dict):
-        raise RecordError("field 'turn_history' is missing or not an object")
-    query = value.get("query")
-    if not isinstance(query, str):
-        raise RecordError("field 'query' is missing or not text")
-    turns = _turns(history)
-    summary = value.get("summary") or {}
-    if not isinstance(summary, dict):
-        raise RecordError("field 'summary' is not an object")
-    best = _number(summary.get("max_reward"), "summary.max_reward")
+    try:
+        found = msgspec.convert(value, _Episode)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$.")
+        raise RecordError(f"field {place[:-1]!r}: {problem}" if place else problem) from None
+    history = found.turn_history
+    # Only ReAct thinks; elsewhere a command may well hold the text "execute[…]".
+    react = history.thoughts is not msgspec.UNSET
+    columns = (history.actions, history.observations, history.rewards, history.valid_action)
+    rows = islice(zip_longest(*(column or () for column in columns)), len(history.actions))
+    turns = tuple(_turn(index, react, *row) for index, row in enumerate(rows))
+    best = found.summary.max_reward if found.summary else None
     if best is None:
         best = max((t.reward for t in turns if t.reward is not None), default=0.0)
+    own = isinstance(found.task_id, (int, str)) and not isinstance(found.task_id, bool)
     return RecordedEpisode(
-        task_id=_task_id(value.get("task_id"), key),
-        query=query,
+        task_id=str(found.task_id) if own else key,
+        query=found.query,
         turns=turns,
         max_reward=best,
-        thoughts=tuple(str(x) for x in history.get("thoughts") or history.get("steps") or ()),
-        react="thoughts" in history,
-        hardness=hardness if isinstance(hardness := value.get("hardness"), str) else None,
+        thoughts=tuple(map(str, (history.thoughts if react else None) or history.steps or ())),
+        react=react,
+        hardness=found.hardness if isinstance(found.hardness, str) else None,
     )
 
 
-def _task_id(value: Any, key: str) -> str:
-    if isinstance(value, (int, str)) and not isinstance(value, bool):
-        return str(value)
-    return key
-
-
-def _turns(history: Mapping[str, Any]) -> tuple[RecordedTurn, ...]:
-    if "actions" not in history:
-        raise RecordError("field 'turn_history.actions' is missing")
-    actions = _list(history, "actions")
-    observations = _list(history, "observations")
-    rewards = [
-        _number(reward, f"turn_history.rewards[{row}]")
-        for row, reward in enumerate(_list(history, "rewards"))
-    ]
-    valid = _list(history, "valid_action")
-    # Only ReAct thinks; elsewhere a command may well hold the text "execute[…]".
-    react = "thoughts" in history
-    turns = []
-    for row, action in enumerate(actions):
-        if action is not None and not isinstance(action, str):
-            raise RecordError(f"field 'turn_history.actions[{row}]' is not text")
-        observation = _at(observations, row)
-        if observation is not None and not isinstance(observation, str):
-            observation = str(observation)  # some SQL files hold rows, not their text
-        ok = _at(valid, row)
-        turns.append(
-            RecordedTurn(
-                index=row,
-                action=action or "",
-                command=_command(action, observation, react),
-                observation=observation,
-                reward=_at(rewards, row),
-                valid=ok if isinstance(ok, bool) else None,
-            )
-        )
-    return tuple(turns)
+def _turn(
+    index: int, react: bool, action: str | None, seen: Any, reward: float | None, valid: Any
+) -> RecordedTurn:
+    # Some SQL files hold rows, not their text.
+    observation = seen if seen is None or isinstance(seen, str) else str(seen)
+    return RecordedTurn(
+        index=index,
+        action=action or "",
+        command=_command(action, observation, react),
+        observation=observation,
+        reward=reward,
+        valid=valid if isinstance(valid, bool) else None,
+    )
 
 
 def _command(action: str | None, observation: str | None, react: bool) -> str | None:
@@ -223,24 +225,3 @@ def _command(action: str | None, observation: str | None, react: bool) -> str | 
         return action
     found = _EXECUTE.search(action)
     return found.group(1) if found else None
-
-
-def _list(history: Mapping[str, Any], name: str) -> Sequence[Any]:
-    value = history.get(name)
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise RecordError(f"field 'turn_history.{name}' is not a list")
-    return value
-
-
-def _at(values: Sequence[Any], row: int) -> Any:
-    return values[row] if row < len(values) else None
-
-
-def _number(value: Any, name: str) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, (int, float)):
-        raise RecordError(f"field {name!r} is not a number")
-    return float(value)

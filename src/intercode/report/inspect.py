@@ -399,7 +399,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
         "type": "function",
     }
     if isinstance(call["arguments"].get("_raw"), str):
-        told["parse_error"] = "the arguments are no JSON object"
+        told["parse_error"] = "the arguments are not a JSON object"
     return told
 
 

@@ -56,9 +56,9 @@ def test_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="does not exist"):
         resolve(f"{tmp_path}/nope")
     (tmp_path / "file").touch()
-    with pytest.raises(ImageError, match="no folder"):
+    with pytest.raises(ImageError, match="not a folder"):
         resolve(f"{tmp_path}/file")
-    with pytest.raises(ImageError, match="no root file system"):
+    with pytest.raises(ImageError, match="not a root file system"):
         resolve(str(tmp_path))
 
 

@@ -99,9 +99,10 @@ class PostgreSQLSession(ServerSession[PostgreSQLConnection]):
         return outcome
 
     def _configure(self) -> None:
-        self._connection.run(f"SET statement_timeout = {max(1, round(self._seconds * 1000))}")
+        settings = f"SET statement_timeout = {max(1, round(self._seconds * 1000))}"
         if self.written:
-            self._connection.run("SET default_transaction_read_only = off")
+            settings += "; SET default_transaction_read_only = off"
+        self._connection.run(settings)
 
     def _refused(self, failure: Failure) -> bool:
         return failure.code == READ_ONLY

@@ -38,7 +38,7 @@ _FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 @dataclass(frozen=True, slots=True)
 class EngineImage:
-    """An image that the engine has, and what containers of it need besides."""
+    """An image that the engine has, and what containers of it need in addition."""
 
     image: Image = field(hash=False)
     """How a command starts there; it has no layers of ours."""

@@ -217,7 +217,7 @@ class Unpacker:
         if not _is_plain(target):
             raise ImageError(
                 f"{member.name!r} is a hard link to {member.linkname!r}, "
-                "which is no file that comes before it in the archive"
+                "which is not a file that comes before it in the archive"
             )
         os.link(target, path, follow_symlinks=False)
 

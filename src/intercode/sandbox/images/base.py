@@ -218,7 +218,7 @@ def _addition(part: str, text: str, folder: Path | None) -> Addition:
         return Addition(str(path), path)
     name = Path(part[len(BUILTIN) :])
     if name.is_absolute() or ".." in name.parts:
-        raise ImageError(f"{part!r} in the image {text!r} is no file that comes with InterCode")
+        raise ImageError(f"{part!r} in the image {text!r} is not a file that comes with InterCode")
     return Addition(f"{BUILTIN}{name}", BUILTIN_FOLDER / name)
 
 

@@ -72,7 +72,7 @@ def make(argument: str, context: Context) -> Image:
     packages = sorted({name.strip() for name in (match["packages"] or "").split(",")} - {""})
     for name in packages:
         if not _PACKAGE.fullmatch(name):
-            raise ImageError(f"{name!r} is no name of a Debian package")
+            raise ImageError(f"{name!r} is not a name of a Debian package")
     system = System(match["suite"], packages=tuple(packages))
     listed = f"[{','.join(packages)}]" if packages else ""
     return make_system(f"debian:{system.suite}{listed}", system, context)

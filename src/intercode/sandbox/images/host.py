@@ -85,7 +85,7 @@ backup 34 34 /var/backups
 list 38 38 /var/list
 irc 39 39 /run/ircd
 """
-_SYSTEM_USERS += "nobody 65534 65534 /nonexistent"
+_SYSTEM_USERS += " ".join(("nobody", "65534", "65534", "/nonexistent"))
 _SYSTEM_GROUPS = """
 root 0 daemon 1 bin 2 sys 3 adm 4 tty 5 disk 6 lp 7 mail 8 news 9 uucp 10 man 12 proxy 13 kmem 15
 dialout 20 fax 21 voice 22 cdrom 24 floppy 25 tape 26 sudo 27 audio 29 dip 30 www-data 33

@@ -214,11 +214,11 @@ def pull(argument: str, context: Context) -> Image:
     reference = argument.removeprefix("//")
     if not argument.startswith("//"):
         raise ImageError(
-            f"docker:{argument} is no name of an image: docker://{argument} is pulled from its "
+            f"docker:{argument} is not a name of an image: docker://{argument} is pulled from its "
             f"registry; docker-daemon:{argument}, with --sandbox docker, is what an engine has"
         )
     if not _REFERENCE.fullmatch(reference):
-        raise ImageError(f"{reference!r} is no name of an image in a registry")
+        raise ImageError(f"{reference!r} is not a name of an image in a registry")
     place = context.cache.root / "references" / f"{digest_of(reference)}.json"
     manifest = None if context.refresh else _remembered(place)
     if manifest is None:
@@ -483,7 +483,7 @@ class Store:
         try:
             return json.loads(data)
         except ValueError:
-            raise ImageError(f"{name!r} is no JSON") from None
+            raise ImageError(f"{name!r} is not JSON") from None
 
     @staticmethod
     def blob(digest: str) -> str:

@@ -67,7 +67,7 @@ def prepare(source: str, commit: str | None, at: str) -> tuple[str, Path]:
         ImageError: There is no git, no such repository, or no such commit in it.
     """
     if commit is not None and not _NAME.fullmatch(commit):
-        raise ImageError(f"{commit!r} is no commit")
+        raise ImageError(f"{commit!r} is not a commit")
     home = cache_root() / "repositories"
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def _prepare(
     path = Path(source)
     if path.is_dir() and not _is_repository(path):  # plain files
         if commit is not None:
-            raise ImageError(f"{path} is no git repository, and so has no commit {commit!r}")
+            raise ImageError(f"{path} is not a git repository, and so has no commit {commit!r}")
         path = pack(path, "/files")
         source = str(path)
     if is_url(source):
@@ -216,11 +216,11 @@ def _check_closed(folder: Path, path: Path) -> None:
         if os.path.lexists(folder / name):
             raise ImageError(f"refused the repository in {path}: its {name} leads out of it")
     if folder.is_symlink() or not folder.is_dir():
-        raise ImageError(f"refused the repository in {path}: its .git is no folder")
+        raise ImageError(f"refused the repository in {path}: its .git is not a folder")
     for entry in folder.rglob("*"):
         if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
             inner = entry.relative_to(folder)
-            raise ImageError(f"refused the repository in {path}: {inner} in .git is no file")
+            raise ImageError(f"refused the repository in {path}: {inner} in .git is not a file")
 
 
 def _commit_files(git: Git, folder: Path, new: Path) -> None:

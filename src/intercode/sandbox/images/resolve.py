@@ -144,13 +144,13 @@ def make_folder(argument: str, context: Context) -> Image:
     """Return the image of a folder; its digest is of its files' names, modes, sizes and times."""
     folder = Path(argument)
     if not folder.is_dir():
-        problem = "is no folder" if folder.exists() else "does not exist"
+        problem = "is not a folder" if folder.exists() else "does not exist"
         raise ImageError(f"the image {argument} {problem}")
     if not any((folder / name).is_dir() for name in ("usr", "bin")):
         if (folder / "Dockerfile").is_file():
             return _maker("dockerfile")(argument, context)
         raise ImageError(
-            f"the folder {argument} is no root file system: it has no /usr and no /bin; nor is "
+            f"the folder {argument} is not a root file system: it has no /usr and no /bin; nor is "
             "there a Dockerfile in it"
         )
     owner = sandboxes_user() or os.geteuid()

@@ -372,7 +372,7 @@ class NativeSandbox:
 
 @contextmanager
 def _descriptors() -> Iterator[None]:
-    """Make descriptors: that this process has no more of them is no failure of a program."""
+    """Make descriptors: that this process has no more of them is not a failure of a program."""
     try:
         yield
     except OSError as error:

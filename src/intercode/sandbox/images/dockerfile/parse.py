@@ -286,7 +286,7 @@ def _from(instruction: Instruction) -> str:
     if len(values) not in (1, 3) or (len(values) == 3 and values[1].upper() != "AS"):
         return "write FROM IMAGE or FROM IMAGE AS NAME"
     if len(values) == 3 and not _STAGE.fullmatch(values[2].lower()):
-        return f"{values[2]!r} is no name for a stage"
+        return f"{values[2]!r} is not a name for a stage"
     return ""
 
 
@@ -301,7 +301,7 @@ def _copy(instruction: Instruction) -> str:
     if len(instruction.values) < 2:
         return f"{instruction.name} needs what to copy, and where to"
     if not _OCTAL.fullmatch(instruction.flag("chmod") or "644"):
-        return f"--chmod={instruction.flag('chmod')} is no octal number, for instance 755"
+        return f"--chmod={instruction.flag('chmod')} is not an octal number, for instance 755"
     if instruction.name == "ADD" and (
         address := next((v for v in instruction.values if _ADDRESS.match(v)), "")
     ):
@@ -318,7 +318,7 @@ def _pairs(instruction: Instruction) -> str:
 def _arg(instruction: Instruction) -> str:
     for value in instruction.values:
         if not _ARG_NAMES.fullmatch(value.partition("=")[0]):
-            return f"{value!r} is no name for a build argument"
+            return f"{value!r} is not a name for a build argument"
     return ""
 
 
