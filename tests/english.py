@@ -27,6 +27,9 @@ CLEAN = (
     "src/intercode/syntax.py",
     "src/intercode/testing",
     "src/intercode/datasets",
+    "src/intercode/cli",
+    "src/intercode/spec.py",
+    "docs/reference/cli.md",
     "src/intercode/files.py",
 )
 """Files and folders that are checked by default. Add a folder once it is clean."""

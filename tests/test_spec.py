@@ -109,6 +109,7 @@ def test_two_environments_and_another_presets_environment() -> None:
         given(parsed("sql", "--preset", "paper-gpt-4-bash-try-again"))
     preset = given(parsed("--preset", "paper-gpt-4-bash-try-again", "--max-turns", "2"))
     assert (preset["env"], preset["agent"], preset["max_turns"]) == ("bash", "try-again-oracle", 2)
+    assert RunSpec.of(preset).recorded()["observation_tail"] is False
 
 
 @pytest.mark.parametrize("path", HISTORY, ids=lambda path: path.parent.name)

@@ -60,7 +60,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class EnvSpec(_Part, frozen=True, kw_only=True):
-    """Where tasks are tried: environment, tasks, reward."""
+    """The environment, its tasks, its reward and its options."""
 
     name: Annotated[str, _says("ENV", "an environment", flag=False)] = msgspec.field(
         name="env", default=""
@@ -117,7 +117,7 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
 
 
 class AgentSpec(_Part, frozen=True, kw_only=True):
-    """Who acts, what a language model is told, and what an episode may take."""
+    """The agent, what a language model is told, and what an episode may take."""
 
     name: Annotated[str, _says("AGENT", "see above")] = msgspec.field(
         name="agent", default="oracle"
@@ -181,7 +181,7 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
 
 
 class How(_Part, frozen=True, kw_only=True):
-    """How a run is carried out: all that may differ each time that it is resumed."""
+    """How a run is carried out: all that may differ from session to session."""
 
     workers: Annotated[Positive, _says("N", "episodes at a time")] = 1
     max_connections: Annotated[
@@ -343,10 +343,9 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         for part in PARTS:
             found |= found.pop(part)
         found = {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+        flags = _flags()
         return own | {
-            k: v
-            for k, v in found.items()
-            if not (v is None or v == [] or (v is False and k not in _either()))
+            k: v for k, v in found.items() if v is not None and v != [] and (v or k not in flags)
         }
 
     def recorded(self) -> dict[str, Any]:
@@ -385,7 +384,7 @@ _GIVEN_MAY_DIFFER = {
     "seed": "seed",
     "exclude": "excluded",
 }
-"""Option → what it says in a record: whoever gives it wants just that to be another."""
+"""Option → the fact in a record that is meant to differ if the option is given."""
 _OLD_NAMES = {"provider": "sandbox"}
 """Option in the records of 0.1.0 → its name since."""
 
@@ -453,15 +452,6 @@ def environment_options() -> dict[str, Option]:
 
 
 @cache
-def _either() -> frozenset[str]:
-    """Name the options whose False says something else than that they were not given."""
-    known = [options_of(kind) for kind in (RunSpec, *PARTS.values())]
-    return frozenset(
-        name for options in known for name, one in options.items() if one.default is None
-    )
-
-
-@cache
 def _part_of() -> dict[str, str]:
     """Option → the part that it is in; "" for those of `RunSpec` itself."""
     found = dict.fromkeys(options_of(RunSpec), "")
@@ -469,6 +459,13 @@ def _part_of() -> dict[str, str]:
         found |= dict.fromkeys(options_of(kind), part)
     del found["options"]
     return found
+
+
+@cache
+def _flags() -> set[str]:
+    """Name the options for which False means that they were not given."""
+    parts = (*PARTS.values(), RunSpec)
+    return {k for part in parts for k, one in options_of(part).items() if one.default is False}
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_an_episode_a_table_and_a_plot(shown: str) -> None:
     assert "try-again (scripted)" in table
     assert rest.count("\n  errors                     0         0") == 3
     assert "100 % ┤●──" in rest and "  0 % ┤■──" in rest and "● oracle" in rest
-    assert "'scripted' is no language model" in rest
+    assert "'scripted' is not a language model" in rest
     assert max(map(len, lines[:-6])) <= 80
 
 

@@ -39,7 +39,7 @@ def test_for_people(cli: Run) -> None:
     shown = cli("doctor", env=NO_ENGINE).stdout
     assert shown.endswith("\nSandboxes can be used: --sandbox native.\n")
     assert "\nok    git " in shown
-    assert "\nnote  docker " in shown and "to mend it: " in shown
+    assert "\nnote  docker " in shown and "to fix it: " in shown
 
 
 def test_what_is_not_installed_is_a_note_with_a_command(cli: Run, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_no_sandboxes_at_all() -> None:
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAIL  sandbox " in done.stdout
-    assert "to mend it: sysctl -w user.max_user_namespaces=" in done.stdout
+    assert "to fix it: sysctl -w user.max_user_namespaces=" in done.stdout
     assert done.stdout.endswith("Sandboxes cannot be used on this machine yet.\n")
 
 

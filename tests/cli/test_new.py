@@ -120,9 +120,9 @@ def test_what_is_written_can_be_told_by_programs(cli: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("../shop", "no name for a benchmark"),
-        ("2shop", "no name for a benchmark"),
-        ("a b", "no name for a benchmark"),
+        ("../shop", "is not a benchmark's name"),
+        ("2shop", "is not a benchmark's name"),
+        ("a b", "is not a benchmark's name"),
         ("bash", "already the name of an environment"),
         ("mbpp", "already the name of an environment or a dataset"),
         ("taken", "there already is"),

@@ -95,9 +95,9 @@ def test_errors_that_remain(begun: Path, folder: Path, capsys: Tell) -> None:
     (folder / "up").unlink()
     assert resume() == 1
     told = capsys.readouterr().out
-    assert told.endswith("1 ended in an error\ngo on with: intercode resume run\n")
+    assert told.endswith("1 ended in an error\nresume with: intercode resume run\n")
     assert resume("--json") == 1
-    assert capsys.readouterr().err.endswith("go on with: intercode resume run\n")
+    assert capsys.readouterr().err.endswith("resume with: intercode resume run\n")
 
 
 def test_nothing_to_do(begun: Path, capsys: Tell) -> None:

@@ -74,7 +74,7 @@ def test_a_budget_is_the_runs_and_not_the_sessions(
     assert begin(server, option, limit) == 1
     told = capsys.readouterr().out
     assert f"stopped: {MODEL}: the budget is used up: " in told and "a larger one" in told
-    assert told.endswith("go on with: intercode resume run\n")
+    assert told.endswith("resume with: intercode resume run\n")
     done, spent = solved(), taken()
     assert 0 < done < 5 and limit / 2 < spent <= limit
     assert resume() == 1, "nothing is left of it"
@@ -132,7 +132,7 @@ def test_what_would_fail_for_all_ends_the_run(
     assert errors == ["ModelAccessError"] * len(errors) and len(errors) <= 2, "those in flight"
     assert said.endswith(
         f"{6 - len(errors)} episodes are missing, {len(errors)} ended in an error\n"
-        "go on with: intercode resume run\n"
+        "resume with: intercode resume run\n"
     )
     assert resume("--json") == 1
     said = capsys.readouterr()

@@ -80,7 +80,7 @@ def test_ctrl_c_once_and_going_on(cli: Run, tmp_path: Path) -> None:
         told, _ = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
     assert "episodes are missing" in told
-    again = f"go on with: intercode resume {tmp_path / 'run'}\n"
+    again = f"resume with: intercode resume {tmp_path / 'run'}\n"
     assert told.endswith(again)
     recorded = list(read_episodes(tmp_path / "run" / EPISODES))
     assert 0 < len(recorded) < 30 and all(episode.success for episode in recorded)
@@ -99,7 +99,7 @@ def test_ctrl_c_twice(tmp_path: Path) -> None:
         child.communicate(timeout=PATIENCE)  # what is in flight takes an hour
     noise = (tmp_path / "noise").read_text()
     assert child.returncode == 130 and "Traceback" not in noise
-    assert f"go on with: intercode resume {tmp_path / 'run'}" in noise
+    assert f"resume with: intercode resume {tmp_path / 'run'}" in noise
     assert (tmp_path / "run" / EPISODES).read_bytes() == b""
 
 

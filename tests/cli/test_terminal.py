@@ -65,7 +65,7 @@ def test_what_a_model_takes_is_shown_and_what_it_took_before(tmp_path: Path, dat
     first, second = ([float(x) for x in re.findall(r"  \$([\d.]+)", part)] for part in told)
     assert 0 < first[0] < first[-1]
     assert first[-1] <= second[0] <= second[-1]
-    assert "going on with a run: 4 of 8 episodes are done" in told[1]
+    assert "resuming a run: 4 of 8 episodes are done" in told[1]
 
 
 def test_tokens_where_the_price_is_not_known() -> None:

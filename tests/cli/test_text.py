@@ -80,6 +80,14 @@ def test_table_and_duration() -> None:
     ]
 
 
+def test_a_table_shows_markup_as_it_is_and_obeys_nothing() -> None:
+    cells = ["[red]x[/red]", "[link=file:///etc/passwd]y[/]", ":smile:", "https://a.b 1.5"]
+    for cell in cells:
+        assert table(("",), [(cell,)]) == f"\n{cell}"
+    hostile = "\x1b[2J\r\b\x9b31m"
+    assert safe(hostile) in table(("",), [(safe(hostile),)])
+
+
 def test_option_values() -> None:
     assert [size(t) for t in ("512M", "1G", "1GiB", "1.5k", "100")] == [
         512 << 20,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from intercode.evaluate import provenance
+from intercode.evaluate import manifest
 from intercode.evaluate.drift import differences
-from intercode.evaluate.provenance import own_versions
+from intercode.evaluate.manifest import own_versions
 from intercode.evaluate.tools import TOOLS, tool_versions
 from intercode.sandbox import get_provider
 
@@ -139,7 +139,7 @@ def test_code_has_a_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     package = tmp_path / "src" / "intercode"
     package.mkdir(parents=True)
     (package / "a.py").write_text("a = 1\n")
-    monkeypatch.setattr(provenance, "_PACKAGE", package)
+    monkeypatch.setattr(manifest, "_PACKAGE", package)
 
     def versions() -> dict[str, str]:
         return own_versions.__wrapped__()

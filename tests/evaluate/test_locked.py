@@ -12,7 +12,7 @@ from intercode.cli.main import main
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.drift import DriftError, differences
-from intercode.evaluate.provenance import own_versions
+from intercode.evaluate.manifest import own_versions
 from intercode.evaluate.tools import tool_versions
 from intercode.records import read_manifest
 from intercode.sandbox import get_provider
@@ -149,7 +149,7 @@ def test_other_options_are_refused(
     assert run("--locked", made / "run", *options, "--out", "x", "--json") == 2
     told = capsys.readouterr()
     found = {one["what"]: one for one in json.loads(told.out)["differences"]}
-    assert what in found and what in told.err and "to mend it: " in told.err
+    assert what in found and what in told.err and "to fix it: " in told.err
     if recorded is not None:
         assert (found[what]["recorded"], found[what]["now"]) == (recorded, now)
     assert not Path("x").exists(), "nothing was begun"

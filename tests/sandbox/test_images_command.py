@@ -67,7 +67,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["build", "host", "--target", "a"], 2, "'host' is no Dockerfile"),
+        (["build", "host", "--target", "a"], 2, "'host' is not a Dockerfile"),
         (["build", ".", "--build-arg", "V"], 2, "'V' is not NAME=VALUE"),
         (["build", ".", "--build-arg", "V=1,2"], 2, "holds a comma"),
         (["build", ".", "--build-arg", "W=1"], 1, "no build argument 'W'; it has: V"),

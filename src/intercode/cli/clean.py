@@ -1,4 +1,4 @@
-"""Remove what killed runs have left: control groups, containers, snapshots, half-built images.
+"""Remove the remains of killed runs: control groups, containers, snapshots, half-built images.
 
 What a living process uses is never touched, nor are finished images (see 'intercode images
 prune') and runs.

@@ -1,4 +1,4 @@
-"""What can be asked: list the datasets, fetch them, check that their tasks work.
+"""Datasets: list them, fetch them, check that their tasks work.
 
 Examples:
   intercode datasets list
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     actions.add_parser("list", parents=[as_json], help="the datasets that have a name")
 
-    info = actions.add_parser("info", parents=[as_json], help="what one of them is")
+    info = actions.add_parser("info", parents=[as_json], help="show one of them")
     info.add_argument("name", metavar="NAME")
 
     fetch = actions.add_parser(
@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Do what was asked."""
+    """Run the action."""
     if args.action == "validate":
         return validate.execute(args)
     {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
@@ -147,7 +147,7 @@ def _as_json(entry: Entry) -> dict[str, Any]:
 
 
 def _folder(entry: Entry) -> str | None:
-    """Where a dataset was fetched to, or is installed."""
+    """Return the folder that a dataset was fetched to, or is installed in."""
     from intercode.datasets.files import home, installed
 
     fetched = None if entry.bundled else home(entry.name)
@@ -166,11 +166,11 @@ def _presence(entry: Entry) -> str:
 
 
 def _counts(name: str) -> dict[str, Any]:
-    """How many tasks it has, in all and by tag."""
+    """Count the tasks, in all and by tag."""
     try:
         dataset: Dataset = DATASETS.get(name)()
     except (TaskError, UsageError, TypeError):
-        # Not one that loads without being told more.
+        # It does not load without options.
         return {}
     tags = Counter(tag for task in dataset for tag in task.tags)
     return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}

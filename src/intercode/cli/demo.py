@@ -29,7 +29,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,8 +69,8 @@ INTRODUCTION = (
     "submits. Here is one episode, in a sandbox of its own:\n"
 )
 WHAT_IT_IS = (
-    "'scripted' is no language model: it knows gold, and errs by the throw of dice.\n"
-    "Its rate tells nothing of any model.\n"
+    "'scripted' is not a language model: it knows gold, and errs by the throw of dice.\n"
+    "Its rate says nothing about any model.\n"
 )
 
 
@@ -126,7 +126,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 class Row(results.Watcher):
-    """Shows how the runs in one environment go: one line, which is printed when they have ended."""
+    """Show the runs in one environment: one line, which is printed when they have ended."""
 
     def __init__(self, title: str, *, quiet: bool) -> None:
         super().__init__(quiet=quiet)
@@ -208,35 +208,29 @@ class Demo:
     def _environment(self, env: str, row: Row) -> None:
         folders = {agent: self._out / f"{env}-{agent}" for agent in AGENTS}
         try:
-            spec, everything = load(
-                RunSpec.of({"env": env, "secret": secret_of(*folders.values())})
-            )
-            dataset = narrowed(spec, everything, row)
-            plan = Plan(spec, dataset, select(dataset, None, self._limit))
-            where = setting(plan, Progress())
+            asked, every = _plan(env, folders.values(), self._limit, row)
+            where = setting(asked, Progress())
             context = where.context()
         except SandboxUnavailableError:
             raise
         except InterCodeError as error:
             self.left_out[env] = str(error)
             return
-        tasks, every = len(plan.tasks), len(everything)
-        some = f" of {every}" * (tasks < every)
-        row.title = f"{env:7} {f'{tasks}{some} tasks':8}"
+        some = f" of {every}" * (len(asked.tasks) < every)
+        row.title = f"{env:7} {f'{len(asked.tasks)}{some} tasks':8}"
 
         def run(agent: str, progress: Progress, limit: int | None) -> RunResult:
             label, factory = AGENTS[agent]
-            named = spec.merge(agent=factory if isinstance(factory, str) else label)
             result = evaluate(
-                dataset,
+                asked.dataset,
                 factory,
                 where.make,
+                progress=progress,
                 workers=self._workers,
                 out=folders[agent],
                 limit=limit,
-                progress=progress,
                 settings=where.facts,
-                context={**replace(plan, spec=named).context(), **context},
+                context={**_named(asked, factory, label).context(), **context},
             )
             self.interrupted = result.interrupted
             return result
@@ -244,12 +238,11 @@ class Demo:
         if self._shows and env == ENVS[0]:
             first = run(NAME, Progress(), 1)
             row.clear()
-            self._show(first, plan.tasks[0].task_id, folders[NAME])
+            self._show(first, asked.tasks[0].task_id, folders[NAME])
         for agent, (row.agent, _) in AGENTS.items():
-            if self.interrupted:
-                return
-            self.complete &= run(agent, row, self._limit).complete
-            self.folders.append(folders[agent])
+            if not self.interrupted:
+                self.complete &= run(agent, row, self._limit).complete
+                self.folders.append(folders[agent])
 
     def _show(self, result: RunResult, task_id: str, folder: Path) -> None:
         for episode in result.episodes():
@@ -259,6 +252,20 @@ class Demo:
                 print(INTRODUCTION, results.render(episode, SHOWN_LINES), sep="\n")
                 print(f"Three agents, all scripted, on {many} tasks:\n", flush=True)
                 return
+
+
+def _plan(
+    env: str, folders: Iterable[Path], limit: int | None, progress: Progress
+) -> tuple[Plan, int]:
+    """Choose the tasks of an environment; return their plan, and how many the environment has."""
+    spec, everything = load(RunSpec.of({"env": env, "secret": secret_of(*folders)}))
+    dataset = narrowed(spec, everything, progress)
+    return Plan(spec, dataset, select(dataset, None, limit)), len(everything)
+
+
+def _named(plan: Plan, factory: str | AgentFactory, label: str) -> Plan:
+    """Return the plan of one of the agents, for the record."""
+    return replace(plan, spec=plan.spec.merge(agent=factory if isinstance(factory, str) else label))
 
 
 def _fresh_folder() -> Path:

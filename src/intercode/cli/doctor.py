@@ -1,7 +1,7 @@
-"""Check whether this machine can run sandboxes, and say what mends what is missing.
+"""Check whether this machine can run sandboxes, and say how to fix what is missing.
 
-What works is marked ok; note: it works, with a restriction; FAIL: it does not. Sandboxes can be
-used if one back end works, native or docker; whatever else is missing is a note.
+Each check is marked: ok; note, if it works with a restriction; FAIL, if it does not. Sandboxes can
+be used if one back end works, native or docker; all else that is missing is a note.
 
 Examples:
   intercode doctor
@@ -28,8 +28,7 @@ from pathlib import Path
 from intercode import __version__
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import UsageError
-from intercode.evaluate.manifest import version
-from intercode.evaluate.provenance import own_versions
+from intercode.evaluate.manifest import own_versions, version
 from intercode.sandbox.doctor import DOCKER_SANDBOX, Check, check_docker, check_native
 
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
@@ -69,7 +68,7 @@ def _print(groups: Mapping[str, Sequence[Check]]) -> None:
             detail = indented(safe(found.detail), " " * (width + 8)).lstrip()
             print(f"{_MARKS[found.ok]}  {found.name:{width}}  {detail}")
             if found.fix and not found.ok:
-                print(f"{'':{width + 6}}  to mend it: {safe(found.fix)}")
+                print(f"{'':{width + 6}}  to fix it: {safe(found.fix)}")
         print()
 
 

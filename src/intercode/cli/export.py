@@ -1,4 +1,4 @@
-"""A run in the form of others.
+"""Export a run in another form.
 
 forms:
   paper    the JSON of 2023, for its notebooks and for 'intercode replay'

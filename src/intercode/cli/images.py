@@ -1,4 +1,4 @@
-"""What sandboxes start from: list the images, build them, look at them, remove them.
+"""Images, from which sandboxes start: list, build, inspect and remove them.
 
 An image is built when it is first used; building it before saves that wait.
 
@@ -47,9 +47,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     actions.add_parser("list", parents=[as_json], help="the images that are built, and the recipes")
 
-    build = actions.add_parser(
-        "build", parents=[as_json], help="build images now, not at first use"
+    _configure_build(
+        actions.add_parser("build", parents=[as_json], help="build images now, not at first use")
     )
+    inspect = actions.add_parser(
+        "inspect",
+        parents=[as_json],
+        help="show the layers of an image, and how programs start there",
+    )
+    inspect.add_argument("image", help="an image's name; it is built if need be")
+    pruning = actions.add_parser(
+        "prune", parents=[as_json], help="remove images that are not needed"
+    )
+    pruning.add_argument(
+        "--unused-for",
+        type=_duration,
+        default=_duration("30d"),
+        metavar="TIME",
+        help="those not used for so long: 12h, 7d, 4w (default: 30d)",
+    )
+    pruning.add_argument("--all", action="store_true", help="all that are not in use now")
+    pruning.add_argument("--dry-run", action="store_true", help="only say which")
+
+
+def _configure_build(build: argparse.ArgumentParser) -> None:
     build.add_argument("image", nargs="+", help="an image's name, for instance debian:bookworm")
     build.add_argument("-q", "--quiet", action="store_true", help="show no progress")
     build.add_argument(
@@ -64,28 +85,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--network", action="store_true", help="of a Dockerfile: let RUN use this machine's network"
     )
     build.add_argument(
-        "--pull", action="store_true", help="ask registries anew what their names stand for"
+        "--pull", action="store_true", help="ask registries again what their names stand for"
     )
-
-    inspect = actions.add_parser(
-        "inspect", parents=[as_json], help="what an image consists of, and how programs start there"
-    )
-    inspect.add_argument("image", help="an image's name; it is built if need be")
-
-    pruning = actions.add_parser("prune", parents=[as_json], help="remove images nobody needs")
-    pruning.add_argument(
-        "--unused-for",
-        type=_duration,
-        default=_duration("30d"),
-        metavar="TIME",
-        help="those not used for so long: 12h, 7d, 4w (default: 30d)",
-    )
-    pruning.add_argument("--all", action="store_true", help="all that are not in use now")
-    pruning.add_argument("--dry-run", action="store_true", help="only say which")
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Do what was asked."""
+    """Run the action."""
     {"list": _list, "build": _build, "inspect": _inspect, "prune": _prune}[args.action](args)
     return 0
 
@@ -127,7 +132,7 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _checked(name: str, options: list[str]) -> str:
-    """The canonical name of an image, with options for its Dockerfile."""
+    """Return the canonical name of an image, with options for its Dockerfile."""
     for option in options:
         if "=" not in option or set(option) & set(",[]"):
             raise UsageError(f"{option!r} is not NAME=VALUE, or holds a comma or a bracket")
@@ -135,7 +140,9 @@ def _checked(name: str, options: list[str]) -> str:
         spec = check(name)
         if options:
             if spec.scheme not in ("dockerfile", "folder") or spec.additions:
-                raise UsageError(f"{name!r} is no Dockerfile: {options[0]!r} means nothing to it")
+                raise UsageError(
+                    f"{name!r} is not a Dockerfile: {options[0]!r} means nothing to it"
+                )
             path = spec.argument.removesuffix("]")
             joined = "," if path != spec.argument else "["
             spec = check(f"dockerfile:{path}{joined}{','.join(options)}]")
@@ -251,7 +258,7 @@ def _show(line: str) -> None:
 def _duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([mhdw])", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 12h, 7d or 4w")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 12h, 7d or 4w")
     return float(match[1]) * _UNITS[match[2]]
 
 

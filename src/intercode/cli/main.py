@@ -19,19 +19,19 @@ COMMANDS = {
     "new": "write a benchmark of your own, to begin with",
     "run": "run an agent over tasks",
     "sweep": "run every agent with every model everywhere, and compare",
-    "resume": "go on with a run that was stopped, or has errors",
+    "resume": "resume a run that was stopped, or has errors",
     "rescore": "score a recorded run again, with another reward",
     "score": "score predictions that were made elsewhere",
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",
     "show": "the episodes of a finished run, turn by turn",
-    "export": "a finished run in the form of others",
+    "export": "a finished run in another form",
     "validate": "check that the tasks of a benchmark work",
-    "replay": "do recorded runs of the 2023 paper again, and compare",
+    "replay": "repeat recorded runs of the 2023 paper, and compare",
     "datasets": "list and fetch datasets, check that their tasks work",
     "images": "list, build and remove sandbox images",
     "doctor": "check whether this machine can run sandboxes",
-    "clean": "remove what killed runs have left",
+    "clean": "remove the remains of killed runs",
 }
 """Name → what it does; the module is ``intercode.cli.NAME``."""
 
@@ -66,9 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_command(
     name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
 ) -> int:
-    """Run a command with its own arguments, and turn what it raises into an exit code."""
+    """Run a command with its own arguments, and turn an error that it raises into an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # What programs printed may hold anything, and a terminal may take little.
+        # Programs print anything, and a terminal may take little of it.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     module = import_module(f"intercode.cli.{name}")
@@ -97,7 +97,7 @@ def run_command(
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain again when it flushes at exit.
+        # The reader of our output has gone. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE
 

@@ -7,7 +7,7 @@ Examples:
 It has three tasks, what they are tried in (a Dockerfile, or a database), where the environment has
 none that fits a reward, a test, and a README with the next steps.
 
-exit code: 0 if it is written; 2 if the name is no good or there is such a folder.
+exit code: 0 if it is written; 2 if the name is unusable or the folder exists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WHAT = {
     "reward.py": "how well an episode went",
     "test_tasks.py": "a test, for pytest",
 }
-"""What is written, for the README."""
+"""The files that are written, for the README."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def kinds() -> list[str]:
-    """The environments that there is a beginning for."""
+    """List the environments that have a template."""
     return sorted(path.name for path in TEMPLATES.iterdir() if path.name != COMMON)
 
 
@@ -77,7 +77,7 @@ def _check(folder: Path) -> None:
     name = str(folder)
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} is no name for a benchmark: a letter, and then letters, digits, '-' and '_'"
+            f"{name!r} is not a benchmark's name: a letter, and then letters, digits, '-' and '_'"
         )
     if name in ENVS or name in DATASETS:
         raise UsageError(f"{name!r} is already the name of an environment or a dataset of ours")
@@ -86,7 +86,7 @@ def _check(folder: Path) -> None:
 
 
 def _write(folder: Path, env: str) -> list[str]:
-    """The folder, whole or not at all; the files in it."""
+    """Write the folder, whole or not at all; return the files in it."""
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
             new = Path(scratch) / folder.name

@@ -82,13 +82,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ask_aside(prompt: str) -> str:
-    """A line, asked for on standard error."""
+    """Ask for a line on standard error."""
     print(prompt, end="", file=sys.stderr, flush=True)
     return input()
 
 
 def _try(env: EpisodeEnv, task: Task, terminal: Terminal) -> Episode:
-    """One task, to its end."""
+    """Play one task to its end."""
     agent = HumanAgent(terminal.show, terminal.ask)
     episode = run_episode(env, lambda task: agent, task, name="human")
     if episode.status == "truncated":  # then there was no one left to show it to

@@ -1,4 +1,4 @@
-"""What came of runs: one in detail; several side by side, and task by task against the first.
+"""Report runs: one in detail; several side by side, and task by task against the first.
 
 Examples:
   intercode report runs/20250101-120000-bash-oracle

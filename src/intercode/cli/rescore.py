@@ -3,11 +3,11 @@
 The run stays as it is; the result is a run of its own, for 'report', 'show' and 'export'. What the
 agent was told, did and took is taken over, and only what it is worth is new.
 
-A function of one's own that looks at nothing but the task and the episode is worked out from the
-record. For any other reward the recorded actions are done again, each episode in a fresh sandbox or
-database, as they were recorded: the same tasks, images, engine and limits, or nothing is done. An
-episode in which an observation comes out otherwise (a date, a random number, a time limit) is
-listed as not reproducible: it is an error, and has no reward.
+Your own function that looks at nothing but the task and the episode is computed from the record.
+For any other reward the recorded actions are repeated, each episode in a fresh sandbox or database:
+with the same tasks, images, engine and limits, or not at all. An episode in which an observation
+differs (a date, a random number, a time limit) is listed as not reproducible: it is an error, and
+has no reward.
 
 Examples:
   intercode rescore runs/mine --reward reward.py:score
@@ -87,8 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Score, and print what has changed."""
-    folder = run_folder(args.run)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder := run_folder(args.run))
     spec = _spec(args, folder, manifest)
     out = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
     watcher = Watcher(quiet=spec.how.quiet)
@@ -125,13 +124,12 @@ def execute(args: argparse.Namespace) -> int:
         print(f"stopped; what was finished is in {out}", file=sys.stderr)
         raise
     _show(spec.how.json, folder, out, result)
-    if result.cut_short:
-        return 130
-    return 1 if result.lost or len(result.outcomes) < result.planned else 0
+    failed = result.lost or len(result.outcomes) < result.planned
+    return 130 if result.cut_short else int(bool(failed))
 
 
 def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -> RunSpec:
-    """The recorded run's spec, with what is given.
+    """Make the recorded run's spec, with the given options over it.
 
     Raises:
         UsageError: The record has none.
@@ -154,7 +152,7 @@ def _spec(args: argparse.Namespace, folder: Path, manifest: Mapping[str, Any]) -
 
 
 def _budget(spec: RunSpec, out: Path) -> Budget:
-    """The budget of the judge, with its earlier spending."""
+    """Return the budget of the judge, with its earlier spending."""
     from intercode.evaluate.budget_spent import spent_by
     from intercode.models import Budget
     from intercode.models.prices import Prices
@@ -165,11 +163,11 @@ def _budget(spec: RunSpec, out: Path) -> Budget:
 
 
 def _label(reward: str | None) -> str:
-    """A reward's name, as part of a folder's."""
+    """Return a reward's name, as part of a folder's."""
     return re.sub(r"[^\w.-]+", "-", (reward or DEFAULT).rpartition(":")[2])
 
 
-# What has come of it
+# The result
 
 
 _SHOWN = 20
@@ -209,7 +207,7 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
     print(f"\n{result.ran} episodes in {duration(result.seconds)}")
     print(f"run: {out}")
     if missing := result.planned - len(result.outcomes):
-        print(f"interrupted: {missing} episodes are missing; the same command goes on with it")
+        print(f"interrupted: {missing} episodes are missing; the same command resumes it")
     else:
         print(f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(out))}")
 
@@ -221,7 +219,7 @@ def _ways(result: Rescored) -> str:
 
 
 def _compared(paired: Paired | None) -> str:
-    """How the success rate has changed, on the tasks that have both."""
+    """Say how the success rate has changed, on the tasks that have both rewards."""
     if paired is None:
         return "no task has both a recorded reward and a new one"
     seen = paired.difference
@@ -238,7 +236,7 @@ def _compared(paired: Paired | None) -> str:
 
 
 def _changes(changes: list[Result]) -> str:
-    """Which episodes have another reward, and what that does to them."""
+    """List the episodes that have another reward, and what that does to their success."""
     if not changes:
         return "no reward has changed\n"
     rows = [
@@ -257,7 +255,7 @@ def _changes(changes: list[Result]) -> str:
 
 
 def _verdict(change: Result) -> str:
-    """What a change does to success."""
+    """Say what a change does to success."""
     if change.before.success == change.after.success:
         return ""
     return "solved now" if change.after.success else "no longer solved"

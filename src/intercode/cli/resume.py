@@ -1,10 +1,10 @@
 """Resume a run: only what has no result yet, or ended in an error, is run.
 
-Options that are not given are those of the run's last session, as its record has them. What it is
-run on must be as it was (tasks, environment, images, agent, code, machine): what is not is listed,
-and nothing is run. A run of several attempts at each task can be given more of them.
+Options that are not given come from the record of the run's last session. Tasks, environment,
+images, agent, code and machine must be as they were: differences are listed, and nothing is run.
+More attempts at each task can be asked for.
 
-What --max-cost and --max-tokens allow is for the whole run, with what is spent already.
+--max-cost and --max-tokens are for the whole run, with all that it has spent already.
 
 Examples:
   intercode resume runs/mine
@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _how(session: dict[str, Any]) -> dict[str, Any]:
-    """How the last session was carried out."""
+    """Return how the last session was carried out."""
     names = ("workers", "max_connections", "max_sandboxes")
     settings = session["settings"]
     return {**{name: settings.get(name) for name in names}, "retries": settings["max_retries"]}

@@ -6,9 +6,9 @@ flight, a second one stops at once.
 
 agents:
   oracle                 runs gold: checks the tasks
-  noop                   submits at once: what doing nothing is worth
-  random                 acts at random: what luck is worth
-  replay                 does again what --recording holds (a run's folder, or JSON: task → actions)
+  noop                   submits at once: shows what doing nothing is worth
+  random                 acts at random: shows what luck is worth
+  replay                 repeats what --recording holds (a run's folder, or JSON: task → actions)
   human                  you, at the terminal: one task after the other
   path/to/file.py:make   your own: make(task) gives an object with act(observation, history)
 
@@ -16,7 +16,7 @@ agents that are language models, with --model PROVIDER/NAME:
   single-turn            one reply, which is run
   try-again              sees what came of its code, until it submits
   react                  thought, action, observation; react-zero-shot without examples
-  plan-solve             a plan, then its steps; plan-solve-refine goes on after them
+  plan-solve             a plan, then its steps; plan-solve-refine then refines it
   tool-calling           the model's own function calls
   try-again-oracle, plan-solve-refine-oracle   with the true reward of every turn, as in 2023
 
@@ -31,7 +31,7 @@ Examples:
   intercode run bash --agent try-again --model openai/gpt-4o --max-cost 5 --workers 8
   intercode run sql --agent react --model vllm/NAME --base-url http://localhost:8000/v1
   intercode run --preset paper-gpt-3.5-bash-try-again --protocol paper --data nl2bash
-  intercode run --locked runs/mine                           (the same again, or not at all)
+  intercode run --locked runs/mine                           (the same, or not at all)
 
 exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
 """
@@ -100,14 +100,14 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def spec_of(options: Options) -> RunSpec:
-    """What is asked for; what is not given is taken from the record that a run is locked to."""
+    """Make the spec; options that are not given come from the record that a run is locked to."""
     if "locked" not in options:
         return RunSpec.of(options)
     return RunSpec.from_record(read_manifest(run_folder(options["locked"])), options)
 
 
 def run_and_print(spec: RunSpec) -> int:
-    """Run what a spec says, and print the summary; the exit code."""
+    """Run what a spec says, and print the summary; return the exit code."""
     if spec.how.out is None:
         spec = spec.merge(out=_default_folder(spec))
     watcher = watcher_of(spec)
@@ -131,12 +131,12 @@ def carry_out(asked: Plan, watcher: Watcher, budget: Budget | None = None) -> Ru
             print_json({"locked": how.locked, "differences": found})
         raise
     except KeyboardInterrupt:
-        print(f"stopped; go on with: {resuming(how.out)}", file=sys.stderr)
+        print(f"stopped; resume with: {resuming(how.out)}", file=sys.stderr)
         raise
 
 
 def watcher_of(spec: RunSpec) -> Watcher:
-    """What shows how a run goes."""
+    """Return the watcher that shows how a run goes."""
     return Watcher(
         show=(sys.stderr if spec.how.json else sys.stdout) if spec.how.show else None,
         # A person who types would type into the living line.
@@ -146,12 +146,12 @@ def watcher_of(spec: RunSpec) -> Watcher:
 
 
 def resuming(out: object) -> str:
-    """The command that resumes a run."""
+    """Return the command that resumes a run."""
     return f"intercode resume {shlex.quote(safe(str(out)))}"
 
 
 def finish(spec: RunSpec, result: RunResult) -> int:
-    """Print the result of a run; the exit code."""
+    """Print the result of a run; return the exit code."""
     out = Path(str(spec.how.out))
     if spec.how.json:
         _print_json(out, result)
@@ -173,7 +173,7 @@ def _rest(out: Path, result: RunResult) -> str:
         return "" if result.ran else "nothing to do: every episode has a result"
     why = f"stopped: {safe(result.stopped)}\n" if result.stopped else ""
     why += "interrupted: " if result.cut_short else ""
-    return f"{why}{', '.join(left)}\ngo on with: {resuming(out)}"
+    return f"{why}{', '.join(left)}\nresume with: {resuming(out)}"
 
 
 def _print_json(out: Path, result: RunResult) -> None:
@@ -212,7 +212,7 @@ def _rate(result: RunResult) -> float:
 
 
 def _default_folder(spec: RunSpec) -> Path:
-    """A new name below ``runs/``: two runs of the same second get different ones."""
+    """Return a new name below ``runs/``: two runs of the same second get different ones."""
     agent = spec.agent.name
     name = Path(agent).name if ".py:" in agent else agent
     who = "-".join([name, *(spec.model.name or "").split("/")[1:]])

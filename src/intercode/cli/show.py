@@ -1,4 +1,4 @@
-"""The episodes of a run, turn by turn. Control characters are shown, not obeyed.
+"""Show the episodes of a run, turn by turn. Control characters are shown, not obeyed.
 
 Examples:
   intercode show runs/20250101-120000-bash-oracle

@@ -1,8 +1,8 @@
 r"""Every agent with every model in every environment: a run of each, and one table of all.
 
 Each is a run as 'intercode run' makes it, in a folder of its own below --out: OUT/ENV-AGENT-MODEL.
-Agents that are no language models run once in each environment. What --max-cost and --max-tokens
-allow is for all runs together. The same command with the same --out goes on with what is missing.
+Agents that are not language models run once in each environment. --max-cost and --max-tokens are
+for all runs together. The same command with the same --out resumes what is missing.
 
 Examples:
   intercode sweep bash sql python --agent oracle noop
@@ -89,7 +89,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
-    """The spec of each run.
+    """Yield the spec of each run.
 
     Raises:
         UsageError: Language models are asked for and no model is, or the other way round.
@@ -112,7 +112,7 @@ def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
 
 
 def _planned(specs: Sequence[RunSpec]) -> list[Plan]:
-    """The plan of each run: all agents are to find the same flags."""
+    """Plan each run: all agents are to find the same flags."""
     plans: list[Plan] = []
     secret = secret_of(*(spec.how.out for spec in specs))
     for spec in specs:
@@ -124,7 +124,7 @@ def _planned(specs: Sequence[RunSpec]) -> list[Plan]:
 
 
 def _label(what: str, agent: str, model: str | None) -> str:
-    """The name of a run's folder."""
+    """Return the name of a run's folder."""
     names = [
         *(Path(name).stem for name in what.split("=")),
         Path(agent).name if ".py:" in agent else agent,
@@ -173,6 +173,6 @@ def _print(
         if result.stopped:
             print(f"{safe(one.folder.name)} was stopped: {safe(result.stopped)}")
     if len(results) < planned or not all(result.complete for _, result in results):
-        print(f"not everything has a result: go on with the same and --out {safe(out)}")
+        print(f"not everything has a result: resume with the same command and --out {safe(out)}")
     else:
         print(f"each episode: intercode report {safe(out)}/* --html report.html")

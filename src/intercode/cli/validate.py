@@ -91,7 +91,7 @@ class _Counts(Watcher):
         self._free: set[str] = set()
 
     def episode(self, episode: Episode) -> None:
-        """Count it."""
+        """Count the tasks that are not as they should be."""
         guess = guesses(episode.env).get(episode.epoch)
         if guess is None and not episode.success:
             self._unsolved.add(episode.task_id)
@@ -100,7 +100,7 @@ class _Counts(Watcher):
         super().episode(episode)
 
     def result(self) -> str:
-        """What has come of it so far."""
+        """Return the counts so far."""
         return f"gold failed {len(self._unsolved)}  solved for free {len(self._free)}"
 
 
@@ -141,7 +141,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> RunSpec:
-    """What is to be validated, and in which environment: by default, what the tasks look like."""
+    """Make the spec; without an environment it is the one that the tasks look like."""
     options, folder = given(args), None
     if args.data not in DATASETS and Path(args.data).is_dir():
         folder = from_toml(args.data)
@@ -156,7 +156,7 @@ def _spec(args: argparse.Namespace) -> RunSpec:
 
 
 def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> None:
-    """The exclusion list, of a validation that was not broken off."""
+    """Write the exclusion list of a validation that was not interrupted."""
     if not found.complete:
         print(f"interrupted: {args.write_exclude} is not written", file=sys.stderr)
         return
@@ -229,14 +229,14 @@ def _print(found: Validation) -> None:
 
 
 def _constants(found: Validation) -> str:
-    """The tasks that an agent can solve without looking."""
+    """Say how many tasks an agent can solve without looking."""
     each = [f"{name} {count}" for name, count in found.constants.items() if count]
     text = f"constants solve {found.solved_by_constants} of {found.tasks} tasks"
     return f"{text}: {', '.join(each)}" if each else text
 
 
 def _usage(found: Validation) -> str:
-    """What gold takes at most."""
+    """Say what gold takes at most."""
     slowest = max(found.usage, key=lambda used: used.seconds)
     text = f"gold takes at most {duration(slowest.seconds)} ({safe(slowest.task_id)})"
     if counted := [(used.memory, used.task_id) for used in found.usage if used.memory is not None]:

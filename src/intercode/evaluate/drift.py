@@ -1,4 +1,4 @@
-"""Whether two runs were made of the same: tasks, environment, images, tools, code, machine."""
+"""Drift between two runs: tasks, environment, images, tools, code and machine, compared."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.manifest import flat
 from intercode.sandbox.images.base import parse
+from intercode.spec import diff
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
-"""What a run's record says of the run as a whole, and is compared."""
+"""Facts of a run as a whole that are compared."""
 SESSION = ("versions", "host", "sandbox", "tools")
-"""What it says of each session, and is compared."""
+"""Facts of each session that are compared."""
 _NOT_COMPARED = (
     *("dataset.name", "dataset.source", "dataset.tasks", "env.image", "host.cpus"),
     "versions.commit",
 )
-"""What changes nothing by itself: datasets, images and the code have digests."""
+"""Facts that change nothing by themselves: datasets, images and the code have digests."""
 _BACKEND = "env.sandbox"
 _FILES = ("agent.name", "agent.options", "env.reward")
 """Names or files; of files only the name is compared, as what is in them has a digest."""
@@ -61,12 +62,12 @@ class Difference:
     """One thing that is not as it was recorded."""
 
     what: str
-    """Its place in the record, with dots."""
+    """The name of the fact: its place in the record, with dots."""
     recorded: Any
     """None: the record does not have it."""
     now: Any
     advice: str
-    """What brings back what was recorded."""
+    """How to bring back the recorded value."""
 
     def __str__(self) -> str:
         return f"{self.what}: recorded {_said(self.recorded)}, now {_said(self.now)}"
@@ -76,12 +77,12 @@ class DriftError(UsageError):
     """A run was to be made of what another one was made of, and something has changed.
 
     Attributes:
-        differences: What it is.
+        differences: What has changed.
     """
 
     def __init__(self, differences: Collection[Difference]) -> None:
         self.differences = list(differences)
-        lines = [f"  {found}\n    to mend it: {found.advice}" for found in self.differences]
+        lines = [f"  {found}\n    to fix it: {found.advice}" for found in self.differences]
         if len(lines) > _SHOWN:
             lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more (--json has them all)"]
         count = f"{len(self.differences)} thing{'s' * (len(self.differences) != 1)}"
@@ -96,14 +97,14 @@ class DriftError(UsageError):
 def differences(
     recorded: Mapping[str, Any], now: Mapping[str, Any], accept: Collection[str] = ()
 ) -> list[Difference]:
-    """What differs between two runs, by their ``run.json``.
+    """List what differs between two runs, by their ``run.json``.
 
     A run that several sessions have worked on is held to all of them: if they differ among
     themselves, nothing is the same as all of it.
 
     Args:
-        recorded: One.
-        now: The other one.
+        recorded: The ``run.json`` of one.
+        now: That of the other.
         accept: Names that may differ, or beginnings of names: ``host``, ``tools.host.git``.
     """
     found: dict[tuple[str, str], Difference] = {}
@@ -111,9 +112,8 @@ def differences(
         # What another back end says of itself would only repeat that it is another one.
         same = one.get(_BACKEND) == other.get(_BACKEND)
         may_differ = accept if same else (*accept, "sandbox")
-        for what in one.keys() | other.keys():
-            before, after = one.get(what), other.get(what)
-            if before != after and not _accepted(what, may_differ):
+        for what, before, after in diff(one, other):
+            if not _accepted(what, may_differ):
                 advice = _advice(what, before, recorded)
                 difference = Difference(what, before, after, advice)
                 found.setdefault((what, repr(before)), difference)
@@ -123,7 +123,7 @@ def differences(
 def refuse(
     recorded: Mapping[str, Any], now: Mapping[str, Any], accept: Collection[str] = ()
 ) -> None:
-    """Raise what `differences` finds, if that is anything.
+    """Refuse two runs that `differences` tells apart.
 
     Raises:
         DriftError: There are differences.
@@ -133,7 +133,7 @@ def refuse(
 
 
 def of_run(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """For a session: what was accepted to differ of what a run's record says but once."""
+    """Return, for a session, the accepted differences in what the record says only once."""
     found = {
         difference.what: difference.now
         for difference in differences(recorded, now)
@@ -143,7 +143,7 @@ def of_run(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
 
 
 def _facts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is compared, of each session, with dotted names."""
+    """Return the facts that are compared, for each session, with dotted names."""
     run = {name: manifest.get(name) for name in RUN}
     env = run["env"] or {}
     if "images" in env:
@@ -166,7 +166,7 @@ def _of_session(session: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
-    """By the images' names, without the folders that their files are in on this machine."""
+    """Strip the folders of this machine from the images' names."""
     names = {name: _FOLDERS.sub("", _canonical(name)) for name in images}
     if len(set(names.values())) < len(names):
         return dict(images)
@@ -174,7 +174,7 @@ def _without_folders(images: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(image: str) -> str:
-    """One of several ways to write an image's name."""
+    """Return one of several ways to write an image's name."""
     try:
         return str(parse(image))
     except ImageError:  # a name of another provider's

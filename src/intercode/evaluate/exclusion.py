@@ -1,6 +1,7 @@
-"""Tasks that are not to be run, each with its reason: a list by hand, or of a validation.
+"""Tasks that are chosen, and tasks that are excluded, each with its reason.
 
-As JSON it says besides which tasks it was made for, when, and by which version. As plain text it
+A list of excluded tasks is written by hand, or by a validation. As JSON it also says which tasks it
+was made for, when, and by which version. As plain text it
 has one task a line, its id and the reason; ``#`` begins a comment.
 """
 
@@ -23,14 +24,14 @@ _NO_REASON = "no reason given"
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Which tasks, and why."""
+    """Excluded tasks, and why."""
 
     tasks: Mapping[str, str]
     """Task id → reason."""
     dataset: str = ""
-    """The name of what it was made for; empty if the list does not say."""
+    """The name of the dataset that it was made for; empty if the list does not say."""
     digest: str = ""
-    """Of the same."""
+    """The dataset's digest."""
     intercode: str = ""
     """The version that made it."""
     date: str = ""
@@ -38,12 +39,12 @@ class Exclusion:
 
     @classmethod
     def of(cls, dataset: Dataset, tasks: Mapping[str, str]) -> Exclusion:
-        """A list made now."""
+        """Make a list now."""
         date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return cls(dict(tasks), dataset.name, dataset.digest, __version__, date)
 
     def check(self, dataset: Dataset) -> str:
-        """See whether it is a list of these tasks.
+        """Check that it is a list of these tasks.
 
         Returns:
             A warning, empty if there is none: it was made for other tasks than these.
@@ -78,7 +79,7 @@ class Exclusion:
 
 
 def read_exclusion(path: Path) -> Exclusion:
-    """A list from a file: JSON if it begins with a brace, else plain text.
+    """Read a list from a file: JSON if it begins with a brace, else plain text.
 
     Raises:
         UsageError: It cannot be read, or is malformed; the message says where.

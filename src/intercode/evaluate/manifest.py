@@ -1,23 +1,32 @@
-"""What a run's ``run.json`` says, and whether a run can be gone on with."""
+"""A run's ``run.json``: its facts, its types, and whether a run can be resumed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any, TypedDict
 
+from intercode import __version__
 from intercode.errors import RecordError
-from intercode.evaluate.provenance import own_versions
+from intercode.spec import diff
 
 FORMAT = 1
 _IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded", "rescored")
+DISTRIBUTION = "intercode-gym"
+_PACKAGE = Path(__file__).parents[1]
+_GIT_SECONDS = 10.0
 
 
 class DatasetFacts(TypedDict):
-    """Which tasks were run."""
+    """The tasks that were run."""
 
     name: str
     source: str | None
@@ -32,7 +41,7 @@ class _Agent(TypedDict):
 
 
 class AgentFacts(_Agent, total=False):
-    """Who acted."""
+    """The agent that acted."""
 
     language_model: dict[str, Any]
 
@@ -69,7 +78,7 @@ class _Manifest(TypedDict):
 
 
 class Manifest(_Manifest, total=False):
-    """What ``run.json`` has: the facts that identify a run, and its sessions."""
+    """The contents of ``run.json``: the facts that identify a run, and its sessions."""
 
     needs_gold: bool
     rescored: dict[str, Any]
@@ -84,7 +93,7 @@ def describe(
     seed: int,
     excluded: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The first ``run.json`` of a run: what identifies it. Its sessions are appended."""
+    """Return the first ``run.json`` of a run, with the facts that identify it, and no session."""
     return {
         "format": FORMAT,
         "dataset": dict(dataset),
@@ -98,11 +107,11 @@ def describe(
 
 
 def session(context: Mapping[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
-    """One call that worked on the run: when, where and with what.
+    """Return the record of one call that worked on the run: when, where and with what.
 
     Args:
-        context: What else there is to say of it: its sandboxes, its images' tools.
-        settings: What it was asked for and does not identify the run.
+        context: More facts: of its options, its sandboxes, its images' tools.
+        settings: Options that do not identify the run.
     """
     return {
         **(context or {}),
@@ -121,7 +130,7 @@ def session(context: Mapping[str, Any] | None = None, **settings: Any) -> dict[s
 
 
 def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupted: bool) -> None:
-    """Say in a session how it ended."""
+    """Record in a session how it ended."""
     session.update(
         finished=_now(), episodes=episodes, seconds=round(seconds, 3), interrupted=interrupted
     )
@@ -146,12 +155,10 @@ def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: o
     Raises:
         RecordError: It names each setting that differs, with both values.
     """
-    before, now = flat(recorded), flat(wanted)
     differences = [
-        f"{key} was {before.get(key)!r} and is now {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
-        and any(key == name or key.startswith(f"{name}.") for name in _IDENTITY)
+        f"{what} was {before!r} and is now {now!r}"
+        for what, before, now in diff(flat(recorded), flat(wanted))
+        if any(what == name or what.startswith(f"{name}.") for name in _IDENTITY)
     ]
     if differences:
         raise RecordError(
@@ -161,7 +168,7 @@ def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: o
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as one, with dotted keys."""
+    """Flatten nested objects into one, with dotted keys."""
     found: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
@@ -177,7 +184,7 @@ def _versions() -> dict[str, str]:
 
 
 def version(name: str) -> str:
-    """The version of an installed distribution."""
+    """Return the version of an installed distribution."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:  # run from a checkout
@@ -186,3 +193,65 @@ def version(name: str) -> str:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@cache
+def own_versions() -> dict[str, str]:
+    """Return ``intercode``, ``code`` and, where it is known, ``commit``.
+
+    The digest of the code says whether two are the same, also if both were changed and not
+    committed; the commit says where to find one of them again.
+    """
+    known = {"intercode": __version__, "code": _code()}
+    commit = _checkout() or _installed()
+    return known | ({"commit": commit} if commit else {})
+
+
+def _code() -> str:
+    """Return a digest of the package's files, without those that Python has made of them."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for path in sorted(_PACKAGE.rglob("*")):
+        name = path.relative_to(_PACKAGE)
+        # In a __pycache__ files come and go under other names while another process imports us.
+        if path.suffix != ".pyc" and "__pycache__" not in name.parts and path.is_file():
+            data = path.read_bytes()
+            hasher.update(f"{name}\0{len(data)}\0".encode())
+            hasher.update(data)
+    return hasher.hexdigest()
+
+
+def _checkout() -> str:
+    """Return the commit that is checked out, with a ``+`` if files were changed since."""
+    root = _PACKAGE.parents[1]
+    if not (root / ".git").exists():
+        return ""
+    commit = _git(root, "rev-parse", "HEAD")
+    changed = commit and _git(root, "status", "--porcelain", "--", str(_PACKAGE))
+    return f"{commit}+" if changed else commit
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """Return what git prints; "" without git, or if it refuses this folder."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            stdin=subprocess.DEVNULL,
+            env={name: text for name, text in os.environ.items() if not name.startswith("GIT_")},
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _installed() -> str:
+    """Return the commit that pip has installed from, as ``pip install git+https://…`` leaves it."""
+    try:
+        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        return ""
+    origin = json.loads(text) if text else {}
+    return str(origin.get("vcs_info", {}).get("commit_id", ""))

@@ -49,12 +49,12 @@ RECORDED = ("replay", "predictions")
 JUDGE = "judge"
 """The reward that asks a model."""
 JUDGES_TOO = ("prices", "max_cost", "max_tokens")
-"""The options of language models that a judge takes as well, whoever the agent is."""
+"""The options of language models that a judge takes as well, with any agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a spec asks for, with its tasks; nothing is started yet."""
+    """The tasks that a spec asks for; nothing is started yet."""
 
     spec: RunSpec
     dataset: Dataset
@@ -159,7 +159,7 @@ def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Actors:
-    """Who acts."""
+    """The agent, ready to act."""
 
     factory: AgentFactory
     name: str
@@ -192,14 +192,14 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
         return Actors(agents, agents.name, {}, asks, model.close)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
         flag = "--" + without[0].replace("_", "-")
-        raise UsageError(f"agent {name} is no language model: it takes no {flag}")
+        raise UsageError(f"agent {name} is not a language model: it takes no {flag}")
     recording = spec.agent.recording
     options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
     return Actors(registry.get(name, **options), name, options)
 
 
 def strategy_of(agent: str) -> Strategy | None:
-    """Return the strategy of that name; None if the agent is no language model, or unknown."""
+    """Return the strategy of that name; None if the agent is not a language model, or unknown."""
     if is_reference(agent) or agent not in registry.AGENTS:
         return None
     found = registry.AGENTS.get(agent)
@@ -207,7 +207,7 @@ def strategy_of(agent: str) -> Strategy | None:
 
 
 def without_model(spec: RunSpec) -> list[str]:
-    """List the options for which an agent that is no language model has no use, nor a judge."""
+    """List the options of language models of which neither the agent nor a judge makes use."""
     parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
     taken = JUDGES_TOO if spec.reward == JUDGE else ()
     return [
@@ -290,7 +290,7 @@ class Setting:
 
     make: Callable[[], EpisodeEnv]
     facts: dict[str, Any]
-    """What identifies it, for the run's record."""
+    """The facts that identify it, for the run's record."""
     provider: Provider | None = None
     """Of its sandboxes; None where tasks are tried in databases."""
     judge: Judge | None = None

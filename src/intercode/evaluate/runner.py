@@ -13,7 +13,7 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate import drift, manifest
+from intercode.evaluate.drift import of_run, refuse
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.loop import (
     EpisodeEnv,
@@ -23,6 +23,8 @@ from intercode.evaluate.loop import (
     episode_seed,
     run_episode,
 )
+from intercode.evaluate.manifest import check_format, check_same, describe, finish
+from intercode.evaluate.manifest import session as session_record
 from intercode.evaluate.prepare import (
     Actors,
     Plan,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunResult:
-    """What came of a run, together with what earlier sessions of it had finished."""
+    """The results of a run, with those that earlier sessions of it had finished."""
 
     outcomes: list[Outcome]
     """One for each episode, by epoch, then in the dataset's order."""
@@ -217,7 +219,7 @@ def _run(
     wanted = _wanted(plan, who, where.facts)
     session = _session(plan.spec, context)
     if plan.locked is not None:
-        drift.refuse(plan.locked, {**wanted, "sessions": [session]}, plan.spec.how.accept)
+        refuse(plan.locked, {**wanted, "sessions": [session]}, plan.spec.how.accept)
     with ExitStack() as stack:
         hide(out)
         if out is None:
@@ -227,14 +229,12 @@ def _run(
         log = stack.enter_context(RecordWriter(Path(out)))
         record, finished = _resumed(log.folder, wanted, plan.locked)
         if plan.locked is not None and plan.locked == record:
-            session |= drift.of_run(plan.locked, wanted)
+            session |= of_run(plan.locked, wanted)
         record["sessions"].append(session)
         log.write_manifest(record)
         result = _work(plan, _orders(plan, who, where, log.append, progress), finished, progress)
         result.folder = log.folder
-        manifest.finish(
-            session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short
-        )
+        finish(session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short)
         log.write_manifest(record)
     return result
 
@@ -304,7 +304,7 @@ def _wanted(plan: Plan, who: Actors, facts: Mapping[str, Any]) -> dict[str, Any]
     model: dict[str, Any] = {}
     if isinstance(who.factory, HasFacts):
         model = {"language_model": who.factory.facts()}
-    return manifest.describe(
+    return describe(
         dataset={
             "name": dataset.name,
             "source": None if dataset.source is None else str(dataset.source),
@@ -326,7 +326,7 @@ def _wanted(plan: Plan, who: Actors, facts: Mapping[str, Any]) -> dict[str, Any]
 
 def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]:
     """The record of this call."""
-    return manifest.session(
+    return session_record(
         context,
         workers=spec.how.workers,
         max_connections=spec.how.max_connections,
@@ -344,11 +344,11 @@ def _resumed(
     """Return the run's ``run.json`` and what it has finished, if it was begun before."""
     if not (folder / MANIFEST).exists():
         if (folder / EPISODES).stat().st_size:
-            raise RecordError(f"{folder} has episodes but no {MANIFEST}: cannot go on with it")
+            raise RecordError(f"{folder} has episodes but no {MANIFEST}: it cannot be resumed")
         return wanted, {}
     recorded = read_manifest(folder)
-    manifest.check_format(recorded, folder)
+    check_format(recorded, folder)
     if recorded != locked:  # else it was compared already
-        manifest.check_same(recorded, wanted, folder)
+        check_same(recorded, wanted, folder)
     outcomes = latest(folder, Outcome.of)
     return recorded, {key: outcome for key, outcome in outcomes.items() if not outcome.failed}

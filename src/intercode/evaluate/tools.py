@@ -1,4 +1,4 @@
-"""Which versions of common tools images have, as they say themselves in a sandbox of each."""
+"""The versions of common tools in images, as the tools themselves say in a sandbox."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEPT = 2000
 
 
 def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What each image has; of those that differ only in what is laid over them, once.
+    """Find the tools of each image; of images that differ only in what is laid over them, once.
 
     That may bring tools, too; but an image's digest tells of it, and hundreds of tasks have each
     their own files laid over the same image. Nor are more than `MOST` asked, for the same reason.
@@ -57,7 +57,7 @@ def tool_versions(provider: Provider, images: Iterable[str]) -> dict[str, dict[s
 
 
 def _base(name: str) -> str:
-    """An image's name without what is laid over it, if that is an image by itself."""
+    """Return an image's name without what is laid over it, if that is an image by itself."""
     try:
         spec = parse(name)
     except ImageError:  # a name of another provider's
@@ -76,7 +76,7 @@ def _tools(provider: Provider, image: str) -> dict[str, str]:
 
 
 def _version(sandbox: Sandbox, program: str) -> str:
-    """A program's version; nothing if the image has none, or it does not say."""
+    """Return a program's version; "" if the image has no such program, or it does not say."""
     done = sandbox.exec([program, "--version"], cwd="/", output_limit=_KEPT)
     match = _VERSION.search(done.stdout) if done.ok else None
     return match[0].decode() if match else ""
