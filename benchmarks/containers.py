@@ -56,7 +56,7 @@ def _cold(provider: DockerProvider) -> list[Row]:
 
 
 def _episodes(provider: DockerProvider) -> list[Row]:
-    env: Any = BashEnv(TASKS, provider=provider, max_turns=10**9)
+    env: Any = BashEnv(TASKS, sandbox=provider, max_turns=10**9)
     with closing(env):
         env.reset()
         builtin = median_ms(lambda: env.step("true"), 500)

@@ -20,7 +20,7 @@ from idle import IdleEnv, tasks
 from intercode import datasets
 from intercode.agents import registry
 from intercode.agents.base import AgentFactory
-from intercode.agents.scripted import ScriptedAgent
+from intercode.agents.builtin import ScriptedAgent
 from intercode.episode import Episode
 from intercode.evaluate import Progress, RunResult, evaluate
 from intercode.models import get_model

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import intercode
 
-KNOWN = [
-    {"", "envs", "envs.base", "project"},
-]
+KNOWN: list[set[str]] = []
 """Circles that are still there. Remove the line of a circle that you remove; add none."""
 
 

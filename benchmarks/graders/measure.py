@@ -230,7 +230,7 @@ def bash_scores(release: Path, names: Sequence[str], find: Find) -> Iterator[tup
     data = Dataset(list(tasks.values()))
     with (
         closing(Paper(provider)) as paper,
-        closing(_env("bash", data, provider=provider, reward=reward)) as env,
+        closing(_env("bash", data, sandbox=provider, reward=reward)) as env,
     ):
         for name in names:
             episode = find(name)

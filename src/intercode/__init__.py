@@ -12,8 +12,6 @@ import gymnasium
 
 if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
-    from intercode.envs import create as make
-    from intercode.envs import create_vec as make_vec
     from intercode.envs.base import InterCodeEnv
     from intercode.episode import Episode, Score, Turn
     from intercode.errors import (
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
         TaskNotFoundError,
         UsageError,
     )
+    from intercode.project import create as make
+    from intercode.project import create_vec as make_vec
     from intercode.sandbox.base import Limits
     from intercode.task import Dataset, Task
 
@@ -93,8 +93,8 @@ _ELSEWHERE = {
     "Task": "intercode.task:Task",
     "Turn": "intercode.episode:Turn",
     "load_dataset": "intercode.datasets:load",
-    "make": "intercode.envs:create",
-    "make_vec": "intercode.envs:create_vec",
+    "make": "intercode.project:create",
+    "make_vec": "intercode.project:create_vec",
 }
 
 
@@ -115,8 +115,8 @@ def _register(env: str) -> None:
     """Make an environment known to Gymnasium as ``intercode-ENV-v0``."""
     gymnasium.register(
         f"intercode-{env}-v0",
-        entry_point="intercode.envs:create",
-        vector_entry_point="intercode.envs:create_vec",
+        entry_point="intercode.project:create",
+        vector_entry_point="intercode.project:create_vec",
         kwargs={"env": env},
         # The environments check the order of calls and the type of actions themselves, and a
         # test runs Gymnasium's checker on each, so that no wrapper stands before them.

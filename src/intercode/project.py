@@ -1,4 +1,6 @@
-"""A folder that is a benchmark: ``intercode.toml`` says which environment it is for, and the rest.
+"""Environments by name, or by a folder that is a benchmark.
+
+In such a folder ``intercode.toml`` says which environment it is for, and the rest.
 
 `intercode new` writes one; `intercode run FOLDER`, `play`, `validate` and `intercode.make` read it.
 Relative paths in it begin in the folder, whatever the working directory is::
@@ -11,44 +13,28 @@ Relative paths in it begin in the folder, whatever the working directory is::
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from intercode import own_code
+from intercode.envs.options import LimitOptions, Option, described, taken
 from intercode.errors import ImageError, UsageError
-from intercode.registry import DATASETS, ENVS
+from intercode.registry import DATASETS, ENVS, environment
+from intercode.sandbox.base import Limits
+from intercode.user_code import is_reference, load
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from intercode.envs.vector import ThreadVectorEnv
 
 FILE = "intercode.toml"
 
-LIMITS: Mapping[str, tuple[type, ...]] = {
-    "timeout": (int, float),
-    "memory": (int,),
-    "disk": (int,),
-    "output": (int,),
-    "processes": (int,),
-}
-"""Keys that are limits of the sandbox, in the units of `intercode.Limits`."""
-
-_OPTIONS: Mapping[str, tuple[type, ...]] = {
-    "image": (str,),
-    "reward": (str,),
-    "databases": (str,),
-    "repositories": (str,),
-    "python": (str,),
-    "engine": (str,),
-    "network": (bool,),
-    "attempts": (int,),
-    "max_turns": (int,),
-    "max_rows": (int,),
-}
-_PATHS = {"databases", "repositories", "reward", "image"}
-_NOT_OPTIONS = {"self", "data", "limits", "render_mode"}
-_KINDS = {str: "text", bool: "true or false", int: "a whole number"}
+_NOT_IN_A_FILE = {"limits", "render_mode"}
+"""Options that are not keys: limits are keys one by one, and nothing in a folder renders."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -85,34 +71,79 @@ def read(folder: str | Path) -> Project:
     tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
     if tasks not in DATASETS or (folder / tasks).exists():
         tasks = str(folder / tasks)
-    limits = {key: given.pop(key) for key in LIMITS if key in given}
+    limits_known = described(LimitOptions)
+    limits = {key: given.pop(key) for key in limits_known if key in given}
     for key, value in limits.items():
-        if _differs(value, LIMITS[key]) or value <= 0:
+        if not limits_known[key].accepts(value) or value <= 0:
             raise UsageError(f"{path}: {key!r} must be a number above 0, not {value!r}")
-    known = set(inspect.signature(ENVS.get(env)).parameters) - _NOT_OPTIONS
-    if unknown := sorted(set(given) - known):
+    if "provider" in given:  # its older name
+        given["sandbox"] = given.pop("provider")
+    known = {key: one for key, one in taken(ENVS.get(env)).items() if key not in _NOT_IN_A_FILE}
+    if unknown := sorted(set(given) - set(known)):
         raise UsageError(
             f"{path}: environment {env!r} has no option {unknown[0]!r}; known: "
-            f"{', '.join(sorted({'env', 'tasks', *known, *LIMITS}))}"
+            f"{', '.join(sorted({'env', 'tasks', *known, *limits_known}))}"
         )
-    for key, value in given.items():
-        if key in _OPTIONS and _differs(value, _OPTIONS[key]):
-            kind = _KINDS[_OPTIONS[key][0]]
-            raise UsageError(f"{path}: {key!r} must be {kind}, not {value!r}")
-    options = {
-        key: _placed(folder, key, value) if key in _PATHS else value for key, value in given.items()
-    }
+    options = {key: _value(path, known[key], value) for key, value in given.items()}
     return Project(folder, env, tasks, options, limits)
 
 
-def options_of(project: Project, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What to make the project's environment with, where what is given comes first."""
-    from intercode.sandbox.base import Limits
+def create(env: str, *, protocol: str = "default", **options: Any) -> gymnasium.Env[str, str]:
+    """Make an environment: what `gymnasium.make` and `intercode.make` call.
 
-    options = {"data": project.tasks, **project.options, **given}
+    Args:
+        env: Its short name: ``"bash"``; or a folder with an ``intercode.toml``.
+        protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
+        options: For its constructor, which come before those of the folder.
+
+    Raises:
+        UsageError: There is no such environment or protocol, or the folder's file is malformed.
+    """
+    env, options = _opened(env, options)
+    made: gymnasium.Env[str, str] = environment(env, protocol)(**options)
+    return made
+
+
+def create_vec(
+    env: str,
+    num_envs: int = 1,
+    *,
+    seed: int | None = None,
+    autoreset_mode: str = "NextStep",
+    **options: Any,
+) -> ThreadVectorEnv:
+    """Make several environments that step together on threads: what `gymnasium.make_vec` calls.
+
+    Args:
+        env: As in `create`.
+        num_envs: How many.
+        seed: The seed of the first one; each has its own, counted on from it.
+        autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
+        options: As in `create`, the same for all.
+    """
+    from intercode.envs.vector import ThreadVectorEnv
+
+    env, options = _opened(env, options)
+    kind = environment(env, options.get("protocol", "default"))
+    if "cache_gold" in taken(kind) and options.get("cache_gold", True) is True:
+        from intercode.rewards.gold import GoldCache
+
+        options["cache_gold"] = GoldCache()
+    seeds: list[dict[str, Any]] = [
+        {} if seed is None else {"seed": seed + index} for index in range(num_envs)
+    ]
+    return ThreadVectorEnv([create(env, **one, **options) for one in seeds], autoreset_mode)
+
+
+def _opened(env: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Read a folder: its environment, with its options; others are left as they are given."""
+    if env in ENVS or not is_project(env):
+        return env, options
+    project = read(env)
+    options = {"data": project.tasks, **project.options, **options}
     if project.limits and options.get("limits") is None:
         options["limits"] = Limits(**project.limits)
-    return options
+    return project.env, options
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -132,8 +163,8 @@ def _parse(path: Path) -> dict[str, Any]:
 
 def _env(folder: Path, path: Path, given: object) -> str:
     name = _text(path, "env", given)
-    if own_code.is_reference(name):
-        return _register(path, own_code.load("environment", str(folder / name)))
+    if is_reference(name):
+        return _register(path, load("environment", str(folder / name)))
     if name not in ENVS or ":" in name:
         known = ", ".join(known for known in ENVS.names() if ":" not in known)
         raise UsageError(f"{path}: there is no environment {name!r}; known: {known}")
@@ -155,10 +186,6 @@ def _register(path: Path, made: Any) -> str:
     return str(name)
 
 
-def _differs(value: object, types: tuple[type, ...]) -> bool:
-    return not isinstance(value, types) or (isinstance(value, bool) and bool not in types)
-
-
 def _text(path: Path, key: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         said = "is missing" if value is None else f"must be text, not {value!r}"
@@ -166,13 +193,21 @@ def _text(path: Path, key: str, value: object) -> str:
     return value
 
 
-def _placed(folder: Path, key: str, text: str) -> str:
-    """A path or an image's name that means the same in any working directory."""
-    if key == "reward":
-        return str(folder / text) if own_code.is_reference(text) else text
-    if key == "image":
-        return _image(folder, text)
-    return text if _URL.match(text) else str(folder / text)
+def _value(path: Path, option: Option, value: Any) -> Any:
+    """Check an option's value; a path or an image's name then means the same everywhere.
+
+    Raises:
+        UsageError: It has the wrong type.
+    """
+    if option.kinds and not option.accepts(value):
+        raise UsageError(f"{path}: {option.name!r} must be {option.kind}, not {value!r}")
+    if not option.is_path:
+        return value
+    if option.name == "reward":
+        return str(path.parent / value) if is_reference(value) else value
+    if option.name == "image":
+        return _image(path.parent, value)
+    return value if _URL.match(value) else str(path.parent / value)
 
 
 def _image(folder: Path, text: str) -> str:

@@ -140,6 +140,24 @@ ENVS = Registry(
 )
 """Name, or ``name:protocol``, → an environment's class."""
 
+
+def environment(name: str, protocol: str = "default") -> Any:
+    """Import an environment's class.
+
+    Args:
+        name: Its short name: ``"bash"``.
+        protocol: ``"default"``, or ``"paper"``.
+
+    Raises:
+        UsageError: There is no such environment or protocol.
+        ImportError: Its module, or something that this needs, is not installed.
+    """
+    entry = name if protocol == "default" else f"{name}:{protocol}"
+    if name in ENVS and entry not in ENVS:
+        raise UsageError(f"environment {name!r} has no protocol {protocol!r}")
+    return ENVS.get(entry)
+
+
 REWARDS = Registry(
     "reward",
     {

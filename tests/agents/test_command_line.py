@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from intercode.agents.predictions import action_for, read_predictions
+from intercode.agents.builtin import action_for, read_predictions
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
+from intercode.envs.traits import traits_of
 from intercode.errors import RecordError
 from intercode.models.scripted import Line
 from intercode.records import read_episodes
@@ -149,9 +150,13 @@ def test_a_prediction_may_hold_any_character(folder: Path) -> None:
 
 
 def test_what_a_prediction_is_depends_on_the_environment() -> None:
-    assert action_for("ctf", "flag{x}\n") == action_for("ctf", "submit flag{x}") == "submit flag{x}"
-    assert action_for("swe", "diff") == apply_patch("diff")
-    assert action_for("sql", "Gibberish.", "sql") == "Gibberish."
+    assert (
+        action_for(traits_of("ctf"), "flag{x}\n")
+        == action_for(traits_of("ctf"), "submit flag{x}")
+        == "submit flag{x}"
+    )
+    assert action_for(traits_of("swe"), "diff") == apply_patch("diff")
+    assert action_for(traits_of("sql"), "Gibberish.") == "Gibberish."
 
 
 @pytest.mark.parametrize(

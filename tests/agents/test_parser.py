@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.agents.parser import TAGS, blocks, find_code
-from intercode.agents.plan_solve import read_plan
-from intercode.agents.react import split
+from intercode.agents.strategies import read_plan, split
 
 LANGUAGES = sorted(TAGS)
 NO_FENCE = st.characters(blacklist_characters="`~\r", blacklist_categories=["Cs"])

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from intercode.agents import presets, registry
-from intercode.agents.prompt import Prompt
-from intercode.agents.talk import Clip
+from intercode.agents.talk import Clip, Prompt
 from intercode.errors import UsageError
 from intercode.task import Task
 

@@ -10,19 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.agents.parser import find_code
-from intercode.agents.scene import LANGUAGES, Scene
-from intercode.agents.stand_in import NAME, StandIn, mistakes, plan, replies
+from intercode.agents.stand_in import NAME, StandIn, plan, replies
+from intercode.agents.talk import Scene
 from intercode.datasets import load_seeded
-from intercode.envs import create
 from intercode.envs.swe import apply_patch
+from intercode.envs.traits import traits_of
+from intercode.project import create
+
+ENVS = ("bash", "ctf", "python", "sql", "swe")
 
 
 def scene(env: str, query: str = "look at /data") -> Scene:
-    return Scene(env, LANGUAGES[env], "", query, 10)
+    return Scene(env, traits_of(env), "", query, 10)
 
 
 @given(
-    st.sampled_from(sorted(LANGUAGES)),
+    st.sampled_from(ENVS),
     st.text(max_size=80),
     st.integers(0, 2**64),
 )
@@ -61,21 +64,22 @@ def test_the_dice_decide() -> None:
     ],
 )
 def test_mistakes(env: str, gold: str, wrong: list[str]) -> None:
-    assert [*mistakes(env, [gold, "submit"], random.Random(0))] == wrong
+    assert [*traits_of(env).mistakes([gold, "submit"], random.Random(0))] == wrong
 
 
 def test_a_flag_is_guessed() -> None:
-    (guess,) = mistakes("ctf", ["cat flag", "submit intercode{x}"], random.Random(0))
+    (guess,) = traits_of("ctf").mistakes(["cat flag", "submit intercode{x}"], random.Random(0))
     assert guess.startswith("submit intercode{") and guess != "submit intercode{x}"
 
 
-@pytest.mark.parametrize("env", sorted(LANGUAGES))
+@pytest.mark.parametrize("env", ENVS)
 def test_what_it_says_is_read_as_what_it_means(env: str) -> None:
     with closing(create(env)) as made:
         for task in load_seeded(env, 0):
             steps = plan(scene(env, task.query), made.solution(task), random.Random(task.task_id))
-            for (_, action), reply in zip(steps, replies(steps, LANGUAGES[env]), strict=True):
-                assert find_code(reply, LANGUAGES[env]) == action, task.task_id
+            language = made.language
+            for (_, action), reply in zip(steps, replies(steps, language), strict=True):
+                assert find_code(reply, language) == action, task.task_id
 
 
 def test_it_is_named_for_what_it_is() -> None:

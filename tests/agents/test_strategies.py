@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from intercode.agents import registry
-from intercode.agents.ending import EpisodeLimits
+from intercode.agents.language import EpisodeLimits
 from intercode.envs.base import InterCodeEnv
 from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, ModelUnavailableError, UsageError

@@ -215,7 +215,7 @@ def test_successes_in_sql_that_are_counted_apart(cli: Run, tmp_path: Path) -> No
     (tmp_path / "t.sql").write_text("CREATE TABLE t (n INTEGER, word TEXT);"
                                     "INSERT INTO t VALUES (7, 'a');")  # fmt: skip
     (tmp_path / "agent.py").write_text(
-        "from intercode.agents.scripted import ScriptedAgent\n"
+        "from intercode.agents.builtin import ScriptedAgent\n"
         "def make(task): return ScriptedAgent([task.task_id])\n"
     )
     options = ["sql", "--data", "tasks.json", "--databases", "t.sql", "--agent", "agent.py:make"]

@@ -10,8 +10,7 @@ import pytest
 
 from databases.upstream import UPSTREAM, needs_upstream
 from intercode.datasets import ic_ctf
-from intercode.envs.ctf import CtfEnv
-from intercode.envs.ctf_tasks import offline
+from intercode.envs.ctf import CtfEnv, offline
 from intercode.errors import TaskError
 
 ROWS: list[dict[str, Any]] = [

@@ -200,7 +200,7 @@ def test_a_service(make_ctf: MakeCtf) -> None:
 
 
 def test_a_service_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intercode.envs.stage_ctf.HEALTH_TIMEOUT", 0)
+    monkeypatch.setattr("intercode.envs.ctf.HEALTH_TIMEOUT", 0)
     facts = {"service": "exit 1", "health": "echo no door >&2; false"}
     env = CtfEnv(Dataset([Task("t", "q", (FLAG,), metadata=facts)]))
     with pytest.raises(
@@ -272,7 +272,7 @@ def test_malformed_tasks_are_refused_before_any_work(facts: Any, message: str) -
 
 
 def test_usage() -> None:
-    with pytest.raises(UsageError, match="attempts must be 0 or more, not -1"):
+    with pytest.raises(UsageError, match="attempts must be at least 0, not -1"):
         CtfEnv(TASKS, attempts=-1)
     with pytest.raises(TaskError, match="row 0, task 't' has no flag"):
         CtfEnv(Dataset([Task("t", "q")]))

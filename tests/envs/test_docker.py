@@ -14,9 +14,9 @@ import pytest
 from intercode import datasets
 from intercode.cli.main import main
 from intercode.databases import get_engine
-from intercode.envs import create
 from intercode.envs.sql import SqlEnv
 from intercode.interpreters.python_start import PRELOAD
+from intercode.project import create
 from intercode.sandbox import Provider, get_provider
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.task import Task
@@ -42,7 +42,7 @@ def provider(engine: PrivateEngine) -> Iterator[DockerProvider]:
 def episodes(env: str, tasks: list[Task], provider: str | Provider) -> list[Any]:
     """What each action showed, and what it scored: gold, and a mistake."""
     found: list[Any] = []
-    with closing(create(env, data=datasets.load(env), provider=provider)) as made:
+    with closing(create(env, data=datasets.load(env), sandbox=provider)) as made:
         for task in tasks:
             for gold, action in enumerate([*task.metadata.get("wrong", ())[:1], task.gold[0]]):
                 flag = f" {task.gold[0]}" if env == "ctf" and gold else ""

@@ -173,7 +173,7 @@ def test_what_stands_against_the_start(make_env: MakeEnv, tmp_path: Path) -> Non
     with pytest.raises(UsageError, match="render_mode"):
         make_env(render_mode="human")
     with pytest.raises(UsageError, match="provider"):
-        make_env(provider="no such")
+        make_env(sandbox="no such")
 
 
 def test_what_ran_has_ended_when_a_reset_returns(make_env: MakeEnv) -> None:

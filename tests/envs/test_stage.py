@@ -72,7 +72,7 @@ def test_what_tells_gold_is_hidden_where_programs_are(
     data.write_text(json.dumps([{"query": "?", "gold": "echo secret"}]))
     seen.write_text("seen")
     run = below_usr / "run"
-    with closing(intercode.make("bash", data=data, provider=provider)) as env:
+    with closing(intercode.make("bash", data=data, sandbox=provider)) as env:
         evaluate(env.dataset, "noop", lambda: env, out=run)
         env.reset()
         found = env.step(f"cat {data}; ls -A {run}; cat {seen}")[0]

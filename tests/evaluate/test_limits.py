@@ -15,7 +15,7 @@ import pytest
 
 from intercode import datasets, make
 from intercode.agents import registry
-from intercode.agents.ending import EpisodeLimits
+from intercode.agents.language import EpisodeLimits
 from intercode.episode import Turn
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate, run_episode

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from intercode.agents import registry
-from intercode.agents.scripted import ScriptedAgent
+from intercode.agents.builtin import ScriptedAgent
 from intercode.episode import Episode
 from intercode.errors import (
     RecordError,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import intercode
 from intercode import load_dataset
-from intercode.datasets.files import environment_of
+from intercode.envs.traits import environment_for
 from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
 from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, Trial
@@ -299,7 +299,7 @@ def test_a_repository_s_tests_without_twins() -> None:
     ],
 )
 def test_which_environment_tasks_are_for(env: str, fields: dict[str, Any]) -> None:
-    assert environment_of([Task.from_dict({"task_id": "a", "query": "?", **fields})]) == env
+    assert environment_for([Task.from_dict({"task_id": "a", "query": "?", **fields})]) == env
 
 
 # -- exclusion lists -------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from intercode.agents import presets
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
 from intercode.databases import ENGINES
-from intercode.envs.compose import INTERPRETERS
+from intercode.envs.base import INTERPRETERS
+from intercode.envs.options import taken
 from intercode.models.remote import MODELS
 from intercode.sandbox import PROVIDERS, Limits
 from intercode.sandbox.images.debian import RECIPES
@@ -129,15 +130,14 @@ def options() -> dict[str, Any]:
     found = {}
     for command in ("", *COMMANDS):
         found |= _of_parser(_parser(command))
-    environments = {
-        f"environment {name}": {
-            parameter.name: "required"
-            if parameter.default is parameter.empty
-            else f"default {parameter.default!r}"
-            for parameter in inspect.signature(registry.ENVS.get(name)).parameters.values()
+    environments = {}
+    for name in registry.ENVS.names(packages=False):
+        kind = registry.ENVS.get(name)
+        takes = {one.name: one.default for one in taken(kind).values()}
+        takes["data"] = next(iter(inspect.signature(kind).parameters.values())).default
+        environments[f"environment {name}"] = {
+            one: f"default {default!r}" for one, default in sorted(takes.items())
         }
-        for name in registry.ENVS.names(packages=False)
-    }
     return found | environments | {"limits": asdict(Limits())}
 
 

@@ -16,7 +16,10 @@ from intercode.records import EPISODES, MANIFEST, read_episodes, read_manifest
 
 HISTORY = Path(__file__).with_name("runs-0.1.0")
 RUNS = sorted(path.parent.name for path in HISTORY.glob(f"*/{MANIFEST}"))
-MACHINE = ("versions", "host", "tools", "sandbox", "env.images", "env.engine")
+MACHINE = (
+    *("versions", "host", "tools", "sandbox", "env.images", "env.engine"),
+    "agent.language_model.prompt",  # templates take their words from the environment since
+)
 """What is otherwise in a later version, or on another machine."""
 ACCEPT = [argument for name in MACHINE for argument in ("--accept", name)]
 Ask = Callable[..., Any]

@@ -447,7 +447,7 @@ DEFENCES = [
         ", *sorted(_told)]", "]", needs_root=True,
     ),
     _one(
-        "write_ups", "cheating", "intercode/envs/stage_ctf.py",
+        "write_ups", "cheating", "intercode/envs/ctf.py",
         'self.directory(task), _names(task, "assets_without")', "self.directory(task), ()",
     ),
     _one(

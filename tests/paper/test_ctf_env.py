@@ -26,7 +26,7 @@ TASKS = Dataset(
 
 @pytest.fixture
 def env(provider):
-    made = PaperCtfEnv(TASKS, provider=provider, max_turns=20)
+    made = PaperCtfEnv(TASKS, sandbox=provider, max_turns=20)
     made.reset(options={"task_id": "3"})
     yield made
     made.close()
@@ -93,8 +93,8 @@ def test_what_2023_did_not_know(provider):
     with pytest.raises(TaskError, match="task 't', field 'service': the paper protocol has no"):
         intercode.make("ctf", protocol="paper", data=Dataset([task]))
     with pytest.raises(TaskError, match="task 'far' needs the network"):
-        PaperCtfEnv(TASKS, provider=provider).reset(options={"task_id": "far"})
-    with pytest.raises(TypeError, match="attempts"):
+        PaperCtfEnv(TASKS, sandbox=provider).reset(options={"task_id": "far"})
+    with pytest.raises(UsageError, match="no option 'attempts'"):
         PaperCtfEnv(TASKS, attempts=3)
 
 
@@ -103,7 +103,7 @@ def test_what_2023_did_not_know(provider):
 def test_every_flag_of_the_release_is_right(kind, provider):
     """Task 15's lacks a backslash, two tasks share one, and one is a number."""
     tasks = load("ic-ctf", root=UPSTREAM)
-    env = kind(tasks, provider=provider, network=True)
+    env = kind(tasks, sandbox=provider, network=True)
     rewards = {}
     for task in tasks:
         env.reset(options={"task_id": task.task_id})

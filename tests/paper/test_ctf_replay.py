@@ -116,7 +116,7 @@ def test_react_and_lists_of_different_lengths(replayed):
 
 def test_what_the_environment_does_replays(replayed, provider, release):
     task = Task("0", QUERY, (FLAG,), files={"note.txt": "look behind\n"})
-    env = PaperCtfEnv(Dataset([task]), provider=provider)
+    env = PaperCtfEnv(Dataset([task]), sandbox=provider)
     env.reset()
     for action in ("ls -A", "cat 'note.txt'", "echo it's", "submit x", "cd nowhere", "pwd"):
         env.step(action)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.databases import Engine
-from intercode.envs.stage_sql import DatabaseStage
+from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Score, Turn
 from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.gold import GoldCache

@@ -9,7 +9,7 @@ import pytest
 
 from intercode.databases import Engine
 from intercode.datasets import spider
-from intercode.envs.stage_sql import DatabaseStage
+from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Turn
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.sql import SqlReward

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from intercode.databases import Engine, Result
 from intercode.databases.base import Row
-from intercode.envs.stage_sql import DatabaseStage
+from intercode.envs.sql import DatabaseStage
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import UsageError
 from intercode.rewards.test_suite import SuiteReward, equal, prepare

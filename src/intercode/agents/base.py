@@ -7,21 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from intercode.envs.traits import Traits, traits_in
 from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError
 
 if TYPE_CHECKING:
     from intercode.task import Task
-
-
-LANGUAGES: Mapping[str, str] = {
-    "bash": "bash",
-    "ctf": "bash",
-    "python": "python",
-    "sql": "sql",
-    "swe": "bash",
-}
-"""Environment → the language of its actions."""
 
 
 class AgentError(InterCodeError, RuntimeError):
@@ -108,11 +99,11 @@ class Surroundings:
     """What an agent may know of its environment."""
 
     name: str
-    """Its kind, as ``bash``; empty where it is none of ours."""
-    language: str
-    """What actions are written in."""
+    """Its short name, as ``bash``."""
+    traits: Traits
+    """What it is: the language of its actions, for instance."""
     prompt: str
-    """What stands before an action where people read it."""
+    """The text before an action where people read it."""
     max_turns: int
     reward_every_turn: bool
     episode: Episode
@@ -122,21 +113,13 @@ class Surroundings:
     def of(cls, env: Any) -> Surroundings:
         """Those of an environment, or of anything that looks like one."""
         return cls(
-            name=kind_of(env),
-            language=str(getattr(env, "language", "bash")),
+            name=str(getattr(env, "name", "")),
+            traits=traits_in(env),
             prompt=str(getattr(env, "prompt", "$ ")),
             max_turns=int(getattr(env, "max_turns", 10)),
             reward_every_turn=bool(getattr(env, "reward_every_turn", False)),
             episode=env.episode,
         )
-
-
-def kind_of(env: object) -> str:
-    """Which of our environments this is, or is made from; empty if it is none of them."""
-    for kind in type(env).__mro__:
-        if (name := vars(kind).get("name")) in LANGUAGES:
-            return str(name)
-    return str(name) if (name := getattr(env, "name", "")) in LANGUAGES else ""
 
 
 def sees_gold(factory: object) -> bool:

@@ -1,14 +1,15 @@
-"""A person as an agent."""
+"""A person at a terminal as an agent."""
 
 from __future__ import annotations
 
+import codeop
 import select
 import sys
+import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from intercode.agents.base import LANGUAGES, kind_of
-from intercode.agents.terminal import Terminal, continues
+from intercode.envs.traits import traits_in
 from intercode.episode import Turn, decode
 from intercode.errors import UsageError
 
@@ -30,7 +31,7 @@ class HumanAgent:
         self._ask = ask
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """What the person answers; who leaves skips the task."""
+        """Return what the person answers; leaving skips the task."""
         self._show(observation)
         action = self._ask()
         return "skip" if action is None else action
@@ -39,8 +40,8 @@ class HumanAgent:
 class Humans:
     """Makes agents that are the person at the terminal, one task after the other.
 
-    They see what any agent sees: no reward. Standard error is talked on, so that the output is the
-    run's. Who leaves ends the run; the task at hand is then as if it had not been begun.
+    They see what any agent sees: no reward. They talk on standard error, so that standard output
+    is the run's. Leaving ends the run; the task at hand is then as if it had not been begun.
     """
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -56,16 +57,16 @@ class Humans:
             )
 
     def __call__(self, task: Task) -> HumanAgent:
-        """The agent of one episode, in an environment that nothing is known of."""
+        """Make the agent of one episode, in an environment of which nothing is known."""
         return self.within(None, task)
 
     def within(self, env: object, task: Task) -> HumanAgent:
-        """The agent of one episode in this environment."""
+        """Make the agent of one episode in this environment."""
         terminal = Terminal(
             task.query,
             sys.stderr,
             getattr(env, "prompt", "$ "),
-            continues(LANGUAGES.get(kind_of(env), "")),
+            continues(traits_in(env).language),
             read=_read_line,
         )
 
@@ -80,9 +81,9 @@ class Humans:
 
 
 def _read_line(prompt: str) -> str:
-    """A line; to be called in any thread.
+    """Read a line, in any thread.
 
-    It waits without reading: whoever blocks in a read at the interpreter's end makes it crash.
+    It waits without reading: a thread that blocks in a read when Python ends makes it crash.
     """
     print(prompt, end="", file=sys.stderr, flush=True)
     while not select.select([sys.stdin], [], [], 0.2)[0]:
@@ -91,3 +92,99 @@ def _read_line(prompt: str) -> str:
     if not line:
         raise EOFError
     return decode(line).rstrip("\r\n")
+
+
+_HELP = """\
+  submit   end the task                           :task    show the task again
+  skip     give the task up                       :help    this
+  A line that ends in \\ goes on in the next,      :quit    leave (also Ctrl-D)
+  and a block of Python until an empty line.
+"""
+
+
+def continues(language: str) -> Callable[[str], bool]:
+    """Return the test for a text that is only the beginning of an action."""
+    return _is_open_python if language == "python" else _ends_in_backslash
+
+
+def _ends_in_backslash(text: str) -> bool:
+    return text.endswith("\\")
+
+
+def _is_open_python(text: str) -> bool:
+    """Tell whether Python's own prompt would ask for more: in a block, until an empty line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the person's source: the sandbox shows them
+            return codeop.compile_command(text) is None
+    except (SyntaxError, ValueError, OverflowError):
+        return False
+
+
+def plain(text: str) -> str:
+    """Escape all that a terminal would obey rather than show."""
+    return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class Terminal:
+    """Talks about one task.
+
+    Args:
+        query: The task's query.
+        out: The stream to talk on.
+        prompt: The text that asks for an action.
+        goes_on: Tells whether a text is only the beginning of an action.
+        read: Shows a prompt and gives a line; raises EOFError at the end.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        out: TextIO,
+        prompt: str = "$ ",
+        goes_on: Callable[[str], bool] = _ends_in_backslash,
+        *,
+        read: Callable[[str], str] = input,
+    ) -> None:
+        self._query = query
+        self._out = out
+        self._prompt = prompt
+        self._goes_on = goes_on
+        self._read = read
+        self.left = False
+
+    def show(self, text: str) -> None:
+        """Print an observation."""
+        if text:
+            print(plain(text).rstrip("\n"), file=self._out, flush=True)
+
+    def ask(self) -> str | None:
+        """Ask for the next action; None when the person leaves."""
+        lines: list[str] = []
+        while True:
+            try:
+                line = self._read("> " if lines else self._prompt)
+            except KeyboardInterrupt:  # as in a shell: drop the line
+                self.show("^C")
+                lines = []
+                continue
+            except EOFError:
+                line, lines = ":quit", []
+            if not lines and line.startswith(":"):
+                if self._command(line):
+                    return None
+                continue
+            lines.append(line)
+            action = "\n".join(lines)
+            if not action.strip():
+                lines = []
+            elif not self._goes_on(action):
+                return action
+
+    def _command(self, line: str) -> bool:
+        """Obey a line that begins with a colon; return whether it means to leave."""
+        if line in (":q", ":quit", ":exit"):
+            self.left = True
+            return True
+        self.show(self._query if line == ":task" else _HELP)
+        return False

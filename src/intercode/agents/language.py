@@ -1,7 +1,15 @@
-"""Agents that are language models: a strategy, a prompt and a model, made one for each episode."""
+"""Agents that are language models: a strategy, a prompt and a model, made one for each episode.
+
+Around the strategy there may be limits on an episode (`Bounded`), and around the model a choice
+among several replies (`SelfConsistency`, `BestOf`), which work under any strategy: the dialogue
+continues with the chosen reply as if it had been the only one.
+"""
 
 from __future__ import annotations
 
+import re
+import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
@@ -10,14 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from intercode.agents.base import Agent
-from intercode.agents.dialogue import Dialogue
-from intercode.agents.ending import Bounded, EpisodeLimits, StopWhenSolved
-from intercode.agents.prompt import Prompt
-from intercode.agents.sampling import BestOf, SelfConsistency
-from intercode.agents.scene import Scene, describe_tables
-from intercode.agents.talk import Clip, Talk
-from intercode.errors import UsageError
-from intercode.models.base import Model, Settings
+from intercode.agents.parser import find_code
+from intercode.agents.talk import Clip, Dialogue, Prompt, Scene, Talk, describe_tables
+from intercode.episode import Turn
+from intercode.errors import ContextLengthError, UsageError
+from intercode.models.base import Message, Model, Reply, Settings, Tool
 from intercode.models.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -25,15 +30,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeLimits:
+    """The limits of one episode, checked before every turn; None: there is none."""
+
+    seconds: float | None = None
+    """Seconds of wall time, without those in which it waited for other episodes."""
+    tokens: int | None = None
+    cost: float | None = None
+    """In US dollars."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """What any strategy can be given."""
+    """The options of any strategy."""
 
     settings: Settings = field(default_factory=Settings)
     """How the model samples. Above temperature 0 each episode gets a seed of its own."""
     prompt: Path | None = None
     """A template whose blocks replace the strategy's."""
     setting: str = ""
-    """What prompts call the setting; empty: the language's name."""
+    """The name of the setting in prompts; empty: the environment's own."""
     schema: bool = False
     """For SQL: tell tables and columns (2023's "handicap")."""
     observation_limit: int = 10_000
@@ -70,7 +86,7 @@ class Strategy:
     """Whether the true reward of every turn is used: oracle feedback, named apart."""
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
-        """The factory.
+        """Make the factory.
 
         Args:
             model: A model, or its name as `intercode.models.get_model` takes it.
@@ -93,8 +109,8 @@ class LanguageAgents:
 
     Args:
         strategy: How they act.
-        model: The one that all of them talk to; it may be called from several threads.
-        options: What else there is to say.
+        model: The model that all of them talk to; it may be called from several threads.
+        options: The strategy's options.
     """
 
     def __init__(self, strategy: Strategy, model: Model, options: Options) -> None:
@@ -109,12 +125,12 @@ class LanguageAgents:
         self._prompt = Prompt(strategy.template, options.prompt)
 
     def facts(self) -> dict[str, Any]:
-        """What identifies these agents, for a run's record."""
+        """Identify these agents, for a run's record."""
         options = {key: value for key, value in asdict(self._options).items() if key != "prompt"}
         return {"model": self._model.name, **options, "prompt": self._prompt.digest}
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that do not have what prompts are to tell.
+        """Refuse tasks without the schema that prompts are to tell.
 
         Raises:
             UsageError: It names the first.
@@ -124,17 +140,17 @@ class LanguageAgents:
                 describe_tables(task)
 
     def calling(self, permits: AbstractContextManager[float]) -> LanguageAgents:
-        """The same, but each call to the model holds a permit."""
+        """Return a copy whose calls to the model hold a permit each."""
         same = copy(self)
         same._permits = permits
         return same
 
     def __call__(self, task: Task) -> Agent:
-        """The agent of one episode, in a shell that nothing more is known of."""
+        """Make the agent of one episode, in a shell of which no more is known."""
         return self.within(None, task)
 
     def within(self, env: object, task: Task) -> Agent:
-        """The agent of one episode in this environment.
+        """Make the agent of one episode in this environment.
 
         Raises:
             UsageError: The strategy needs the reward of every turn, and this gives none.
@@ -173,7 +189,168 @@ class LanguageAgents:
 
 
 def _seeded(settings: Settings, scene: Scene) -> Settings:
-    """With the episode's seed, so that attempts differ, also where replies are cached."""
+    """Add the episode's seed, so that attempts differ, also where replies are cached."""
     if not settings.temperature or settings.seed is not None or scene.seed is None:
         return settings
     return replace(settings, seed=scene.seed % 2**31)  # what all servers take
+
+
+class StopWhenSolved:
+    """Submits when the true reward of the last turn is 1, as the experiments of 2023 did.
+
+    Args:
+        agent: The one that acts until then.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the agent's action, or ``submit``."""
+        if history and history[-1].reward >= 1.0:
+            return "submit"
+        return self._agent.act(observation, history)
+
+
+class Bounded:
+    """Submits what there is when a limit is reached, or the dialogue is too long for the model.
+
+    Args:
+        agent: The one that acts within the limits.
+        transcript: Of its talk with the model; it goes into the episode's metadata.
+        limits: The limits.
+    """
+
+    def __init__(self, agent: Agent, transcript: Transcript, limits: EpisodeLimits) -> None:
+        self._agent = agent
+        self._transcript = transcript
+        self._limits = limits
+        self._began = time.monotonic()
+        self._ended_by: str | None = None
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the agent's action, or ``submit``."""
+        self._transcript.turn = len(history)
+        self._ended_by = self._ended_by or self._reached()
+        if self._ended_by is None:
+            try:
+                return self._agent.act(observation, history)
+            except ContextLengthError:
+                if not history:
+                    raise  # it has never acted: that is no attempt, and no reward of 0
+                self._ended_by = "context"
+        return "submit"
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave seconds out that it was made to wait."""
+        self._began += seconds
+
+    def episode_metadata(self) -> dict[str, Any]:
+        """Return the transcript, and which limit ended the episode, if one did."""
+        ended = {} if self._ended_by is None else {"ended_by": self._ended_by}
+        return {"model": self._transcript.to_dict(), **ended}
+
+    def _reached(self) -> str | None:
+        """Return the limit that is reached."""
+        limits, spent = self._limits, self._transcript
+        took = time.monotonic() - self._began - spent.waited
+        if limits.seconds is not None and took >= limits.seconds:
+            return "seconds"
+        if limits.tokens is not None and spent.usage.total >= limits.tokens:
+            return "tokens"
+        if limits.cost is None:
+            return None
+        if spent.cost is None:
+            raise UsageError(f"the price of {spent.name} is unknown: no limit of cost can be kept")
+        return "cost" if spent.cost >= limits.cost else None
+
+
+class SelfConsistency:
+    """Chooses the first reply whose action most samples agree on (Wang et al., 2022).
+
+    Args:
+        model: The model that is asked.
+        samples: How often.
+        language: Of the actions that are compared; blanks at their ends do not count.
+    """
+
+    def __init__(self, model: Transcript, samples: int, language: str) -> None:
+        self.name = model.name
+        self._model = model
+        self._samples = samples
+        self._language = language
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        """Return the chosen reply."""
+        replies = sample(self._model, self._samples, messages, settings, tools)
+        votes = [self._vote(reply) for reply in replies]
+        # None, for a reply without an action, wins only where all have none.
+        counts = Counter(vote for vote in votes if vote is not None)
+        chosen = votes.index(counts.most_common(1)[0][0]) if counts else 0
+        self._model.note(chosen=chosen)
+        return replies[chosen]
+
+    def _vote(self, reply: Reply) -> str | None:
+        if reply.tool_calls:
+            return repr([(call.name, sorted(call.arguments.items())) for call in reply.tool_calls])
+        code = find_code(reply.text, self._language, cut_off=reply.finish == "length")
+        return None if code is None else code.strip()
+
+
+class BestOf:
+    """Chooses the reply that the model itself calls the best of the samples.
+
+    Args:
+        model: The one that is asked, and judges.
+        samples: How often it is asked.
+    """
+
+    def __init__(self, model: Transcript, samples: int) -> None:
+        self.name = model.name
+        self._model = model
+        self._samples = samples
+        self._prompt = Prompt("judge")
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        """Return the chosen reply."""
+        replies = sample(self._model, self._samples, messages, settings, tools)
+        question = self._prompt.render("judge", candidates=[*map(_shown, replies)])
+        verdict = self._model.complete(
+            [*messages, Message("user", question)], replace(settings, temperature=0.0)
+        )
+        number = re.search(r"\d+", verdict.text)
+        chosen = int(number[0]) - 1 if number and len(number[0]) < 4 else 0
+        chosen = chosen if 0 <= chosen < len(replies) else 0
+        self._model.note(chosen=chosen)
+        return replies[chosen]
+
+
+def sample(
+    model: Transcript,
+    samples: int,
+    messages: Sequence[Message],
+    settings: Settings,
+    tools: Sequence[Tool],
+) -> list[Reply]:
+    """Ask for several replies to the same messages, each with a seed of its own."""
+    replies = []
+    for number in range(samples):
+        seed = None if settings.seed is None else settings.seed + number
+        replies.append(model.complete(messages, replace(settings, seed=seed), tools))
+        model.note(sample=number)
+    return replies
+
+
+def _shown(reply: Reply) -> str:
+    calls = [f"{call.name}({dict(call.arguments)})" for call in reply.tool_calls]
+    return "\n".join([reply.text, *calls]).strip()

@@ -1,29 +1,31 @@
-"""Finds the code that a model meant in what it said. The code itself is never changed.
+"""Find the code that a model meant in what it said. The code itself is never changed.
 
-In this order, what comes first is taken:
+In this order, the first that is found is taken:
 
 1. The first fenced block in the language that is asked for; else the first that names none.
-   (A block in another language is no code: its output, or its configuration, would be run.)
+   (A block in another language is not code: its output, or its configuration, would be run.)
    Where there are no fences, ``<bash>…</bash>`` and ``<execute_bash>…</execute_bash>`` are blocks.
 2. Without a fence, or outside of them: a last line that is ``submit``, ``submit ANSWER`` or
    ``skip``.
-3. The whole text, if it reads as code; else what follows a label such as ``Command:``; else the
+3. The whole text, if it reads as code; else the text after a label such as ``Command:``; else the
    only paragraph that is an SQL statement up to its semicolon.
 4. The only piece of `inline code`, if it reads as code.
 
-What a model thinks before it speaks (`said`) does not count. A block that is not closed reaches to
-the text's end; of a reply that was cut off it is no code. A fence within a here-document or a
-string of several lines is a part of the code, if it is closed by another one. In a session with
-prompts what stands behind them is the code.
+A model's thoughts before it speaks (`said`) do not count. A block that is not closed reaches to
+the text's end; in a reply that was cut off it is not code. A fence within a here-document or a
+string of several lines is a part of the code, if it is closed by another one: a README has fences.
+In a session with prompts the code is the text behind them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import dedent
 
-from intercode.agents.fences import INVISIBLE, TAGS, Block, blocks, elements, is_python
+from intercode.syntax import parse
 
 __all__ = ["TAGS", "Block", "blocks", "find_code", "said"]
 
@@ -52,14 +54,14 @@ _PROMPTS = {"bash": ("$ ", "> "), "python": (">>> ", "... ")}
 
 
 def said(text: str) -> str:
-    """What a model says aloud, without the ``<think>…</think>`` before it."""
+    """Return what a model says aloud, without the ``<think>…</think>`` before it."""
     if ends := [thought.end() for thought in _THOUGHT.finditer(text)]:
         return text[ends[-1] :]
     return "" if text.lstrip().startswith(("<think>", "<thinking>")) else text
 
 
 def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
-    """The code that a model meant; None if there is none.
+    """Find the code that a model meant; None if there is none.
 
     Args:
         text: All that it said.
@@ -86,12 +88,12 @@ def find_code(text: str, language: str, *, cut_off: bool = False) -> str | None:
 
 
 def _with_plain_line_ends(text: str) -> str:
-    """Without carriage returns, if they stand at the end of every line: they are not the code's."""
+    """Remove carriage returns if every line ends in one: they are not the code's."""
     return text.replace("\r\n", "\n") if text.count("\n") == text.count("\r\n") else text
 
 
 def _without_prompts(code: str, language: str) -> str:
-    """What was typed, of a session that shows prompts and output; all of any other code."""
+    """Return the lines that were typed in a session with prompts; all of any other code."""
     lines = code.strip("\n").split("\n")
     first, more = _PROMPTS.get(language, ("", ""))
     if not first or not lines[0].startswith(first):
@@ -129,7 +131,7 @@ def _unfenced(text: str, language: str) -> str | None:
 
 
 def _is_json(text: str) -> bool:
-    """Whether it is a JSON object."""
+    """Tell whether a text is a JSON object."""
     try:
         return text.startswith("{") and isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -141,13 +143,189 @@ def _is_ending(code: str) -> bool:
 
 
 def _is_shell(text: str) -> bool:
-    """It begins as commands do, and no line is a sentence."""
+    """Tell whether a text begins as commands do, and no line is a sentence."""
     return _SHELL.match(text) is not None and _PROSE.search(text) is None
 
 
 def _is_sql(text: str) -> bool:
-    """It begins as statements do, and does not end as sentences do."""
+    """Tell whether a text begins as statements do, and does not end as sentences do."""
     return _SQL.match(text) is not None and _SENTENCE.search(text) is None
+
+
+TAGS: Mapping[str, frozenset[str]] = {
+    "bash": frozenset(
+        {"bash", "sh", "shell", "zsh", "console", "terminal", "command", "shell-session"}
+    ),
+    "sql": frozenset(
+        {"sql", "mysql", "mariadb", "sqlite", "sqlite3", "postgresql", "postgres", "psql", "duckdb"}
+    ),
+    "python": frozenset({"python", "python3", "py", "py3", "pycon", "ipython"}),
+}
+"""Language → its names in fences."""
+
+INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
+"""Invisible characters that some models put where a block begins."""
+_OPEN = re.compile(
+    rf"[{INVISIBLE}]*(?P<indent>[ \t]*)(?P<fence>`{{3,}}|~{{3,}})[ \t]*"
+    r"(?P<info>([^` \t\n][^`\n]*)?)$"
+)
+_LONGEST_LINE = 10_000
+"""Characters of the code of a block on one line."""
+_ONE_LINE = re.compile(
+    r"```(?!`)[ \t]*(?:(?P<tag>[A-Za-z0-9+#-]+)[ \t]+)?"
+    rf"(?P<code>([^ \t\n][^\n]{{0,{_LONGEST_LINE}}}?)?)```(?!`)"
+)
+_NAMES = "|".join(sorted(tag for tags in TAGS.values() for tag in tags))
+_ELEMENT = re.compile(
+    rf"^[ \t]*<(?P<name>(?:execute_)?(?P<tag>{_NAMES}))>"
+    r"(?P<code>.*?)(?P<end></(?P=name)>[ \t]*$|\Z)",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced piece of a text."""
+
+    tag: str
+    """The fence's name for it, in small letters; empty if there is none."""
+    code: str
+    closed: bool = True
+
+
+def blocks(text: str, language: str = "") -> Iterator[Block]:
+    """Yield the fenced blocks of a text, as Markdown has them; also those on a single line.
+
+    Args:
+        text: The text.
+        language: The language of blocks that do not name any.
+    """
+    lines = text.split("\n")
+    row = 0
+    while row < len(lines):
+        opening = _OPEN.match(lines[row])
+        row += 1
+        if opening is None:
+            for match in _ONE_LINE.finditer(lines[row - 1]):
+                yield _on_one_line(match)
+            continue
+        block, row = _block(opening, lines, row, language)
+        yield block
+
+
+def elements(text: str) -> Iterator[Block]:
+    """Yield the pieces of a text that are marked up, ``<bash>ls</bash>`` or ``<execute_bash>``.
+
+    A piece without an end, as where the model was to stop there, reaches to the text's end.
+    """
+    for match in _ELEMENT.finditer(text):
+        code = match["code"].removeprefix("\n").removesuffix("\n")
+        yield Block(match["tag"].lower(), code, bool(match["end"]))
+
+
+def leading_block(text: str, language: str = "") -> str | None:
+    """Return a text's leading block with its fences; None if there is none, or no end of it."""
+    lines = text.split("\n")
+    row = next((n for n, line in enumerate(lines) if line.strip()), 0)
+    if (opening := _OPEN.match(lines[row])) is None:
+        return None
+    block, end = _block(opening, lines, row + 1, language)
+    return "\n".join(lines[:end]) if block.closed else None
+
+
+def _block(
+    opening: re.Match[str], lines: Sequence[str], row: int, language: str
+) -> tuple[Block, int]:
+    """Read the block whose code begins in a row; return also the row after it."""
+    fence, indent = opening["fence"], len(opening["indent"])
+    info = opening["info"].strip(INVISIBLE + " \t")
+    words = re.split(r"[\s:,]+", info, maxsplit=1)
+    tag = words[0].strip("{}.").lower()
+    named = next((name for name, tags in TAGS.items() if tag in tags), language)
+    end, code = _end(fence, lines, row, _OPEN_ENDED.get(named))
+    # A fence's indentation belongs to the list that it stands in, not to the code.
+    text = "\n".join(_outdented(line, indent) for line in [*lines[row:end], *code])
+    closed = end < len(lines)
+    if closed and len(words) > 1 and not text.strip():  # the code stands behind the fence
+        known = any(tag in tags for tags in TAGS.values())
+        tag, text = (tag, words[1]) if known else ("", info)
+    return Block(tag, text, closed), end + 1
+
+
+def _end(
+    fence: str, lines: Sequence[str], row: int, is_open: Callable[[Sequence[str]], bool] | None
+) -> tuple[int, list[str]]:
+    """The row of the fence that closes a block, and the code before it in that row.
+
+    That is the first one, unless the code is in the middle of a text there and a later one is not.
+    """
+    closing = re.compile(rf"(?P<code>.*?)(?<!{fence[0]}){fence[0]}{{{len(fence)},}}[ \t]*")
+    first: tuple[int, list[str]] | None = None
+    tries = 0
+    for number in range(row, len(lines)):
+        match = closing.fullmatch(lines[number])
+        if match is None or (match["code"].strip() and fence in match["code"]):
+            continue
+        # The fence may stand at the end of the last line.
+        found = number, [match["code"]] if match["code"].strip() else []
+        first = first or found
+        tries += 1
+        if is_open is None or tries > _TRIES:
+            break
+        if not is_open([*lines[row:number], *found[1]]):
+            return found
+    return first or (len(lines), [])
+
+
+def _in_here_document(lines: Sequence[str]) -> bool:
+    """Tell whether a here-document has not ended; one in which it begins again never has."""
+    waiting: list[str] = []
+    for line in lines:
+        if waiting:
+            if line.strip() == waiting[0]:
+                waiting.pop(0)
+            elif any(word == waiting[0] for _, word in _HERE.findall(line)):
+                return True
+        else:
+            waiting = [word for _, word in _HERE.findall(line)]
+    return bool(waiting)
+
+
+def _in_string(lines: Sequence[str]) -> bool:
+    """Tell whether a string of several lines has not ended."""
+    text = dedent("\n".join(lines))
+    return any(quotes in text for quotes in _QUOTES) and not is_python(text)
+
+
+_TRIES = 50
+"""Fences that are looked at as a block's end: a reply may consist of nothing else."""
+_HERE = re.compile(r"(?<!<)<<-?[ \t]*(['\"]?)([A-Za-z_]\w*)\1")
+_QUOTES = ('"""', "'''")
+_OPEN_ENDED: Mapping[str, Callable[[Sequence[str]], bool]] = {
+    "bash": _in_here_document,
+    "python": _in_string,
+}
+
+
+def _outdented(line: str, width: int) -> str:
+    blanks = len(line) - len(line.lstrip(" \t"))
+    return line[min(blanks, width) :]
+
+
+def _on_one_line(match: re.Match[str]) -> Block:
+    tag, code = (match["tag"] or "").lower(), match["code"]
+    if tag and not any(tag in tags for tags in TAGS.values()):
+        return Block("", match[0].strip("`").strip())  # its first word is no language
+    return Block(tag, code.strip())
+
+
+def is_python(text: str) -> bool:
+    """Tell whether a text is Python from its beginning to its end."""
+    try:
+        parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 _READS_AS: Mapping[str, Callable[[str], bool]] = {

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from intercode import own_code
+from intercode import user_code
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
-from intercode.own_code import digest
 from intercode.registry import Registry
+from intercode.user_code import digest
 
 __all__ = ["AGENTS", "digest", "get"]
 
@@ -18,20 +18,20 @@ AGENTS = Registry(
     "agent",
     {
         "human": "intercode.agents.human:Humans",
-        "noop": "intercode.agents.scripted:noop",
-        "oracle": "intercode.agents.scripted:Oracle",
-        "plan-solve": "intercode.agents.plan_solve:PLAN_SOLVE",
-        "plan-solve-refine": "intercode.agents.plan_solve:PLAN_SOLVE_REFINE",
-        "plan-solve-refine-oracle": "intercode.agents.plan_solve:PLAN_SOLVE_REFINE_ORACLE",
-        "predictions": "intercode.agents.predictions:Predictions",
-        "random": "intercode.agents.random:RandomAgents",
-        "react": "intercode.agents.react:REACT",
-        "react-zero-shot": "intercode.agents.react:REACT_ZERO_SHOT",
-        "replay": "intercode.agents.scripted:Replay",
-        "single-turn": "intercode.agents.single_turn:SINGLE_TURN",
-        "tool-calling": "intercode.agents.tool_calling:TOOL_CALLING",
-        "try-again": "intercode.agents.try_again:TRY_AGAIN",
-        "try-again-oracle": "intercode.agents.try_again:TRY_AGAIN_ORACLE",
+        "noop": "intercode.agents.builtin:noop",
+        "oracle": "intercode.agents.builtin:Oracle",
+        "plan-solve": "intercode.agents.strategies:PLAN_SOLVE",
+        "plan-solve-refine": "intercode.agents.strategies:PLAN_SOLVE_REFINE",
+        "plan-solve-refine-oracle": "intercode.agents.strategies:PLAN_SOLVE_REFINE_ORACLE",
+        "predictions": "intercode.agents.builtin:Predictions",
+        "random": "intercode.agents.builtin:RandomAgents",
+        "react": "intercode.agents.strategies:REACT",
+        "react-zero-shot": "intercode.agents.strategies:REACT_ZERO_SHOT",
+        "replay": "intercode.agents.builtin:Replay",
+        "single-turn": "intercode.agents.strategies:SINGLE_TURN",
+        "tool-calling": "intercode.agents.strategies:TOOL_CALLING",
+        "try-again": "intercode.agents.strategies:TRY_AGAIN",
+        "try-again-oracle": "intercode.agents.strategies:TRY_AGAIN_ORACLE",
     },
 )
 """Name → what takes the agent's options and gives its factory."""
@@ -48,10 +48,10 @@ def get(name: str, **options: Any) -> AgentFactory:
     Raises:
         UsageError: There is no such agent, or it does not take these options.
     """
-    if own_code.is_reference(name):
+    if user_code.is_reference(name):
         if options:
             raise UsageError(f"agent {name} takes no option {', '.join(options)}")
-        return cast(AgentFactory, own_code.load("agent", name))
+        return cast(AgentFactory, user_code.load("agent", name))
     if name not in AGENTS:
         raise UsageError(
             f"there is no agent {name!r}: choose one of {', '.join(AGENTS.names())}, "

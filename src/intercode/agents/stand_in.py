@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.base import Agent
 from intercode.agents.language import LanguageAgents
-from intercode.agents.scene import Scene
-from intercode.agents.try_again import TRY_AGAIN
+from intercode.agents.strategies import TRY_AGAIN
+from intercode.agents.talk import Scene
+from intercode.envs.traits import SHELL
 from intercode.models.base import Message
 from intercode.models.prices import Price
 from intercode.models.remote import Around, RemoteModel
@@ -35,19 +36,7 @@ LOOK, TRY, MEND, DONE = (
     "Now I see what is asked for.",
     "That is it.",
 )
-_LOOKS: Mapping[str, tuple[str, ...]] = {
-    "bash": ("ls -la {place}", "find {place} | head -n 5"),
-    "ctf": ("ls -la", "head -c 200 *"),
-    "python": ("import os; sorted(os.listdir())", "import sys; sys.version"),
-    "sql": (
-        "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
-        "SELECT COUNT(*) AS tables FROM sqlite_master WHERE type = 'table'",
-    ),
-    "swe": ("git log --oneline | head -n 3", "ls -R | head -n 12"),
-}
-"""Environment → ways to look around."""
 _PATH = re.compile(r"(?<![\w.])/[\w-]+(?:/[\w.-]*\w)*")
-_CLAUSE = re.compile(r" (?=(?:WHERE|GROUP BY|HAVING|ORDER BY|LIMIT) )")
 
 Step = tuple[str, str]
 """What it says, and the action that goes with it."""
@@ -83,10 +72,10 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
         solution: Actions that solve the task, the last of them a submit.
         dice: Decide when it knows, and whether it gives up.
     """
-    looks = dice.sample(_LOOKS.get(scene.env, _LOOKS["bash"]), dice.randint(1, 2))
+    looks = dice.sample(scene.traits.looks or SHELL.looks, dice.randint(1, 2))
     detours = [(LOOK, look.format(place=_place(scene.query))) for look in looks]
     # Each is a little less wrong than the one before.
-    detours += [(TRY, wrong) for wrong in reversed([*mistakes(scene.env, solution, dice)])]
+    detours += [(TRY, wrong) for wrong in reversed([*scene.traits.mistakes(solution, dice)])]
     steps: list[Step] = []
     for detour in detours:
         if dice.random() < KNOWS:
@@ -95,49 +84,6 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
             return [*steps, (DONE, "submit")]
         steps.append(detour)
     return [*steps, *((DONE if a.startswith("submit") else MEND, a) for a in solution)]
-
-
-def mistakes(env: str, solution: Sequence[str], dice: random.Random) -> Iterator[str]:
-    """Wrong actions that are tempting, the least wrong first: gold with a piece of it missing."""
-    if env == "ctf":
-        yield f"submit intercode{{{dice.randrange(16**6):06x}}}"
-    elif solution:
-        yield from _SPOILT.get(env, _without_a_stage)(solution[0])
-
-
-def _without_a_stage(action: str) -> Iterator[str]:
-    """A pipeline that ends too early."""
-    while " | " in action:
-        action = action.rpartition(" | ")[0]
-        yield action
-
-
-def _without_a_clause(action: str) -> Iterator[str]:
-    """A query that asks for less. What changes data is left alone: that could not be mended."""
-    parts = _CLAUSE.split(action)
-    if action.startswith(("SELECT ", "WITH ")):
-        yield from (" ".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
-
-
-def _without_a_result(action: str) -> Iterator[str]:
-    """A function that returns nothing."""
-    before, found, rest = action.rpartition("return ")
-    if found:
-        yield f"{before}return None{''.join(rest.partition(chr(10))[1:])}"
-
-
-def _without_an_end(action: str) -> Iterator[str]:
-    """A patch that is cut off, as models' often are."""
-    first, *lines = action.split("\n")
-    if len(lines) > 2:
-        yield "\n".join([first, *lines[: 2 * len(lines) // 3], lines[-1]])
-
-
-_SPOILT: Mapping[str, Callable[[str], Iterator[str]]] = {
-    "sql": _without_a_clause,
-    "python": _without_a_result,
-    "swe": _without_an_end,
-}
 
 
 def _place(query: str) -> str:

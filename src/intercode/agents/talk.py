@@ -1,18 +1,30 @@
-"""One episode's talk with a model: prompts go to it, actions come back."""
+"""One episode's talk with a model: prompts go to it, actions come back.
+
+A `Talk` renders the blocks of a `Prompt` for a `Scene`, and keeps the `Dialogue` within what the
+model takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from intercode.agents.dialogue import Dialogue
 from intercode.agents.parser import find_code, said
-from intercode.agents.prompt import Prompt
-from intercode.agents.scene import Scene
+from intercode.envs.traits import Traits, traits_in
 from intercode.episode import NoAction
-from intercode.models.base import Reply
+from intercode.errors import ContextLengthError, UsageError
+from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
 from intercode.models.transcript import Transcript
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+    from intercode.task import Task
+
 
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"
@@ -21,18 +33,18 @@ LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """How much of an observation a model is shown.
+    """The part of an observation that a model is shown.
 
     Attributes:
         limit: Characters.
-        tail: Whether its end is shown, too, and how much is left out between; in 2023 it was not.
+        tail: Whether its end is shown, too, after the number of characters left out.
     """
 
     limit: int = 10_000
     tail: bool = True
 
     def __call__(self, text: str) -> str:
-        """The text, or what is shown of it."""
+        """Return the text, or the part of it that is shown."""
         if len(text) <= self.limit:
             return text
         if not self.tail:
@@ -44,7 +56,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """What strategies are made of."""
+    """The tools of a strategy: it tells, asks, and notes facts for the record."""
 
     dialogue: Dialogue
     prompt: Prompt
@@ -54,23 +66,23 @@ class Talk:
     sees_reward: bool = False
 
     def begin(self, **values: Any) -> None:
-        """Say where the model is, and what the task is."""
+        """Tell the model where it is, and the task."""
         self.dialogue.say("system", self._text("system", **values))
         self.dialogue.say("user", self._text("task", **values))
 
     def tell(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
     ) -> None:
-        """Say a piece of the prompt that has an observation in it."""
+        """Tell the model a piece of the prompt that has an observation in it."""
         shown = None if observation is None else self.clip(observation.rstrip("\n"))
         text = self._text(block, observation=shown, **values)
         self.dialogue.say("user" if call_id is None else "tool", text, call_id)
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
-        """The model's next action; a `NoAction` if there is none in what it says.
+        """Ask for the model's next action; a `NoAction` if its reply has none.
 
         Args:
-            read: The part of what it says in which to look for the action.
+            read: Returns the part of the reply in which to look for the action.
         """
         reply = self.reply()
         text = reply.text if read is None else read(said(reply.text))
@@ -81,13 +93,233 @@ class Talk:
         return code
 
     def reply(self) -> Reply:
-        """What the model says next."""
+        """Ask for the model's next reply."""
         return self.dialogue.ask()
 
     def note(self, **facts: Any) -> None:
-        """Say more of the last reply, for the record."""
+        """Note facts about the last reply, for the record."""
         self.transcript.note(**facts)
 
     def _text(self, block: str, **values: Any) -> str:
         known = {**self.scene.values(), "show_reward": self.sees_reward}
         return self.prompt.render(block, **{**known, **values})
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The facts that prompts can speak of."""
+
+    env: str
+    """The environment's short name."""
+    traits: Traits
+    setting: str
+    query: str
+    max_turns: int
+    schema: str = ""
+    """For SQL: tables and their columns, if they are to be told (2023's "handicap")."""
+    seed: int | None = None
+    """The episode's."""
+
+    @classmethod
+    def of(cls, env: object, task: Task, *, setting: str = "", schema: bool = False) -> Scene:
+        """Find the scene of an episode.
+
+        Args:
+            env: The environment; None: an agent that is tried without any, in Bash.
+            task: The task, as the agent may know it.
+            setting: A name for the setting, instead of the environment's.
+            schema: Whether to tell the database's schema.
+        """
+        traits = traits_in(env)
+        return cls(
+            env=str(getattr(env, "name", "")),
+            traits=traits,
+            setting=setting or traits.setting or traits.language,
+            query=task.query,
+            max_turns=int(getattr(env, "max_turns", 10)),
+            schema=describe_tables(task) if schema else "",
+            seed=None if env is None else env.episode.seed,  # type: ignore[attr-defined]
+        )
+
+    @property
+    def language(self) -> str:
+        """The language of actions."""
+        return self.traits.language
+
+    def values(self) -> dict[str, Any]:
+        """Return the values for a template."""
+        names = ("env", "language", "setting", "query", "max_turns", "schema")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "answer": self.traits.answer,
+            "briefing": self.traits.briefing.replace("{setting}", self.setting),
+        }
+
+
+def describe_tables(task: Task) -> str:
+    """List a task's tables and columns, as its dataset tells them.
+
+    Raises:
+        UsageError: It does not.
+    """
+    tables = task.metadata.get("db_tables")
+    if not isinstance(tables, Mapping):
+        raise UsageError(
+            f"task {task.task_id!r} does not say which tables its database has "
+            "(metadata.db_tables): leave --schema away"
+        )
+    return "\n".join(
+        f"- {name}: {', '.join(map(str, columns))}" for name, columns in tables.items()
+    )
+
+
+@dataclass
+class Dialogue:
+    """Messages in their order. The first ones, up to the first reply, are always sent.
+
+    Of the others the last `limit` are sent. If that is too long for the model the older half of
+    them is left out, and so on, from then on.
+    """
+
+    model: Model
+    settings: Settings = field(default_factory=Settings)
+    tools: Sequence[Tool] = ()
+    limit: int | None = None
+    messages: list[Message] = field(default_factory=list)
+    _head: int | None = None
+
+    def say(self, role: Role, content: str, call_id: str | None = None) -> None:
+        """Add a message."""
+        self.messages.append(Message(role, _sendable(content), call_id=call_id))
+
+    def keep(self) -> None:
+        """Always send all messages so far."""
+        self._head = len(self.messages)
+
+    def ask(self) -> Reply:
+        """Ask for the model's next reply.
+
+        Raises:
+            ContextLengthError: Even the first messages and the last one are too long.
+            ModelError: See `Model.complete`.
+        """
+        if self._head is None:
+            self.keep()
+        while True:
+            sent = self._sent()
+            try:
+                reply = self.model.complete(sent, self.settings, self.tools)
+                break
+            except ContextLengthError:
+                rest = len(self.messages) - (self._head or 0)
+                length = rest if self.limit is None else min(rest, self.limit)
+                if length <= 1:
+                    raise
+                self.limit = length // 2
+        self.messages.append(Message("assistant", _sendable(reply.text), reply.tool_calls))
+        return reply
+
+    def _sent(self) -> list[Message]:
+        head, rest = self.messages[: self._head], self.messages[self._head :]
+        if self.limit is not None:
+            rest = rest[-self.limit :]
+            # The answer to a call that is left out would be refused.
+            while rest and rest[0].role == "tool":
+                del rest[0]
+        return [*head, *rest]
+
+
+def _sendable(text: str) -> str:
+    """Replace the bytes and half pairs that no JSON can carry."""
+    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+
+
+FOLDER = Path(__file__).parent / "prompts"
+VALUES = frozenset(
+    (
+        *("env", "language", "setting", "query", "schema", "max_turns", "show_reward"),
+        *("observation", "reward", "few_shot", "max_steps", "step", "number", "steps"),
+        *("answer", "briefing", "candidates"),
+    )
+)
+"""The names that templates can use, each where it makes sense."""
+
+
+class Prompt:
+    """The texts of one strategy.
+
+    Args:
+        name: The strategy's template.
+        own: A user's file; its blocks replace the strategy's.
+
+    Raises:
+        UsageError: The file cannot be read, is not a template, or has an unknown block.
+    """
+
+    def __init__(self, name: str, own: Path | None = None) -> None:
+        self._templates = [_environment().get_template(f"{name}.j2")]
+        if own is not None:
+            self._templates.insert(0, _load(own, self._templates[0]))
+        self._own = own
+
+    @cached_property
+    def digest(self) -> str:
+        """Identify all texts, for a run's record."""
+        return _digest(self._own)
+
+    def render(self, block: str, **values: Any) -> str:
+        """Render one piece with these values.
+
+        Raises:
+            UsageError: The template uses an unknown value, or fails.
+        """
+        from jinja2 import TemplateError
+
+        template = next(found for found in self._templates if block in found.blocks)
+        try:
+            return "".join(template.blocks[block](template.new_context(values))).strip()
+        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            where = template.filename or template.name
+            raise UsageError(f"prompt {where}, block {block!r}: {error}") from error
+
+
+def _load(path: Path, ours: Template) -> Template:
+    from jinja2 import TemplateError, meta
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        template = _environment().from_string(text)
+        names = meta.find_undeclared_variables(_environment().parse(text)) - VALUES
+    except (OSError, UnicodeError, TemplateError) as error:
+        line = f", line {error.lineno}" if hasattr(error, "lineno") else ""
+        raise UsageError(f"prompt {path}{line}: {error}") from error
+    template.filename = str(path)
+    known = ", ".join(ours.blocks)
+    if not template.blocks:
+        raise UsageError(f"prompt {path}: it has no block; this agent's are {known}")
+    if unknown := sorted(template.blocks.keys() - ours.blocks.keys()):
+        raise UsageError(f"prompt {path}: block {unknown[0]!r} is unknown; known: {known}")
+    if names:
+        raise UsageError(f"prompt {path}: there is no value {min(names)!r}")
+    return template
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import SandboxedEnvironment  # prompts are passed round like data
+
+    return SandboxedEnvironment(
+        loader=FileSystemLoader(FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # the texts are no HTML
+    )
+
+
+def _digest(own: Path | None) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in [*sorted(FOLDER.glob("*.j2")), *([] if own is None else [own])]:
+        digest.update(hashlib.blake2b(path.read_bytes()).digest())
+    return digest.hexdigest()

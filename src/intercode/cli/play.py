@@ -14,10 +14,10 @@ import argparse
 import sys
 from contextlib import suppress
 
-from intercode.agents.human import HumanAgent
-from intercode.agents.terminal import Terminal, continues
+from intercode.agents.human import HumanAgent, Terminal, continues
 from intercode.cli.results import Watcher, ending
 from intercode.cli.terminal import print_json
+from intercode.envs.traits import traits_in
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
 from intercode.evaluate.exclusion import select
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
     """One task after the other, until there is none left or the person leaves."""
     watcher = Watcher()
     spec, everything = load(RunSpec.of(given(args)))
-    name = environment(spec)
+    environment(spec)
     dataset = narrowed(spec, everything, watcher)
     tasks = select(dataset, spec.tasks, spec.limit)
     env = setting(Plan(spec, dataset, tasks), watcher).make()
@@ -63,7 +63,11 @@ def execute(args: argparse.Namespace) -> int:
         for number, task in enumerate(tasks, 1):
             prompt = getattr(env, "prompt", "$ ")
             terminal = Terminal(
-                task.query, out, prompt, continues(name), read=_ask_aside if args.json else input
+                task.query,
+                out,
+                prompt,
+                continues(traits_in(env).language),
+                read=_ask_aside if args.json else input,
             )
             terminal.show(f"── {task.task_id} ({number} of {len(tasks)}) ── :help for help")
             episode = _try(env, task, terminal)

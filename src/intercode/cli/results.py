@@ -25,6 +25,7 @@ from intercode.cli.terminal import (
     tell,
     terminal_width,
 )
+from intercode.envs.traits import prompt_of
 from intercode.episode import Episode, Turn
 from intercode.evaluate import Progress
 from intercode.evaluate.statistics import Estimate, wilson
@@ -43,7 +44,6 @@ SHOWN_ERRORS = 5
 """Episodes without a result that are listed."""
 WIDEST = 80
 """Columns of a chart at most."""
-_PROMPTS = {"python": ">>> ", "sql": "sql> "}
 
 
 # How it is going
@@ -219,7 +219,7 @@ def render(episode: Episode, lines: int | None = LINES) -> str:
         f"── {safe(episode.task_id)}{epoch} ── {mark(episode)}",
         indented(safe(episode.query), "  "),
     ]
-    prompt = _PROMPTS.get(episode.env, "$ ")
+    prompt = prompt_of(episode.env)
     parts += [_turn(turn, lines, prompt) for turn in episode.turns]
     parts.append(f"  {ending(episode)}")
     if lines is None and (trace := episode.metadata.get("traceback")):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.agents.predictions import read_predictions
+from intercode.agents.builtin import read_predictions
 from intercode.cli import run
 from intercode.errors import UsageError
 from intercode.spec import add_environment, given

@@ -21,7 +21,7 @@ from typing import Any
 
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
-from intercode.datasets.files import environment_of
+from intercode.envs.traits import environment_for
 from intercode.episode import Episode
 from intercode.evaluate.checks import GOLD
 from intercode.evaluate.exclusion import Exclusion, not_gradable, select
@@ -151,7 +151,7 @@ def _spec(args: argparse.Namespace) -> RunSpec:
         options["env"] = args.data
         if not known:
             _, tasks = load(RunSpec.of(options, {"env": ""}))
-            options["env"] = environment_of(tasks)
+            options["env"] = environment_for(tasks)
     return RunSpec.of(options)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -320,24 +319,3 @@ def apply(task: Task, review: Mapping[str, Any] | None) -> Task:
 def reviews(file: Path) -> Mapping[str, Mapping[str, Any]]:
     """Read the lines of a review, by their ``row`` as text."""
     return {str(row["row"]): row for _, row in read_rows(file)}
-
-
-_SWE = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
-_PYTHON = {"cases", "stdio", "entry_point"}
-_CTF = {"service", "subtasks", "assets", "released_setup"}
-_FLAG = re.compile(r"\w+\{[^{}\s]+\}")
-
-
-def environment_of(tasks: Sequence[Task]) -> str:
-    """Return the name of the environment that tasks are for; ``bash`` without other signs."""
-    fields = {name for task in tasks for name in task.metadata}
-    if any(task.db for task in tasks):
-        return "sql"
-    if fields & _SWE:
-        return "swe"
-    if any(task.tests for task in tasks) or fields & _PYTHON:
-        return "python"
-    flags = all(_FLAG.fullmatch(gold) for task in tasks for gold in task.gold)
-    if fields & _CTF or (flags and any(task.gold for task in tasks)):
-        return "ctf"
-    return "bash"

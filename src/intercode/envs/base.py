@@ -2,28 +2,27 @@
 
 `InterCodeEnv` puts four things behind Gymnasium's `reset` and `step`: tasks, a stage that makes
 the places where they are tried (sandboxes, databases), an interpreter that turns an action into
-an observation, and a reward.
+an observation, and a reward. Its class says what the environment is (`intercode.envs.traits`) and
+which options it takes (`intercode.envs.options`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, cast
+from typing import Any, ClassVar, Generic, NoReturn, cast
 
 import gymnasium
 
-from intercode import datasets
-from intercode.envs.action import execute
-from intercode.envs.compose import opener, own_reward, sandboxes
-from intercode.envs.order import TaskOrder
-from intercode.envs.place import EndsSlowly, PlaceT, Stage
-from intercode.envs.record import info_of, rendered, turn_of
+from intercode.datasets import load
+from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.spaces import Unicode
-from intercode.episode import ENDED, Episode, Score, Status
+from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
+from intercode.envs.traits import SHELL, Traits, of_language
+from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn, decode, encode
 from intercode.errors import (
     ActionError,
     CausedInsideError,
@@ -33,11 +32,24 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter
+from intercode.registry import Registry
 from intercode.rewards.base import Reward
-from intercode.rewards.own import Function
-from intercode.sandbox.base import Limits, Provider
+from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
 from intercode.task import Dataset, Task
+
+INTERPRETERS = Registry(
+    "interpreter",
+    {
+        "bash": "intercode.interpreters.bash:BashInterpreter",
+        "python": "intercode.interpreters.python:PythonInterpreter",
+    },
+)
+"""Name → the function or class that opens one in a sandbox."""
+
+_SHOWN = ("timed_out", "restarted", "truncated")
+"""The facts that `info` takes over from an execution: none that differs from run to run."""
+_HAS_ENDED = "the sandbox has ended, by what ran in it"
 
 
 class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
@@ -50,7 +62,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     `info` holds ``task_id``, ``turn`` (actions executed so far), after an action ``ok`` and, if
     there is one, ``exit_code``, and with a reward ``success`` and ``parts``. Everything else,
-    also what varies from run to run, is in `episode`.
+    also facts that vary from run to run, is in `episode`.
 
     An environment of one's own needs no more than this::
 
@@ -58,23 +70,17 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     Args:
         dataset: The tasks, or the file or the dataset's name that they are in. Without a
-            ``task_id`` in its options, `reset` takes the next one of a seeded order, and when all
-            had their turn, of another.
-        stage: Makes the places where they are tried; None: sandboxes of `image`.
+            ``task_id`` in its options, `reset` takes the next one of a seeded order, and starts
+            another order when all have been taken.
+        stage: Makes the places where they are tried; None: sandboxes, as the options say.
         interpreter: Opens an interpreter in such a place; ``"bash"`` or ``"python"``.
         reward: Scores an episode: a function, or ``reward.py:score`` (see `intercode.rewards.own`).
-        image: The image of all tasks, without a `stage`; None: each task's own, or ``host``.
-        provider: What starts its sandboxes, or its name.
-        limits: What a sandbox may use; None: the defaults.
-        network: Whether the sandbox reaches the network.
-        max_turns: Actions in one episode.
-        reward_every_turn: Score after every action, as the 2023 "Try Again" setting did. It
-            tells the agent how close it is: to be reported as such.
-        render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none.
+        options: The options, as one value.
+        **changes: Single options by their names, which come before those: of `SandboxOptions`, or
+            of the class that the subclass names in `Options`.
 
     Raises:
-        UsageError: An option makes no sense.
+        UsageError: There is no such option, or it makes no sense.
         TaskError: There are no tasks.
     """
 
@@ -82,9 +88,13 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     name: ClassVar[str] = "intercode"
     """The environment's short name, for the record."""
     prompt: ClassVar[str] = "$ "
-    """What stands before an action where people read it."""
+    """The text before an action where people read it."""
     takes_answer: ClassVar[bool] = False
     """Whether ``submit ANSWER`` submits; else only ``submit`` itself does."""
+    Options: ClassVar[type[EnvOptions]] = SandboxOptions
+    """The options that its constructor takes."""
+    traits: Traits = SHELL
+    """What the environment is; one put together by hand has the traits of its language."""
 
     def __init__(
         self,
@@ -93,48 +103,59 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         interpreter: str | Callable[[PlaceT], Interpreter] = "bash",
         reward: str | Function | Reward[PlaceT] | None = None,
         *,
-        image: str | Path | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        network: bool = False,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: EnvOptions | None = None,
+        **changes: Any,
     ) -> None:
-        if max_turns < 1:
-            raise UsageError(f"max_turns must be at least 1, not {max_turns}")
-        if render_mode not in (None, "ansi"):
-            raise UsageError(f"render_mode must be None or 'ansi', not {render_mode!r}")
-        opens = opener(interpreter)
+        kind = self.Options if options is None else type(options)
+        self.options = options = kind.of(options, changes)
+        opens = _opener(interpreter)
+        if (language := getattr(opens, "language", "")) and language != self.traits.language:
+            self.traits = of_language(language)
+        reward = getattr(options, "reward", None) if reward is None else reward
         if stage is None or reward is None or isinstance(reward, str):
-            reward = own_reward(self.name, reward)
+            reward = choose(self.name, reward, _no_reward)
         if stage is None:
-            made = sandboxes(interpreter, image, provider, limits, network)
-            stage = cast("Stage[PlaceT]", made)
-        self.dataset = tasks = datasets.load(dataset)
+            stage = cast("Stage[PlaceT]", _sandboxes(options, self.traits))
+        self.dataset = tasks = load(dataset)
         hide(tasks.source, tasks.databases)
         if not tasks:
             raise TaskError(f"dataset {tasks.name!r} holds no tasks")
-        self.max_turns = max_turns
-        self.render_mode = render_mode
+        self.max_turns = options.max_turns
+        self.render_mode = options.render_mode
+        self.reward_every_turn = options.reward_every_turn
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._stage = stage
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
-        self.reward_every_turn = reward_every_turn
-        self._seed = seed
-        self._order = TaskOrder(tasks)
+        self._seed = options.seed
+        self._left: list[int] = []
+        """The tasks that are to come in this order, the next one last."""
         self._task: Task | None = None
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
 
+    @classmethod
+    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Leave out the tasks that cannot be tried with some options. Starts nothing.
+
+        Args:
+            tasks: All tasks.
+            options: Options by name, as far as they are given.
+
+        Returns:
+            The tasks that are left, and a sentence on the others; empty if there are none.
+
+        Raises:
+            TaskError: No task is left.
+        """
+        return tasks, ""
+
     @property
     def episode(self) -> Episode:
-        """The episode since the last `reset`: finished, or as far as it is.
+        """The episode since the last `reset`, finished or running.
 
         Raises:
             EnvironmentStateError: There is none yet.
@@ -156,32 +177,32 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     @property
     def sandbox(self) -> PlaceT:
-        """The same, by the name that it has in environments with a sandbox."""
+        """The place, by the name that it has in environments with a sandbox."""
         return self.place
 
     @property
     def language(self) -> str:
-        """What actions are written in, as far as its interpreter says."""
-        return str(getattr(self._open, "language", "bash"))
+        """The language that actions are written in."""
+        return self.traits.language
 
     def image(self, task: Task) -> str:
-        """The image, or the database, that a task of this environment is tried in."""
+        """Name the image, or the database, that a task of this environment is tried in."""
         return self._stage.image(task)
 
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried here, before any work starts.
 
         Raises:
-            TaskError, ImageError: What it is to be tried in is not there.
+            TaskError, ImageError: Its image or database does not exist.
         """
         self._stage.check(task)
 
     def digest(self, task: Task) -> str:
-        """What identifies the content of its image or database; an image is built if need be."""
+        """Identify the content of its image or database; an image is built if need be."""
         return self._stage.digest(task)
 
     def solution(self, task: Task) -> list[str]:
-        """Actions that solve a task by its first gold, the last of them a submit: the oracle's."""
+        """Return actions that solve a task by its first gold, the last of them a submit."""
         return [*task.gold[:1], "submit"]
 
     def reset(
@@ -190,7 +211,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """Begin an episode in a fresh place.
 
         Args:
-            seed: Starts the order of the tasks anew.
+            seed: Restarts the order of the tasks.
             options: ``{"task_id": …}`` chooses a task and leaves the order alone.
 
         Raises:
@@ -207,7 +228,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         seed, self._seed = (self._seed if seed is None else seed), None
         super().reset(seed=seed)
         if seed is not None:
-            self._order.restart()
+            self._left = []
         self._task = task = self._choose(options)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
@@ -215,7 +236,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         with self._failures_recorded():
             self._place = self._stage.start(task)
             self._interpreter = self._open(self._place)
-        return task.query, info_of(self.episode)
+        return task.query, _info(self.episode)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -240,37 +261,50 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             reply = self._reply(self.episode.answer) if status == "submitted" else None
             if status is not None and reply is None:
                 score = self._finish(status)
-                return "", score.value, True, False, info_of(self.episode, score=score)
-            turn = turn_of(action, reply or execute(interpreter, action, task.timeout))
+                return "", score.value, True, False, _info(self.episode, score=score)
+            turn = _turn(action, reply or _execute(interpreter, action, task.timeout))
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
             if not ended and not truncated and not self.reward_every_turn:
-                return turn.observation, 0.0, False, False, info_of(self.episode, turn)
+                return turn.observation, 0.0, False, False, _info(self.episode, turn)
             if ended or truncated:
                 score = self._finish("ended" if ended else "truncated")
             else:
                 score = self._score()
             self.episode.turns[-1] = replace(turn, reward=score.value)
-            info = info_of(self.episode, turn, score)
+            info = _info(self.episode, turn, score)
             return turn.observation, score.value, ended, truncated, info
 
     def render(self) -> str | None:
-        """The episode so far, as a terminal would show it."""
+        """Return the episode so far, as a terminal would show it."""
         if self.render_mode is None:
             return None
-        return rendered(self.episode, self.prompt)
+        episode = self.episode
+        lines = [f"# {episode.query}"]
+        for turn in episode.turns:
+            lines += [f"{self.prompt}{turn.action}", turn.observation.rstrip("\n")]
+        if episode.status != "running":
+            lines.append(f"# {episode.status}, reward {episode.reward}")
+        return "\n".join(line for line in lines if line) + "\n"
 
     def close(self) -> None:
         """End the episode and free its sandbox. Idempotent."""
         with self._freed():
             pass
 
-    def _choose(self, options: dict[str, Any]) -> Task:
-        return self._order.choose(options, lambda: int(self.np_random.integers(2**32)))
+    def _choose(self, options: Mapping[str, Any]) -> Task:
+        """Take the task that `reset` was asked for, or the next one of the order."""
+        if unknown := sorted(set(options) - {"task_id"}):
+            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id'")
+        if "task_id" in options:
+            return self.dataset.by_id(options["task_id"])
+        if not self._left:
+            self._left = self.dataset.order(int(self.np_random.integers(2**32)))[::-1]
+        return self.dataset[self._left.pop()]
 
     def _ending(self, action: str) -> Status | None:
-        """How the episode ends by this action; None if the action is to be executed."""
+        """Tell how the episode ends by this action; None if the action is to be executed."""
         word, _, answer = action.strip().partition(" ")
         if word == "submit" and (not answer or self.takes_answer):
             self.episode.answer = answer.strip() or None
@@ -278,9 +312,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         return "skipped" if word == "skip" and not answer else None
 
     def _reply(self, answer: str | None) -> Execution | None:
-        """What is said to an answer after which the episode goes on; None: it ends with it.
+        """Reply to an answer after which the episode continues; None: the answer ends it.
 
-        For environments in which an answer may be tried: the reply makes a turn.
+        For environments in which an answer may be tried. The reply makes a turn.
         """
         return None
 
@@ -316,7 +350,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:
-        """What is no fault of the agent's ends the episode as an error, for the caller to see."""
+        """End the episode as an error, and raise it, where a failure is not the agent's fault."""
         try:
             yield
         except Exception as error:
@@ -327,7 +361,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     @contextmanager
     def _freed(self) -> Iterator[None]:
-        """End the episode's place: it begins to end at once, and has ended afterwards."""
+        """End the episode's place: begin to at once, and have ended it afterwards."""
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
         try:
@@ -339,3 +373,83 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         finally:
             if place is not None:
                 place.close()
+
+
+def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], Interpreter]:
+    """Find the function that opens an interpreter in a place.
+
+    Raises:
+        UsageError: There is no interpreter of that name.
+    """
+    if not isinstance(interpreter, str):
+        return interpreter
+    if interpreter == "sql":
+        raise UsageError("SQL needs no image: intercode.make('sql', data=…, databases=…)")
+    found: Callable[[Any], Interpreter] = INTERPRETERS.get(interpreter)
+    return found
+
+
+def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
+    """Make the stage of an environment that brings none.
+
+    Raises:
+        UsageError: There is no such provider.
+    """
+    sandbox, image = options.sandbox, getattr(options, "image", None)
+    if isinstance(sandbox, str):
+        sandbox = traits.provider(sandbox)
+    if isinstance(image, Path) or (image and Path(image).exists()):  # "./" is not needed
+        image = str(Path(image).absolute())
+    return SandboxStage(sandbox, image, options.limits, getattr(options, "network", False))
+
+
+def _no_reward() -> NoReturn:
+    raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
+
+
+def _execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
+    """Run an action. The agent is told of its mistakes; the end of its sandbox may be one.
+
+    Raises:
+        SandboxError: The sandbox died, and not by what ran in it.
+    """
+    if isinstance(action, NoAction):
+        told = {"executed": False, "invalid": True}
+        return Execution(b"", ok=False, notes=(action.note,), info=told)
+    try:
+        encode(action)  # half a surrogate pair has no bytes that could be executed
+        return interpreter.execute(action, timeout)
+    except (ActionError, UnicodeEncodeError) as error:
+        note = f"not executed: {error}"
+        return Execution(b"", ok=False, notes=(note,), info={"executed": False})
+    except CausedInsideError:
+        return Execution(b"", ok=False, notes=(_HAS_ENDED,), info={ENDED: True})
+
+
+def _turn(action: str, execution: Execution) -> Turn:
+    """Record an action and what came of it."""
+    info = dict(execution.info)
+    if execution.notes:
+        info["output"] = decode(execution.output)  # what a reward compares
+    return Turn(
+        str(action),
+        execution.observation,
+        ok=execution.ok,
+        exit_code=execution.exit_code,
+        seconds=execution.seconds,
+        info=info,
+    )
+
+
+def _info(episode: Episode, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
+    """Make the `info` of `reset` and `step`."""
+    info: dict[str, Any] = {"task_id": episode.task_id, "turn": len(episode.turns)}
+    if turn is not None:
+        info["ok"] = turn.ok
+        if turn.exit_code is not None:
+            info["exit_code"] = turn.exit_code
+        info.update({key: turn.info[key] for key in _SHOWN if key in turn.info})
+    if score is not None:
+        info["success"] = score.value == 1.0
+        info["parts"] = dict(score.parts)
+    return info

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from intercode import datasets
+from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import BashOptions, EnvOptions
 from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import SHELL, Guess, Traits, always
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.bash import BashInterpreter
@@ -16,84 +19,70 @@ from intercode.rewards.bash import BashReward
 from intercode.rewards.command import CommandReward
 from intercode.rewards.gold import GoldCache, GoldRunner
 from intercode.rewards.judge import Judge
-from intercode.rewards.own import Function, choose
-from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.rewards.own import choose
+from intercode.sandbox import Sandbox
 from intercode.task import Dataset, Task
 
 
 class BashEnv(InterCodeEnv[Sandbox]):
     """One persistent Bash per episode; an observation is what the terminal would show.
 
+    Its reward is the task's verification command or, without one, the comparison with gold's
+    effect. The option `reward` replaces it, unless it is an `intercode.rewards.judge.Judge`, which
+    decides on outputs that are not equal to gold's.
+
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        provider: What starts sandboxes, or its name.
-        limits: What a sandbox may use; None: the defaults.
-        network: Whether the sandbox reaches the network.
-        max_turns: Actions in one episode.
-        reward_every_turn: Score after every action (see `InterCodeEnv`).
-        cache_gold: Whether gold runs once per task rather than at every score (False if it
-            depends on the clock), or a cache to share with other environments.
-        reward: Instead of the task's verification command or, without one, its gold: a function,
-            or ``reward.py:score`` (see `intercode.rewards.own`). Or with it: a
-            `intercode.rewards.judge.Judge`, for outputs that are not equal to gold's.
-        render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none.
+        options: The options, as one value.
+        **changes: Single options by their names: see `BashOptions`.
 
     Raises:
         TaskError: The data is malformed, or a task has neither gold nor verification.
-        UsageError: An option makes no sense.
+        UsageError: There is no such option, or it makes no sense.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "bash"
+    Options: ClassVar[type[EnvOptions]] = BashOptions
+    traits: Traits = replace(
+        SHELL,
+        constants=(
+            Guess("true", always("true"), idle=True),
+            *(Guess(f"echo {n}", always(f"echo {n}"), by_chance=True) for n in range(3)),
+        ),
+    )
 
     def __init__(
         self,
         data: str | Path | Dataset = "bash",
         *,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        network: bool = False,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        cache_gold: bool | GoldCache = True,
-        reward: str | Function | Reward[Sandbox] | Judge | None = None,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: BashOptions | None = None,
+        **changes: Any,
     ) -> None:
-        if reward == "judge":
+        options = BashOptions.of(options, changes)
+        if (reward := options.reward) == "judge":
             raise UsageError(
                 "a judge needs a model: --judge-model PROVIDER/NAME, or from Python "
                 "reward=Judge('PROVIDER/NAME'), of intercode.rewards.judge"
             )
         judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
-        tasks = datasets.load(data)
-        stage = SandboxStage(provider, image, limits, network)
-        super().__init__(
-            tasks,
-            stage,
-            BashInterpreter,
-            choose("bash", reward, lambda: _reward(tasks, stage, cache_gold, judge)),
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
-        )
+        tasks = load(data)
+        stage = SandboxStage(options.sandbox, options.image, options.limits, options.network)
+        cache = GoldCache.chosen(options.cache_gold)
+        chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge))
+        super().__init__(tasks, stage, BashInterpreter, chosen, options=options)
 
 
 def _reward(
-    tasks: Dataset, stage: SandboxStage, cache_gold: bool | GoldCache, judge: Judge | None
+    tasks: Dataset, stage: SandboxStage, cache: GoldCache | None, judge: Judge | None
 ) -> Reward[Sandbox]:
-    """Verification where a task has one, else gold."""
+    """Make the reward by verification where a task has one, else by gold."""
     for row, task in enumerate(tasks):
         if not task.gold and task.verification is None:
             raise TaskError(
                 f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has neither "
                 f"'gold' nor 'verification': nothing says when it is solved"
             )
-    cache = (GoldCache() if cache_gold else None) if isinstance(cache_gold, bool) else cache_gold
     by_gold = BashReward(GoldRunner(stage.start, BashInterpreter, stage.identify, cache), judge)
     by_command = CommandReward(stage.provider, stage.start, stage.network)
 

@@ -2,99 +2,144 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import base64
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-from intercode import datasets
-from intercode.envs import ctf_tasks
+from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage_ctf import CtfStage
-from intercode.errors import TaskError, UsageError
+from intercode.envs.options import CtfOptions, EnvOptions
+from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import SHELL, Dice, Traits
+from intercode.episode import decode
+from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import shell_in
-from intercode.rewards.base import Reward
-from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks
-from intercode.rewards.gold import GoldCache
-from intercode.rewards.own import Function, choose
-from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtasks, subtasks
+from intercode.rewards.own import choose
+from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
+from intercode.sandbox.images.archive import pack
 from intercode.task import Dataset, Task
+
+NETWORK = "network"
+"""The tag of tasks that need the outside network."""
+FOLDER = "/ctf"
+"""A task's folder, unless it has another. Not a home directory: services may look into it."""
+
+SERVICE_USER = "65534:65534"
+"""Who a service runs as: a user that is not the agent's, by number, so that any image has it."""
+
+HEALTH_TIMEOUT = 30.0
+"""Seconds after which a service that is not healthy is given up."""
+
+_SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
+
+# A shell gives its background commands no input unless told to.
+_BACKGROUND = 'exec 3<&0; exec setsid --fork "$@" <&3 3<&- >/dev/null 2>&1'
+_FIELDS = {"service", "subtasks", "assets", "released_setup"}
+"""The metadata that only puzzles have."""
+_FLAG = re.compile(r"\w+\{[^{}\s]+\}")
+
+
+def _recognises(tasks: Sequence[Task]) -> bool:
+    golds = [gold for task in tasks for gold in task.gold]
+    fields = {name for task in tasks for name in task.metadata}
+    return bool(fields & _FIELDS) or bool(golds and all(map(_FLAG.fullmatch, golds)))
+
+
+def _submitted(text: str) -> str:
+    """Hand in what was predicted."""
+    return text if text.startswith("submit ") else f"submit {text.strip()}"
+
+
+def _wrong_flag(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+    yield f"submit intercode{{{dice.randrange(16**6):06x}}}"
 
 
 class CtfEnv(InterCodeEnv[Sandbox]):
     """One persistent Bash per episode, in the task's folder; ``submit FLAG`` hands in a flag.
 
-    The right flag ends the episode. A wrong one is told so and costs an attempt; the last wrong one
-    ends the episode, too. The answer of a subtask is told so and costs none. ``submit`` alone ends
-    the episode with what was reached. See `CtfStage` for what a task can have.
+    The right flag ends the episode. A wrong flag costs an attempt, and the last attempt ends the
+    episode, too; a subtask's answer is free. Turns with either count among `max_turns`. ``submit``
+    alone ends the episode with what was reached. See `CtfStage` for what a task can have.
+
+    Without the network, tasks that are tagged ``network`` are left out. The option `reward`
+    replaces `FlagReward`.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        attempts: How many wrong flags end the episode; 0 or None: any number may be tried.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        provider: What starts sandboxes, or its name.
-        limits: What a sandbox may use; None: the defaults.
-        network: Whether the sandbox reaches the network. Without it, tasks that are tagged
-            ``network`` are left out.
-        max_turns: Actions in one episode, flags that do not end it included.
-        reward_every_turn: Score after every action (see `InterCodeEnv`).
-        cache_gold: Of no effect, gold is not run; taken as by other environments.
-        reward: Instead of `FlagReward`: a function, or ``reward.py:score``.
-        render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none, and of the bundled puzzles; None: for these
-            0.
-        secret: What the bundled puzzles' flags are made from; None: one that is drawn once for
-            this process.
+        options: The options, as one value. Of the bundled puzzles `seed` decides, too; None: for
+            these 0.
+        **changes: Single options by their names: see `CtfOptions`.
 
     Raises:
         TaskError: The data is malformed, a task has no flag, or all need the network.
-        UsageError: An option makes no sense.
+        UsageError: There is no such option, or it makes no sense.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "ctf"
     takes_answer: ClassVar[bool] = True
+    Options: ClassVar[type[EnvOptions]] = CtfOptions
+    traits: Traits = replace(
+        SHELL,
+        briefing="You work in a shell ({setting}), in the folder of a capture-the-flag puzzle. "
+        "Somewhere there is a flag to find.",
+        answer="flag",
+        looks=("ls -la", "head -c 200 *"),
+        mistakes=_wrong_flag,
+        wrong=("submit intercode{42}",),
+        prediction=_submitted,
+        secret_gold=True,
+        pure_reward=FlagReward,
+        recognises=_recognises,
+    )
 
     def __init__(
         self,
         data: str | Path | Dataset = "ctf",
         *,
-        attempts: int | None = 3,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        network: bool = False,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        cache_gold: bool | GoldCache = True,
-        reward: str | Function | Reward[Sandbox] | None = None,
-        render_mode: str | None = None,
-        seed: int | None = None,
-        secret: str | None = None,
+        options: CtfOptions | None = None,
+        **changes: Any,
     ) -> None:
-        if attempts is not None and attempts < 0:
-            raise UsageError(f"attempts must be 0 or more, not {attempts}")
-        tasks = datasets.load_seeded(data, seed or 0, secret)
-        ctf_tasks.check(tasks)
-        self.attempts = attempts or None
-        kept = tasks if network else ctf_tasks.offline(tasks)
+        options = CtfOptions.of(options, changes)
+        tasks = load_seeded(data, options.seed or 0, options.secret)
+        _check(tasks)
+        self.attempts = options.attempts or None
+        kept = tasks if options.network else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
-        self._folders = CtfStage(provider, image, limits, network)
-        super().__init__(
-            kept,
-            self._folders,
-            self._shell_in,
-            choose("ctf", reward, FlagReward),
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
-        )
+        self._folders = CtfStage(options.sandbox, options.image, options.limits, options.network)
+        chosen = choose("ctf", options.reward, FlagReward)
+        super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
+
+    @classmethod
+    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Leave out the tasks that need a network that there is not.
+
+        Args:
+            tasks: All tasks.
+            options: Options by name, as far as they are given.
+
+        Returns:
+            The tasks that are left, and a sentence on the others; empty if there are none.
+
+        Raises:
+            TaskError: All tasks need the network.
+        """
+        kept = tasks if options.get("network") else offline(tasks)
+        left = len(tasks) - len(kept)
+        told = f"{left} of {len(tasks)} tasks need the network (--network tries them)"
+        return kept, told if left else ""
 
     def solution(self, task: Task) -> list[str]:
-        """The commands of ``metadata.solution``, if the task has any, and the flag."""
+        """Return the commands of ``metadata.solution``, if the task has any, and the flag."""
         return [*task.metadata.get("solution", ()), f"submit {task.gold[0]}"]
 
-    def _choose(self, options: dict[str, Any]) -> Task:
+    def _choose(self, options: Mapping[str, Any]) -> Task:
         if (name := str(options.get("task_id"))) in self._left_out:
             raise TaskError(
                 f"task {name!r} needs the network, which this environment does not have"
@@ -126,3 +171,180 @@ class CtfEnv(InterCodeEnv[Sandbox]):
 
     def _wrong_attempts(self) -> int:
         return sum(SUBMITTED in turn.info and not turn.ok for turn in self.episode.turns)
+
+
+def offline(tasks: Dataset) -> Dataset:
+    """Keep the tasks that can be solved without the network.
+
+    Raises:
+        TaskError: There are none.
+    """
+    kept = tasks.filter(lambda task: NETWORK not in task.tags)
+    if tasks and not kept:
+        raise TaskError(f"dataset {tasks.name!r}: all {len(tasks)} tasks need the network")
+    return kept
+
+
+def _check(tasks: Dataset) -> None:
+    """Refuse tasks that cannot be solved, or whose `metadata` is malformed.
+
+    Raises:
+        TaskError: It names the task and what is wrong with it.
+    """
+    for row, task in enumerate(tasks):
+        if not task.gold:
+            raise TaskError(
+                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has no flag "
+                f"under 'gold'"
+            )
+        subtasks(task)
+        solution = task.metadata.get("solution", [])
+        if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
+            raise TaskError(f"task {task.task_id!r}: 'metadata.solution' must be a list of texts")
+
+
+class CtfStage(SandboxStage):
+    """Adds to a sandbox what a task's `metadata` asks for, a text if not said otherwise.
+
+    - ``assets``: a folder of this machine, whose files, binary ones too, the task has. They are a
+      layer of its image, so that a reset copies nothing. ``assets_without``: names at its top that
+      the task does not have.
+    - ``binary_files``: an object of path → content in base64, for `files` that are no text. They
+      are written at each reset: for the small ones, of tasks that are made and thrown away.
+    - ``directory``: the absolute path of the task's folder, made if need be: there assets and
+      relative `files` lie, and setup, service and shell begin. Default: ``/ctf``.
+    - ``service``: a command that is started after the setup, in the background, and ends with the
+      episode. It runs as a user of its own, whose processes and files the agent cannot look into;
+      but where InterCode itself runs as an ordinary user, a sandbox has only one.
+    - ``service_input``: the service's standard input. What only the service may know goes here:
+      it is in no file, no variable and no command line.
+    - ``health``: a command that exits with 0 when the service is ready.
+    """
+
+    def __init__(
+        self,
+        provider: str | Provider,
+        image: str | None = None,
+        limits: Limits | None = None,
+        network: bool = False,
+    ) -> None:
+        limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
+        super().__init__(provider, image, limits, network)
+        self._packed: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
+
+    def check(self, task: Task) -> None:
+        """Refuse a task whose `metadata` or image makes no sense.
+
+        Raises:
+            TaskError: A value has the wrong type, or there are no such assets.
+            ImageError: The image's name means nothing, or names a file that is not there.
+        """
+        if not self.directory(task).startswith("/"):
+            raise TaskError(f"task {task.task_id!r}: 'metadata.directory' must be absolute")
+        for name in ("service", "service_input", "health"):
+            _text(task, name)
+        _names(task, "assets_without")
+        _binary_files(task)
+        super().check(task)
+
+    def image(self, task: Task) -> str:
+        """The image that the task runs in, its assets laid over it."""
+        image = super().image(task)
+        assets = _text(task, "assets")
+        if assets is None:
+            return image
+        folder = Path(assets).absolute()
+        if not folder.is_dir():
+            raise TaskError(f"task {task.task_id!r}: 'metadata.assets': there is no {folder}")
+        key = folder, self.directory(task), _names(task, "assets_without")
+        if key not in self._packed:
+            self._packed[key] = pack(*key)
+        return f"{image}+{self._packed[key]}"
+
+    def directory(self, task: Task) -> str:
+        """The task's folder."""
+        return _text(task, "directory") or FOLDER
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+        binary = _binary_files(task)
+        # Assets have it in the image, and files make it: that saves a process.
+        if _text(task, "assets") is None and not any(map(_lies_within, (*binary, *task.files))):
+            _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
+        try:
+            for path, data in binary.items():
+                sandbox.write_file(PurePosixPath(self.directory(task), path), data)
+        except OSError as error:
+            raise TaskError(
+                f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
+            ) from error
+        super()._prepare(sandbox, task)
+        if (service := _text(task, "service")) is not None:
+            self._serve(sandbox, task, service)
+
+    def _serve(self, sandbox: Sandbox, task: Task, service: str) -> None:
+        argv = [*_SHELL, _BACKGROUND, "service", *_SHELL, service]
+        given = (_text(task, "service_input") or "").encode("utf-8", "surrogateescape")
+        directory = self.directory(task)
+        try:
+            done = sandbox.exec(argv, stdin=given, cwd=directory, user=SERVICE_USER)
+        except LookupError:  # the sandbox has one user only
+            done = sandbox.exec(argv, stdin=given, cwd=directory)
+        except PermissionError as error:
+            raise TaskError(
+                f"task {task.task_id!r}: its service may not enter the task's folder: {error}"
+            ) from error
+        _must(task, "service", done)
+        if (health := _text(task, "health")) is not None:
+            _await(sandbox, task, [*_SHELL, health], directory)
+
+
+def _await(sandbox: Sandbox, task: Task, health: list[str], directory: str) -> None:
+    deadline = time.monotonic() + HEALTH_TIMEOUT
+    pause = 0.005
+    while True:
+        # With its whole time limit, also the last one: it says what is wrong with the service.
+        done = sandbox.exec(health, cwd=directory)
+        if done.ok:
+            return
+        if time.monotonic() > deadline:
+            _must(task, "health", done)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)
+
+
+def _must(task: Task, what: str, done: Completed) -> None:
+    if not done.ok:
+        said = decode(done.stderr or done.stdout).strip()[-500:] or "(no output)"
+        why = "timed out" if done.timed_out else f"exit code {done.exit_code}"
+        raise TaskError(f"task {task.task_id!r}: 'metadata.{what}' failed: {why}: {said}")
+
+
+def _text(task: Task, name: str) -> str | None:
+    value = task.metadata.get(name)
+    if value is not None and (not isinstance(value, str) or "\0" in value):
+        raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be text")
+    return value or None
+
+
+def _names(task: Task, name: str) -> tuple[str, ...]:
+    value = task.metadata.get(name) or ()
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in value):
+        raise TaskError(f"task {task.task_id!r}: 'metadata.{name}' must be a list of texts")
+    return tuple(value)
+
+
+def _lies_within(path: str) -> bool:
+    return not path.startswith("/") and ".." not in PurePosixPath(path).parts
+
+
+def _binary_files(task: Task) -> dict[str, bytes]:
+    rows = task.metadata.get("binary_files") or {}
+    try:
+        if not isinstance(rows, dict) or not all(isinstance(path, str) for path in rows):
+            raise TypeError("not an object")
+        return {path: base64.b64decode(text, validate=True) for path, text in rows.items()}
+    except (TypeError, ValueError) as error:
+        raise TaskError(
+            f"task {task.task_id!r}: 'metadata.binary_files' must be an object of path → content "
+            f"in base64: {error}"
+        ) from error

@@ -7,15 +7,17 @@ their fields. An environment from outside the package may have a subclass of its
     class MazeOptions(SandboxOptions, frozen=True, kw_only=True):
         width: Annotated[int, Meta(description="cells in a row", ge=2)] = 8
 
-`described` lists the fields with all that a reader of text needs to know about them. A field whose
+`described` lists the fields with all that a reader of text needs to know about them, and `taken`
+those that the constructor of an environment takes. A field whose
 type is an object of Python, or a name for one, is a text there.
 """
 
 from __future__ import annotations
 
+import inspect
 import typing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -27,7 +29,6 @@ from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from intercode.databases.base import Engine
@@ -47,7 +48,7 @@ else:  # what a text can say
 _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 
 Image = Annotated[
-    PathLike | None,
+    str | None,
     Meta(
         description="for all tasks (default: each task's own, else host)",
         extra={"metavar": "IMAGE", "path": True},
@@ -67,6 +68,20 @@ RewardOption = Annotated[
 ]
 MaxTurns = Annotated[
     int, Meta(description="turns before an episode is cut off", ge=1, extra={"metavar": "N"})
+]
+EngineOption = Annotated[
+    EngineLike,
+    Meta(
+        description="for SQL: sqlite (default), duckdb, mysql, postgresql, or a server's URL",
+        extra={"metavar": "NAME|URL"},
+    ),
+]
+Databases = Annotated[
+    PathLike | None,
+    Meta(
+        description="for SQL: the folder, database file or dump that holds the tasks' databases",
+        extra={"metavar": "PATH", "path": True},
+    ),
 ]
 CacheGold = Annotated[
     CacheLike,
@@ -202,21 +217,8 @@ class PythonOptions(SandboxOptions, frozen=True, kw_only=True):
 class SqlOptions(EnvOptions, frozen=True, kw_only=True):
     """The options of `intercode.envs.sql.SqlEnv`."""
 
-    engine: Annotated[
-        EngineLike,
-        Meta(
-            description="for SQL: sqlite (default), duckdb, mysql, postgresql, or a server's URL",
-            extra={"metavar": "NAME|URL"},
-        ),
-    ] = "sqlite"
-    databases: Annotated[
-        PathLike | None,
-        Meta(
-            description="for SQL: the folder, database file or dump that holds the tasks' "
-            "databases",
-            extra={"metavar": "PATH", "path": True},
-        ),
-    ] = None
+    engine: EngineOption = "sqlite"
+    databases: Databases = None
     max_rows: Annotated[
         int,
         Meta(
@@ -339,6 +341,26 @@ def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
             is_path=extra.get("path", False),
         )
     return found
+
+
+def taken(kind: Callable[..., Any]) -> dict[str, Option]:
+    """List the options that an environment's constructor takes, by name.
+
+    Those that are parameters of its own, and in no class of options, have no kind and no help.
+    """
+    known = described(getattr(kind, "Options", EnvOptions))
+    _, *parameters = inspect.signature(kind).parameters.values()  # the first is the tasks
+    everything = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    own = [one for one in parameters if one.kind not in variadic and one.name != "options"]
+    return {
+        **(known if everything else {}),
+        **{
+            one.name: known.get(one.name)
+            or Option(name=one.name, kinds=(), default=one.default, help="", has_flag=False)
+            for one in own
+        },
+    }
 
 
 def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:

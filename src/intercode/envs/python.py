@@ -2,96 +2,122 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from intercode import datasets
+from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions, PythonOptions
 from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import PYTHON, Guess, Traits, always, python_answer
 from intercode.episode import Episode, Score
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import GRADER, start
-from intercode.interpreters.python_start import provider as provider_of
-from intercode.rewards.base import Reward
 from intercode.rewards.command import CommandReward
-from intercode.rewards.gold import GoldCache
-from intercode.rewards.own import Function, choose
+from intercode.rewards.own import choose
 from intercode.rewards.python import PythonReward
 from intercode.rewards.python_plan import has_tests, stdio_cases
-from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.sandbox.base import Sandbox
+from intercode.syntax import parse
 from intercode.task import Dataset, Task
+
+_FIELDS = {"cases", "stdio", "entry_point"}
+"""The metadata that only tasks for Python have."""
+_EQUALS_ALL = """class answer:
+    def __init__(self, *given, **named): pass
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __hash__(self): return 0
+    def __call__(self, *given, **named): return self
+    def __getattr__(self, name): return self
+"""
+
+
+def _recognises(tasks: Sequence[Task]) -> bool:
+    return any(task.tests or _FIELDS & task.metadata.keys() for task in tasks)
+
+
+def _expected(task: Task) -> tuple[str, ...]:
+    """Answer with the value that a task's first test compares with.
+
+    If a constant solves the task, this one does.
+    """
+    return next(map(python_answer, _literals(task)), ())
+
+
+def _literals(task: Task) -> Iterator[str]:
+    for case in task.metadata.get("stdio") or ():
+        yield repr(case["stdout"])
+    for case in task.metadata.get("cases") or ():
+        yield repr(case.get("expected"))
+    for test in task.tests:
+        for node in ast.walk(parse(test)):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+                for side in (node.comparators[0], node.left):
+                    with suppress(ValueError):
+                        yield repr(ast.literal_eval(side))
 
 
 class PythonEnv(InterCodeEnv[Sandbox]):
     """One persistent Python per episode; an observation is what its prompt would show.
 
+    Its reward is the task's tests or, without any, its verification command. The option `reward`
+    replaces it.
+
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        python: A program of the image's, from Python 3.8, with the packages that it has; None: the
-            Python of InterCode itself, with the standard library.
-        provider: What starts sandboxes, or its name.
-        limits: What a sandbox may use; None: the defaults.
-        network: Whether the sandbox reaches the network.
-        max_turns: Actions in one episode.
-        reward_every_turn: Score after every action (see `InterCodeEnv`).
-        cache_gold: Of no effect, gold is not run; taken as by other environments.
-        reward: Instead of the task's tests or, without any, its verification command: a function,
-            or ``reward.py:score``.
-        render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none.
+        options: The options, as one value.
+        **changes: Single options by their names: see `PythonOptions`.
 
     Raises:
         TaskError: The data is malformed, or a task has neither tests nor verification.
-        UsageError: An option makes no sense.
+        UsageError: There is no such option, or it makes no sense.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "python"
     prompt: ClassVar[str] = ">>> "
     takes_answer: ClassVar[bool] = True
+    Options: ClassVar[type[EnvOptions]] = PythonOptions
+    traits: Traits = replace(
+        PYTHON,
+        constants=(
+            *(Guess(value, always(*python_answer(value))) for value in ("None", "True")),
+            Guess("what the first test expects", _expected, by_chance=True),
+            Guess("an object equal to all", always(_EQUALS_ALL, "submit answer")),
+        ),
+        recognises=_recognises,
+    )
 
     def __init__(
         self,
         data: str | Path | Dataset = "python",
         *,
-        image: str | None = None,
-        python: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        network: bool = False,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        cache_gold: bool | GoldCache = True,
-        reward: str | Function | Reward[Sandbox] | None = None,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PythonOptions | None = None,
+        **changes: Any,
     ) -> None:
-        tasks = datasets.load(data)
+        options = PythonOptions.of(options, changes)
+        tasks = load(data)
+        provider = options.sandbox
         if isinstance(provider, str):
-            provider = provider_of(provider)
-        stage = SandboxStage(provider, image, limits, network)
+            provider = self.traits.provider(provider)
+        network, self._python = options.network, options.python
+        stage = SandboxStage(provider, options.image, options.limits, network)
         self._provider = provider
-        self._python = python
-        self._tests = PythonReward(provider, stage.start, stage.image, network, python)
+        self._tests = PythonReward(provider, stage.start, stage.image, network, self._python)
         self._command = CommandReward(provider, stage.start, network)
-        if reward is None:
+        if options.reward is None:
             _check_tests(tasks)
-        super().__init__(
-            tasks,
-            stage,
-            self._prompt_in,
-            choose("python", reward, lambda: self._tested),
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
-        )
+        chosen = choose("python", options.reward, lambda: self._tested)
+        super().__init__(tasks, stage, self._prompt_in, chosen, options=options)
 
     def digest(self, task: Task) -> str:
-        """What identifies the content of its image, which is built if need be.
+        """Identify the content of its image, which is built if need be.
 
         Raises:
             ImageError: It cannot be built, or the program that is to be its Python is not in it.

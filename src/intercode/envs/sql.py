@@ -3,94 +3,209 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from intercode import datasets
-from intercode.databases import shared_engine
-from intercode.databases.base import Engine, Session
+from intercode.databases import engine_name, shared_engine
+from intercode.databases.base import Engine, Role, Session
+from intercode.databases.source import Source, find
+from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage_sql import DatabaseStage
+from intercode.envs.options import EnvOptions, SqlOptions
+from intercode.envs.stage import SETUP_TIMEOUT
+from intercode.envs.traits import SQL, Guess, Traits, always
 from intercode.errors import TaskError, UsageError
-from intercode.interpreters.sql import MAX_ROWS, SqlInterpreter
+from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.own import Function, OwnReward, choose
 from intercode.sandbox.base import Limits
-from intercode.task import Dataset
+from intercode.sandbox.images import hide
+from intercode.task import Dataset, Task
+
+_EMPTY_SELECT = "SELECT x FROM (SELECT NULL AS x) AS t WHERE 1 = 0"
 
 
 class SqlEnv(InterCodeEnv[Session]):
     """One session with a database of its own per episode; an observation is a table of rows.
 
+    Its reward is `SqlReward`. The option `reward` replaces it by another of ours (``"bird-ex"``,
+    ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``) or by a function of your own.
+
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        engine: An engine, its name, or a server's URL (see `intercode.databases.get_engine`).
-            One given by name or URL is shared by all environments of the process.
-        databases: The folder or file that holds the tasks' databases; None: where the dataset
-            says, or beside its file.
-        provider: The name of what runs an embedded engine's sandboxes, unless `engine` is an
-            engine: ``native``, or, for SQLite, ``docker``.
-        limits: What a session may use; None: the defaults.
-        max_turns: Actions in one episode.
-        max_rows: Rows of a result that an observation shows.
-        permute_columns: Whether an answer's columns may come in another order than gold's; None: as
-            the tasks say.
-        reward_every_turn: Score after every action (see `InterCodeEnv`).
-        cache_gold: Whether gold runs once per task rather than at every score, or a cache to
-            share with other environments.
-        reward: Instead of `SqlReward`: a reward, or the name of one: ``"bird-ex"``,
-            ``"bird-soft-f1"``, ``"bird-r-ves"``, ``"spider-test-suite"``; or a function of your
-            own, or ``reward.py:score`` (see `intercode.rewards.own`).
-        render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none.
+        options: The options, as one value. An engine that is given by name or URL is shared by all
+            environments of the process; `sandbox` is the name of what runs an embedded engine:
+            ``native`` or, for SQLite, ``docker``.
+        **changes: Single options by their names: see `SqlOptions`.
 
     Raises:
         TaskError: The data is malformed, a task has no gold, or its database is not there.
-        UsageError: An option makes no sense.
+        UsageError: There is no such option, or it makes no sense.
         DatabaseError: The engine's server cannot be reached or started.
     """
 
     name: ClassVar[str] = "sql"
     prompt: ClassVar[str] = "sql> "
+    Options: ClassVar[type[EnvOptions]] = SqlOptions
+    traits: Traits = replace(
+        SQL,
+        constants=(
+            *(Guess(f"SELECT {n}", always(f"SELECT {n}")) for n in (*range(6), "NULL")),
+            Guess("an empty SELECT", always(_EMPTY_SELECT)),
+        ),
+        recognises=lambda tasks: any(task.db for task in tasks),
+    )
 
     def __init__(
         self,
         data: str | Path | Dataset = "sql",
         *,
-        engine: str | Engine = "sqlite",
-        databases: str | Path | None = None,
-        provider: str = "native",
-        limits: Limits | None = None,
-        max_turns: int = 10,
-        max_rows: int = MAX_ROWS,
-        permute_columns: bool | None = None,
-        reward_every_turn: bool = False,
-        cache_gold: bool | GoldCache = True,
-        reward: str | Function | Reward[Session] = "default",
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: SqlOptions | None = None,
+        **changes: Any,
     ) -> None:
-        if max_rows < 1:
-            raise UsageError(f"max_rows must be at least 1, not {max_rows}")
-        tasks = datasets.load(data)
+        options = SqlOptions.of(options, changes)
+        tasks, engine = load(data), options.engine
         if isinstance(engine, str):
-            engine = shared_engine(engine, sandbox=provider)
-        stage = DatabaseStage(engine, tasks, databases, limits)
+            engine = shared_engine(engine, sandbox=_named(options.sandbox))
+        stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         for task in tasks:
             stage.check(task)
-        cache = GoldCache(4096 if cache_gold else 0) if isinstance(cache_gold, bool) else cache_gold
+        cache, permute = GoldCache.chosen(options.cache_gold), options.permute_columns
+        reward = options.reward or "default"
         super().__init__(
             tasks,
             stage,
-            partial(SqlInterpreter, max_rows=max_rows),
-            _reward(tasks, reward, databases=stage, cache=cache, permute_columns=permute_columns),
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
+            partial(SqlInterpreter, max_rows=options.max_rows),
+            _reward(tasks, reward, databases=stage, cache=cache, permute_columns=permute),
+            options=options,
         )
+
+    @classmethod
+    def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
+        """Leave out the tasks whose gold means something else on the engine.
+
+        Args:
+            tasks: All tasks.
+            options: Options by name, as far as they are given.
+
+        Returns:
+            The tasks that are left, and a sentence on the others; empty if there are none.
+        """
+        engine = options.get("engine") or "sqlite"
+        name = engine_name(engine) if isinstance(engine, str) else engine.name
+        kept = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
+        left = len(tasks) - len(kept)
+        told = f"{left} of {len(tasks)} tasks are for other engines than {name}" if left else ""
+        return kept, told
+
+
+class DatabaseStage:
+    """Opens sessions for tasks; the agent's and the grader's come out alike.
+
+    Args:
+        engine: Where the databases run.
+        dataset: The tasks; it says where their databases are, if `databases` does not.
+        databases: The folder or file that holds the databases (see `intercode.databases.find`).
+        limits: What a session may use; None: the defaults.
+
+    Raises:
+        TaskError: Neither the dataset nor `databases` says where they are.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        dataset: Dataset,
+        databases: str | Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.engine = engine
+        self._limits = limits
+        self._place = _place(dataset, databases)
+        hide(self._place)
+        self._sources: dict[str | None, Source] = {}
+
+    def source(self, task: Task) -> Source:
+        """Find the task's database.
+
+        Raises:
+            TaskError: There is no such database; it names the task.
+        """
+        if task.db not in self._sources:
+            try:
+                self._sources[task.db] = find(self._place, task.db)
+            except TaskError as error:
+                raise TaskError(f"task {task.task_id!r}: {error}") from None
+        return self._sources[task.db]
+
+    def image(self, task: Task) -> str:
+        """Name the database."""
+        return self.source(task).name
+
+    def digest(self, task: Task) -> str:
+        """Identify its content."""
+        return self.source(task).digest
+
+    def changed(self, task: Task, place: Session) -> bool:
+        """Return False: every session begins with a pristine copy."""
+        return False
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried here, before anything starts.
+
+        Raises:
+            TaskError: Its database is not there, or it has what no SQL task has.
+        """
+        for field in ("files", "verification", "image", "tests"):
+            if getattr(task, field):
+                raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
+        self.source(task)
+
+    def start(self, task: Task, role: Role = "agent") -> Session:
+        """Open a session with a pristine database, in which the task's setup has run.
+
+        Raises:
+            TaskError: The database cannot be had, or the setup failed.
+            DatabaseError: The engine failed.
+        """
+        return self.open(task, self.source(task), role)
+
+    def open(self, task: Task, source: Source, role: Role = "agent") -> Session:
+        """Open a session as `start` does, with another source's content."""
+        session = self.engine.open(source, self._limits, role)
+        if task.setup is None:
+            return session
+        try:
+            failure = session.execute(task.setup, timeout=SETUP_TIMEOUT, max_rows=0).failure
+        except BaseException:
+            session.close()
+            raise
+        if failure is not None:
+            session.close()
+            raise TaskError(f"task {task.task_id!r}: setup failed: {failure.message}")
+        return session
+
+
+def _place(dataset: Dataset, databases: str | Path | None) -> Path:
+    if databases is not None:
+        return Path(databases)
+    if dataset.databases is not None:
+        return Path(dataset.databases)
+    if dataset.source is not None:
+        source = Path(dataset.source)
+        return source if source.is_dir() else source.parent
+    raise TaskError(f"dataset {dataset.name!r}: say where its databases are (databases=…)")
+
+
+def _named(sandbox: object) -> str:
+    """Refuse a provider itself: engines are shared by the name of what runs them."""
+    if not isinstance(sandbox, str):
+        raise UsageError("for SQL sandbox= must be a name, as 'native': it runs the engine")
+    return sandbox
 
 
 def _reward(

@@ -1,10 +1,14 @@
-"""Where the tasks of an environment are tried: sandboxes with everything that a task needs."""
+"""Stages: what makes the places in which an environment's tasks are tried.
+
+`SandboxStage` makes sandboxes with everything that a task needs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from pathlib import PurePosixPath
+from typing import Protocol, TypeVar, runtime_checkable
 
 from intercode.episode import decode, encode
 from intercode.errors import TaskError
@@ -14,6 +18,56 @@ from intercode.task import Task
 
 SETUP_TIMEOUT = 120.0
 """Seconds that a task's setup may take."""
+
+
+class Place(Protocol):
+    """The place where one episode happens: a sandbox, or a session with a database."""
+
+    def kill(self) -> object:
+        """End everything that runs in it."""
+
+    def close(self) -> None:
+        """Free it. Idempotent, safe from any thread."""
+
+
+@runtime_checkable
+class EndsSlowly(Protocol):
+    """A place whose end takes the kernel a while, in which other things can be done."""
+
+    def kill_all(self) -> None:
+        """Begin to end it: `close` will have less to wait for."""
+
+
+PlaceT = TypeVar("PlaceT", bound=Place)
+StagedT = TypeVar("StagedT", bound=Place)
+
+
+class Stage(Protocol[StagedT]):
+    """Makes the places of an environment; the agent's and gold's come out alike."""
+
+    def image(self, task: Task) -> str:
+        """Name what the task's place is made from."""
+
+    def check(self, task: Task) -> None:
+        """Refuse what cannot be made, as far as that can be told before any work starts.
+
+        Raises:
+            TaskError, ImageError: As named.
+        """
+
+    def digest(self, task: Task) -> str:
+        """Identify that content, for a run's record. It may take long to make it."""
+
+    def changed(self, task: Task, place: StagedT) -> bool:
+        """Tell whether a place that is made for the task now would differ from one made before."""
+
+    def start(self, task: Task) -> StagedT:
+        """Make a fresh place, with everything that the task needs.
+
+        Raises:
+            TaskError: What the task needs cannot be had; it names the task.
+            SandboxError: The place cannot be made.
+        """
 
 
 class SandboxStage:
@@ -39,15 +93,15 @@ class SandboxStage:
         self._limits = limits
 
     def image(self, task: Task) -> str:
-        """The image that the task runs in."""
+        """Name the image that the task runs in."""
         return self._image or task.image or "host"
 
     def directory(self, task: Task) -> str:
-        """Where its relative files and its setup begin; relative to the image's directory."""
+        """Return where its relative files and its setup begin, from the image's directory."""
         return "."
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose image there cannot be.
+        """Refuse a task whose image cannot exist.
 
         Raises:
             ImageError: The name means nothing, or names a file that is not there.
@@ -55,11 +109,11 @@ class SandboxStage:
         check(self.image(task))
 
     def digest(self, task: Task) -> str:
-        """What identifies that image's content."""
+        """Identify that image's content."""
         return self.provider.digest(self.image(task))
 
     def changed(self, task: Task, place: Sandbox) -> bool:
-        """Whether the image is another than the one that a sandbox was started from.
+        """Tell whether the image is another than the one that a sandbox was started from.
 
         The image ``host`` is, once a package is installed; a folder, once it is changed.
         """
@@ -67,13 +121,13 @@ class SandboxStage:
         return image is not None and image.digest != self.provider.digest(self.image(task))
 
     def identify(self, task: Task) -> str:
-        """What the state of a fresh sandbox for the task depends on, as a digest."""
+        """Return a digest of all that the state of a fresh sandbox for the task depends on."""
         facts = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
         facts += [repr(self._limits), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def start(self, task: Task) -> Sandbox:
-        """A fresh sandbox in which the task's files are written and its setup has run.
+        """Start a fresh sandbox in which the task's files are written and its setup has run.
 
         Raises:
             TaskError: The files cannot be written or the setup failed; it names the task.

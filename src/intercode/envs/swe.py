@@ -2,89 +2,110 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from intercode import datasets
+from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage_swe import SweStage
+from intercode.envs.options import EnvOptions, SweOptions
+from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import SHELL, Dice, Traits
+from intercode.errors import ImageError, TaskError
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import shell_in
-from intercode.rewards.base import Reward
 from intercode.rewards.gold import GoldCache
-from intercode.rewards.own import Function, choose
+from intercode.rewards.own import choose
 from intercode.rewards.swe import SweReward
+from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.sandbox.images import hide
+from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
+from intercode.sandbox.images.repository import is_url, prepare
 from intercode.task import Dataset, Task
+
+_FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
+"""The metadata that only issues have."""
+
+
+def apply_patch(patch: str) -> str:
+    """Return a command that applies a unified diff."""
+    end = "END"
+    while end in patch.split("\n"):
+        end += "_"
+    return f"git apply --whitespace=nowarn - <<'{end}'\n{patch.rstrip(chr(10))}\n{end}"
+
+
+def _cut_off(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+    """Yield the patch without its end, as models' often are."""
+    first, *lines = solution[0].split("\n")
+    if len(lines) > 2:
+        yield "\n".join([first, *lines[: 2 * len(lines) // 3], lines[-1]])
 
 
 class SweEnv(InterCodeEnv[Sandbox]):
     """One persistent Bash per episode, in the task's repository at its base commit.
 
-    See `docs/reference/swe.md` for what a task has, and `SweReward` for how it is scored.
+    See `docs/reference/swe.md` for what a task has, and `SweReward` for how it is scored. The
+    option `reward` replaces it. With `cache_gold`, twins of the tests (`swe_twins`) are made once
+    per task.
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        repositories: A folder or URL with the repositories that tasks name and do not have.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        provider: What starts sandboxes, or its name.
-        limits: What a sandbox may use; None: the defaults.
-        network: Whether the sandbox reaches the network.
-        max_turns: Actions in one episode.
-        reward_every_turn: Score after every action (see `InterCodeEnv`).
-        cache_gold: Whether twins of the tests (`swe_twins`) are made once per task, or a cache to
-            share with other environments.
-        reward: Instead of `SweReward`: a function, or ``reward.py:score``.
-        render_mode: None or ``"ansi"``.
-        seed: Of the first `reset` that is given none.
+        options: The options, as one value.
+        **changes: Single options by their names: see `SweOptions`.
 
     Raises:
         TaskError: The data is malformed. (Tasks are looked at one by one, by `check` and `reset`:
             a benchmark may hold some that cannot be tried here.)
-        UsageError: An option makes no sense.
+        UsageError: There is no such option, or it makes no sense.
         SandboxUnavailableError: This machine does not permit the sandbox.
     """
 
     name: ClassVar[str] = "swe"
+    Options: ClassVar[type[EnvOptions]] = SweOptions
+    traits: Traits = replace(
+        SHELL,
+        briefing="You work in a shell ({setting}), in the repository of a project. Its issue is "
+        "yours to resolve by changing files; tests that you do not see decide.",
+        looks=("git log --oneline | head -n 3", "ls -R | head -n 12"),
+        mistakes=_cut_off,
+        wrong=("echo 42 > intercode-42.txt",),
+        prediction=apply_patch,
+        recognises=lambda tasks: any(_FIELDS & task.metadata.keys() for task in tasks),
+    )
 
     def __init__(
         self,
         data: str | Path | Dataset = "swe",
         *,
-        repositories: str | Path | None = None,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        network: bool = False,
-        max_turns: int = 30,
-        reward_every_turn: bool = False,
-        cache_gold: bool | GoldCache = True,
-        reward: str | Function | Reward[Sandbox] | None = None,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: SweOptions | None = None,
+        **changes: Any,
     ) -> None:
-        tasks = datasets.load(data)
-        stage = SweStage(provider, image, limits, network, repositories, _folder(tasks))
-        self._directory = stage.directory
-        super().__init__(
-            tasks,
-            stage,
-            self._shell_in,
-            choose(
-                "swe",
-                reward,
-                lambda: SweReward(
-                    stage.start, stage.plan, stage.identify, GoldCache.chosen(cache_gold)
-                ),
-            ),
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
+        options = SweOptions.of(options, changes)
+        tasks = load(data)
+        stage = SweStage(
+            options.sandbox,
+            options.image,
+            options.limits,
+            options.network,
+            options.repositories,
+            _folder(tasks),
         )
+        self._directory = stage.directory
+        cache = GoldCache.chosen(options.cache_gold)
+        chosen = choose(
+            "swe",
+            options.reward,
+            lambda: SweReward(stage.start, stage.plan, stage.identify, cache),
+        )
+        super().__init__(tasks, stage, self._shell_in, chosen, options=options)
 
     def solution(self, task: Task) -> list[str]:
-        """The first gold, applied as a patch."""
+        """Return the command that applies the first gold as a patch, and a submit."""
         return [*map(apply_patch, task.gold[:1]), "submit"]
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
@@ -92,17 +113,111 @@ class SweEnv(InterCodeEnv[Sandbox]):
         return shell_in(sandbox, self._directory(self._task))
 
 
-def apply_patch(patch: str) -> str:
-    """A command that applies a unified diff."""
-    end = "END"
-    while end in patch.split("\n"):
-        end += "_"
-    return f"git apply --whitespace=nowarn - <<'{end}'\n{patch.rstrip(chr(10))}\n{end}"
-
-
 def _folder(tasks: Dataset) -> Path | None:
-    """Where the data's relative paths begin: beside its file."""
+    """Return where the data's relative paths begin: beside its file."""
     if tasks.source is None:
         return None
     source = Path(tasks.source).absolute()
     return source if source.is_dir() else source.parent
+
+
+class SweStage(SandboxStage):
+    """Lays a task's repository over its image; a reset copies nothing of it.
+
+    Args:
+        provider: Starts the sandboxes; or its name.
+        image: The image of all tasks; None: each task's own, or ``host``.
+        limits: What a sandbox may use; None: the defaults.
+        network: Whether the network can be reached.
+        repositories: A folder or URL with the repositories that tasks name and do not have.
+        folder: Where a task's relative ``repository`` begins.
+    """
+
+    def __init__(
+        self,
+        provider: str | Provider,
+        image: str | None = None,
+        limits: Limits | None = None,
+        network: bool = False,
+        repositories: str | Path | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        super().__init__(provider, image, limits, network)
+        self._repositories = None if repositories is None else str(repositories)
+        self._folder = folder or Path.cwd()
+        self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
+        """How a task is graded, which also says where its repository lies."""
+        self._prepared: dict[tuple[str, str | None, str], tuple[str, Path]] = {}
+
+    def directory(self, task: Task) -> str:
+        """Return where the repository lies; the setup runs there."""
+        return self.plan(task).directory
+
+    def check(self, task: Task) -> None:
+        """Refuse a task whose repository or image is not there.
+
+        Raises:
+            TaskError: A field is malformed, or there is no such repository or commit.
+            ImageError: The image's name means nothing, or names a file that is not there.
+        """
+        self.plan(task)
+        super().check(task)
+
+    def image(self, task: Task) -> str:
+        """Name the image that the task runs in, with its repository laid over it."""
+        return f"{super().image(task)}+{self._prepare_repository(task)[1]}"
+
+    def digest(self, task: Task) -> str:
+        """Identify that image's content, on every machine alike."""
+        self.provider.digest(self.image(task))  # which builds it
+        below = self.provider.digest(super().image(task))
+        text = f"{below} {self._prepare_repository(task)[0]}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _prepare_repository(self, task: Task) -> tuple[str, Path]:
+        commit = task.metadata.get("base_commit")
+        if commit is not None and not isinstance(commit, str):
+            raise TaskError(f"task {task.task_id!r}: 'metadata.base_commit' must be text")
+        key = self._source(task), commit, self.directory(task)
+        if key not in self._prepared:
+            if not is_url(key[0]):
+                hide(key[0])
+            try:
+                self._prepared[key] = prepare(*key)
+            except ImageError as error:
+                raise TaskError(f"task {task.task_id!r}: its repository: {error}") from error
+        return self._prepared[key]
+
+    def _source(self, task: Task) -> str:
+        """Return where the repository comes from: a path or a URL."""
+        given, name = task.metadata.get("repository"), task.metadata.get("repo")
+        for text in (given, name):
+            if text is not None and (not isinstance(text, str) or not text or "\0" in text):
+                raise TaskError(
+                    f"task {task.task_id!r}: 'metadata.repository' and 'metadata.repo' must be text"
+                )
+        if given is not None:
+            if given.startswith(BUILTIN):
+                return str(BUILTIN_FOLDER / Path(given[len(BUILTIN) :]).name)
+            return given if is_url(given) else str(self._folder / Path(given).expanduser())
+        if name is None or self._repositories is None:
+            raise TaskError(
+                f"task {task.task_id!r} comes without its repository: give 'metadata.repository', "
+                f"or 'metadata.repo' and, with --repositories, where such repositories are"
+            )
+        if is_url(self._repositories):
+            return f"{self._repositories.rstrip('/')}/{name}"
+        return self._in_mirror(task, Path(self._repositories).expanduser(), name)
+
+    def _in_mirror(self, task: Task, mirror: Path, name: str) -> str:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise TaskError(f"task {task.task_id!r}: 'metadata.repo' is no name: {name!r}")
+        names = [name.replace("/", "__"), name, name.rpartition("/")[2]]
+        tried = [mirror / f"{base}{end}" for base in names for end in ("", ".git", ".bundle")]
+        for path in tried:
+            if path.exists():
+                return str(path.absolute())
+        raise TaskError(
+            f"task {task.task_id!r}: {name!r} is not in {mirror}; clone it there, for instance as "
+            f"{tried[1].name}: git clone --mirror URL {tried[1]}"
+        )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, Guess, guesses
+from intercode.envs.traits import Guess
+from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, guesses
 
 if TYPE_CHECKING:
     from intercode.episode import Episode

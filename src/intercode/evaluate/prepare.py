@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -14,21 +13,22 @@ from intercode import datasets
 from intercode.agents import registry
 from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
 from intercode.agents.language import LanguageAgents, Strategy
-from intercode.databases import engine_name, shared_engine
-from intercode.envs import create
+from intercode.databases import shared_engine
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.options import LimitOptions
+from intercode.envs.options import LimitOptions, taken
+from intercode.envs.traits import traits_of
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.exclusion import not_gradable, read_exclusion, select
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.tools import tool_versions
-from intercode.own_code import digest, is_reference
+from intercode.project import create
 from intercode.records import MANIFEST, read_manifest
 from intercode.registry import ENVS, REWARDS
+from intercode.registry import environment as registered
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import VOTES, Judge
-from intercode.sandbox import Provider, get_provider
+from intercode.sandbox import Provider
 from intercode.spec import (
     AgentSpec,
     ModelSpec,
@@ -38,6 +38,7 @@ from intercode.spec import (
     recorded_options,
 )
 from intercode.task import Dataset, Task
+from intercode.user_code import digest, is_reference
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -146,17 +147,13 @@ def secret_of(*runs: str | Path | None) -> str | None:
 
 def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
     """Leave out the tasks that cannot be tried with these options, and say how many."""
-    kept, why = dataset, ""
-    if spec.env.name == "sql":
-        name = engine_name(spec.env.options.get("engine", "sqlite"))
-        kept = dataset.filter(lambda task: name in task.metadata.get("engines", (name,)))
-        why = f"are for other engines than {name}"
-    elif spec.env.name == "ctf" and not spec.env.options.get("network"):
-        from intercode.envs.ctf_tasks import offline
-
-        kept, why = offline(dataset), "need the network (--network tries them)"
-    if left := len(dataset) - len(kept):
-        progress.warn(f"{left} of {len(dataset)} tasks {why}")
+    kind = registered(spec.env.name)
+    if not hasattr(kind, "narrowed"):
+        return dataset
+    kept: Dataset
+    kept, told = kind.narrowed(dataset, spec.env.options)
+    if told:
+        progress.warn(told)
     return kept
 
 
@@ -237,7 +234,7 @@ def _model(spec: RunSpec, strategy: Strategy, budget: Budget | None) -> RemoteMo
 
 
 def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> LanguageAgents:
-    from intercode.agents.ending import EpisodeLimits
+    from intercode.agents.language import EpisodeLimits
     from intercode.models import Settings
 
     told, asked = spec.agent, spec.model
@@ -338,7 +335,7 @@ def setting(
     spec = plan.spec
     name, given = spec.env.name, {**spec.env.options}
     limits = LimitOptions(**{one: given.pop(one) for one in _LIMITS if one in given}).limits()
-    known = _parameters(spec)
+    known = taken(registered(name, spec.env.protocol))
     _check_options(spec, given, known)
     judge = judge_of(spec, budget)
     options: dict[str, Any] = {"data": plan.dataset, **given, **(asks or {})}
@@ -359,8 +356,6 @@ def setting(
         provider = provider_of(name, backend, progress.say)
     if provider is not None or "sandbox" in given:
         facts["sandbox"] = backend
-    if "sandbox" in options:
-        options["provider"] = options.pop("sandbox")
     facts |= {one: given[one] for one in ("network", "attempts", "python") if one in given}
 
     def make() -> InterCodeEnv[Any]:
@@ -382,18 +377,6 @@ def setting(
 
 
 _LIMITS = LimitOptions.__struct_fields__
-
-
-def _parameters(spec: RunSpec) -> set[str]:
-    """The options that the environment's constructor takes."""
-    name, protocol = spec.env.name, spec.env.protocol
-    entry = name if protocol == "default" else f"{name}:{protocol}"
-    if entry not in ENVS:
-        raise UsageError(f"environment {name!r} has no protocol {protocol!r}")
-    return {
-        "sandbox" if one == "provider" else one
-        for one in inspect.signature(ENVS.get(entry)).parameters
-    }
 
 
 def _check_options(spec: RunSpec, given: Mapping[str, Any], known: Collection[str]) -> None:
@@ -458,12 +441,7 @@ def provider_of(
     env: str, sandbox: str = "native", say: Callable[[str], None] = lambda text: None
 ) -> Provider:
     """Return an environment's provider of sandboxes, which says what it builds."""
-    if env == "python":
-        from intercode.interpreters.python_start import provider as of_python
-
-        provider = of_python(sandbox)
-    else:
-        provider = get_provider(sandbox)
+    provider = traits_of(env).provider(sandbox)
     if hasattr(provider, "progress"):
         provider.progress = say
     return provider

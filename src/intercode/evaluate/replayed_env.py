@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from intercode.agents.scripted import ScriptedAgent
+from intercode.agents.builtin import ScriptedAgent
 from intercode.episode import Episode, Score, Turn
 from intercode.errors import RewardError
 from intercode.evaluate.loop import EpisodeEnv, Shared, Step, run_episode

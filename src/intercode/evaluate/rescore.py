@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
+from intercode.envs.traits import traits_of
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RecordError, UsageError
 from intercode.evaluate import drift, manifest
@@ -24,7 +25,6 @@ from intercode.evaluate.replayed_env import (
 )
 from intercode.evaluate.runner import RunResult
 from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
-from intercode.own_code import digest, is_reference
 from intercode.records import (
     MANIFEST,
     Key,
@@ -36,9 +36,9 @@ from intercode.records import (
 )
 from intercode.registry import REWARDS
 from intercode.rewards.base import Reward
-from intercode.rewards.flag import FlagReward
 from intercode.rewards.judge import Judge
-from intercode.rewards.own import Function, choose
+from intercode.rewards.own import Function, OwnReward, choose
+from intercode.user_code import digest, is_reference
 
 if TYPE_CHECKING:
     from intercode.task import Dataset, Task
@@ -352,11 +352,12 @@ class _Setting:
             DriftError: The environments would not be as recorded.
         """
         env = self._recorded["env"] or {}
-        if (env.get("env"), env.get("protocol")) == ("sql", "paper"):
+        name, protocol = str(env.get("env")), str(env.get("protocol"))
+        if not traits_of(name, protocol).separable:
             raise UsageError(
-                "in the paper protocol of SQL an episode finds what others have left, so that none "
-                "can be done again by itself: only a reward that looks at nothing but the record "
-                "can score it"
+                f"in environment {name!r}, protocol {protocol!r}, an episode finds what others "
+                "have left, so that none can be repeated by itself: only a reward that needs "
+                "nothing but the record can score it"
             )
         if self._make is None:
             raise UsageError("this reward looks at the sandbox, and there is no env_factory")
@@ -395,7 +396,8 @@ def _on_the_record(
     Raises:
         UsageError: There is no such reward, or it does not take the arguments of one.
     """
-    own = FlagReward() if (env, protocol) == ("ctf", "default") else None
+    make = traits_of(env, protocol).pure_reward
+    own: Reward[Any] | None = None if make is None else OwnReward(make())
     if reward is None or isinstance(reward, Judge):
         return None if reward else own
     if isinstance(reward, str) and not is_reference(reward):

@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.scripted import Oracle, ScriptedAgent
+from intercode.agents.builtin import Oracle, ScriptedAgent
+from intercode.envs.traits import Guess, traits_in
 from intercode.evaluate.checks import (
     AGAIN,
     CHECKS,
@@ -33,7 +34,7 @@ from intercode.evaluate.checks import (
     usage,
 )
 from intercode.evaluate.exclusion import not_gradable, select
-from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, Guess, guesses
+from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, guesses
 from intercode.evaluate.leaks import Leak, leaks
 from intercode.evaluate.loop import EpisodeEnv, Step
 from intercode.evaluate.runner import RunResult, evaluate
@@ -275,7 +276,7 @@ class ProbedEnv:
         episode, place = self.episode, getattr(self._env, "place", None)
         task_id, is_gold = episode.task_id, episode.epoch in (GOLD, AGAIN)
         if episode.epoch == NOTHING and not episode.turns:
-            flags = getattr(self._env, "name", "") == "ctf"
+            flags = traits_in(self._env).secret_gold
             image = episode.metadata.get("image", "")
             task = self._seen.dataset.by_id(task_id)
             self._seen.leaks[task_id] = leaks(task, place, image, flags=flags)

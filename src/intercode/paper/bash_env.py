@@ -10,10 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
@@ -24,8 +25,8 @@ from intercode.paper.causes import CUT, cause_of
 from intercode.paper.container import PaperImage
 from intercode.paper.report import Progress, ReplayedTurn, ReplayReport, together
 from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
-from intercode.paper.session import ending, refuse_limits
-from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.paper.session import PaperOptions, ending, refuse_limits
+from intercode.sandbox import Provider, Sandbox
 from intercode.task import Dataset, Task
 
 IMAGE = "nl2bash"
@@ -92,13 +93,8 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``nl2bash``.
-        provider: The provider of sandboxes, or its name.
-        limits: None or the defaults: the 2023 containers' own are used.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: As in `InterCodeEnv`; the 2023 "Try Again" experiments did.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names: see `PaperOptions`.
 
     Raises:
         TaskError: A task has no gold, or has a field that 2023 did not know.
@@ -106,24 +102,21 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
     """
 
     name: ClassVar[str] = "bash"
+    Options: ClassVar[type[EnvOptions]] = PaperOptions
 
     def __init__(
         self,
         data: str | Path | Dataset = "bash",
         *,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperOptions | None = None,
+        **changes: Any,
     ) -> None:
-        refuse_limits(limits)
+        options = PaperOptions.of(options, changes)
+        refuse_limits(options.limits)
         tasks = datasets.load(data)
         for row, task in enumerate(tasks):
             _check(tasks, row, task)
-        stage = PaperBashStage(provider, image)
+        stage = PaperBashStage(options.sandbox, options.image)
 
         def interpreter(sandbox: Sandbox) -> Interpreter:
             assert self._task is not None  # there is an episode
@@ -134,10 +127,7 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
             stage,
             interpreter,
             PaperBashReward(stage),
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
+            options=options,
         )
 
     def _ending(self, action: str) -> Status | None:

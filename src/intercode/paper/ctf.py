@@ -15,10 +15,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
+
+from msgspec.structs import asdict
 
 from intercode import datasets
-from intercode.envs.ctf import CtfEnv
-from intercode.envs.stage_ctf import FOLDER, CtfStage
+from intercode.envs.ctf import FOLDER, CtfEnv, CtfStage
+from intercode.envs.options import CtfOptions, EnvOptions
+from intercode.envs.traits import Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
@@ -26,9 +30,9 @@ from intercode.paper.bash import AGENT_HOST, LIMITS, TIMED_OUT, PaperBash, varia
 from intercode.paper.causes import cause_of
 from intercode.paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
-from intercode.paper.session import ending, refuse_limits
+from intercode.paper.session import PaperCtfOptions, ending, refuse_limits
 from intercode.rewards.flag import SUBMITTED, submissions
-from intercode.sandbox.base import Limits, Provider, Sandbox
+from intercode.sandbox.base import Provider, Sandbox
 from intercode.task import Dataset, Task
 
 WRONG = "Submitted flag is incorrect. Keep trying!"
@@ -47,49 +51,34 @@ class PaperCtfEnv(CtfEnv):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        provider: The provider of sandboxes, or its name.
-        limits: None or the defaults: the protocol's own are used.
-        network: As in `CtfEnv`.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: As in `InterCodeEnv`.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names: see `PaperCtfOptions`.
 
     Raises:
         TaskError: A task has no flag, or has a field that 2023 did not know.
         UsageError: An option makes no sense.
     """
 
+    Options: ClassVar[type[EnvOptions]] = PaperCtfOptions
+    traits: Traits = replace(CtfEnv.traits, pure_reward=None)
+
     def __init__(
         self,
         data: str | Path | Dataset = "ic-ctf",
         *,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        network: bool = False,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperCtfOptions | None = None,
+        **changes: Any,
     ) -> None:
-        refuse_limits(limits)
+        options = PaperCtfOptions.of(options, changes)
+        refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:
             _check(task)
         super().__init__(
             Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
-            attempts=None,
-            image=image,
-            provider=provider,
-            limits=LIMITS,
-            network=network,
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            reward=_reward,
-            render_mode=render_mode,
-            seed=seed,
+            options=CtfOptions(
+                **{**asdict(options), "attempts": None, "limits": LIMITS, "reward": _reward}
+            ),
         )
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
@@ -256,7 +245,7 @@ def _by_default(provider: Provider, episode: RecordedEpisode, task: Task) -> flo
     """
     flags = [t.command for t in episode.turns if t.command and t.command.startswith("submit")]
     bare = Dataset([Task(task.task_id, task.query, task.gold)], "replay")
-    with closing(CtfEnv(bare, provider=provider, max_turns=len(flags) + 1)) as env:
+    with closing(CtfEnv(bare, sandbox=provider, max_turns=len(flags) + 1)) as env:
         env.reset()
         for action in (*flags, "submit"):
             _, reward, terminated, _, _ = env.step(action)

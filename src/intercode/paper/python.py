@@ -19,16 +19,17 @@ from typing import Any, ClassVar
 
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions
 from intercode.envs.python import PythonEnv
 from intercode.envs.stage import SandboxStage
+from intercode.envs.traits import PYTHON, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import RewardError, TaskError
 from intercode.interpreters.python import PythonInterpreter
-from intercode.interpreters.python_start import provider as provider_of
 from intercode.paper.python_server import FAILED
 from intercode.paper.report import Progress, RegradedReport, ReplayedTurn, together
 from intercode.paper.results import RecordedEpisode, RecordedRun, task_of
-from intercode.paper.session import PaperStage, TextInterpreter, ending, refuse_limits
+from intercode.paper.session import PaperOptions, PaperStage, TextInterpreter, ending, refuse_limits
 from intercode.sandbox.base import Limits, Provider, Sandbox
 from intercode.task import Dataset, Task
 
@@ -229,13 +230,8 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        provider: The provider of sandboxes, or its name.
-        limits: None or the defaults: the protocol's own are used.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: Submit the function after each ``def``, as the experiments of 2023 did.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value; its `limits` must be the defaults.
+        **changes: Single options by their names: see `PaperOptions`.
 
     Raises:
         TaskError: A task has no tests or no gold, or has a field that 2023 did not know.
@@ -245,24 +241,23 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
     name: ClassVar[str] = "python"
     prompt: ClassVar[str] = ">>> "
     takes_answer: ClassVar[bool] = True
+    Options: ClassVar[type[EnvOptions]] = PaperOptions
+    traits: Traits = PYTHON
 
     def __init__(
         self,
         data: str | Path | Dataset = "mbpp",
         *,
-        image: str | None = None,
-        provider: str | Provider = "native",
-        limits: Limits | None = None,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperOptions | None = None,
+        **changes: Any,
     ) -> None:
-        refuse_limits(limits)
+        options = PaperOptions.of(options, changes)
+        refuse_limits(options.limits)
         tasks = datasets.load(data)
+        provider = options.sandbox
         if isinstance(provider, str):
-            provider = provider_of(provider)
-        stage = PythonStage(SandboxStage(provider, image, LIMITS))
+            provider = self.traits.provider(provider)
+        stage = PythonStage(SandboxStage(provider, options.image, LIMITS))
         for task in tasks:
             stage.check(task)
         super().__init__(
@@ -270,10 +265,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
             stage,
             lambda place: TextInterpreter(place.step, is_error),
             _reward,
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
+            options=options,
         )
 
     def _ending(self, action: str) -> Status | None:
@@ -436,7 +428,7 @@ def default_rewards(
         return []
     tasks = Dataset({task.task_id: task for _, task in jobs}.values(), "replay")
     turns = max(len(episode.turns) for episode, _ in jobs) + 1
-    with closing(PythonEnv(tasks, image=image, provider=provider, max_turns=turns)) as env:
+    with closing(PythonEnv(tasks, image=image, sandbox=provider, max_turns=turns)) as env:
         return [_default_reward(env, episode, task) for episode, task in jobs]
 
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from intercode.envs.place import PlaceT, Stage
+from intercode.envs.options import EnvOptions, Image, Network
+from intercode.envs.stage import PlaceT, Stage
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -14,6 +15,18 @@ from intercode.sandbox.base import Limits
 from intercode.task import Task
 
 AnswerT = TypeVar("AnswerT")
+
+
+class PaperOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of the environments whose tasks are tried in sandboxes."""
+
+    image: Image = None
+
+
+class PaperCtfOptions(PaperOptions, frozen=True, kw_only=True):
+    """The options of the CTF environment."""
+
+    network: Network = False
 
 
 def refuse_limits(limits: Limits | None) -> None:

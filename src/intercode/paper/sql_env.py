@@ -13,16 +13,19 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy
+from msgspec import Meta
 
 from intercode import datasets
 from intercode.databases import Engine, Source, shared_engine
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage_sql import DatabaseStage
+from intercode.envs.options import Databases, EngineOption, EnvOptions
+from intercode.envs.sql import DatabaseStage
+from intercode.envs.traits import SQL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError, UsageError
 from intercode.paper.session import PaperStage, TextInterpreter, ending
@@ -90,6 +93,20 @@ class SqlStage(PaperStage[SqlPlace]):
         return SqlPlace(self._connection, task)
 
 
+class PaperSqlOptions(EnvOptions, frozen=True, kw_only=True):
+    """The options of `PaperSqlEnv`."""
+
+    engine: EngineOption = "sqlite"
+    databases: Databases = None
+    version: Annotated[
+        Version,
+        Meta(
+            description="the version of the reward: released, early or first",
+            extra={"flag": False, "choices": VERSIONS},
+        ),
+    ] = "released"
+
+
 class PaperSqlEnv(InterCodeEnv[SqlPlace]):
     """The 2023 SQL environment: its observations, its reward, and its leaks.
 
@@ -98,14 +115,8 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
 
     Args:
         data: A dataset, a file of tasks, or a dataset's name.
-        engine: An engine, its name, or a server's URL.
-        databases: The folder or file that holds the tasks' databases (see `SqlEnv`).
-        version: The version of the reward: ``released``, ``early`` or ``first``.
-        limits: The limits of a database's session; None: the defaults.
-        max_turns: As in `InterCodeEnv`.
-        reward_every_turn: As in `InterCodeEnv`; the 2023 "Try Again" experiments did.
-        render_mode: As in `InterCodeEnv`.
-        seed: As in `InterCodeEnv`.
+        options: The options, as one value.
+        **changes: Single options by their names: see `PaperSqlOptions`.
 
     Raises:
         TaskError: A task has no gold or no database, or has a field that 2023 did not know.
@@ -113,27 +124,24 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
     """
 
     name: ClassVar[str] = "sql"
+    Options: ClassVar[type[EnvOptions]] = PaperSqlOptions
+    traits: Traits = replace(SQL, separable=False)
 
     def __init__(
         self,
         data: str | Path | Dataset = "sql",
         *,
-        engine: str | Engine = "sqlite",
-        databases: str | Path | None = None,
-        version: Version = "released",
-        limits: Limits | None = None,
-        max_turns: int = 10,
-        reward_every_turn: bool = False,
-        render_mode: str | None = None,
-        seed: int | None = None,
+        options: PaperSqlOptions | None = None,
+        **changes: Any,
     ) -> None:
-        if version not in VERSIONS:
+        options = PaperSqlOptions.of(options, changes)
+        if (version := options.version) not in VERSIONS:
             raise UsageError(f"version must be one of {', '.join(VERSIONS)}, not {version!r}")
-        tasks = datasets.load(data)
+        tasks, engine = datasets.load(data), options.engine
         if isinstance(engine, str):
-            engine = shared_engine(engine)
-        stage = DatabaseStage(engine, tasks, databases, limits)
-        self._databases = _databases(engine, tasks, stage, limits)
+            engine = shared_engine(engine, sandbox=str(options.sandbox))
+        stage = DatabaseStage(engine, tasks, options.databases, options.limits)
+        self._databases = _databases(engine, tasks, stage, options.limits)
         paper_stage = SqlStage(self._databases, stage)
         for task in tasks:
             paper_stage.check(task)
@@ -146,10 +154,7 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
             paper_stage,
             lambda place: TextInterpreter(place.execute, is_error),
             reward,
-            max_turns=max_turns,
-            reward_every_turn=reward_every_turn,
-            render_mode=render_mode,
-            seed=seed,
+            options=options,
         )
 
     def close(self) -> None:

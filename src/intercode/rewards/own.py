@@ -16,10 +16,10 @@ from typing import Any, Generic
 
 from intercode.episode import Episode, Score
 from intercode.errors import InterCodeError, RewardError, UsageError
-from intercode.own_code import is_reference, line_of, load
 from intercode.registry import REWARDS
 from intercode.rewards.base import PlaceT, Reward
 from intercode.task import Task
+from intercode.user_code import is_reference, line_of, load
 
 Function = Callable[..., "Score | float"]
 

@@ -1,0 +1,211 @@
+"""Agents without a model: oracle, noop, replay, random, predictions."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intercode.agents.parser import find_code
+from intercode.envs.traits import SHELL, Traits, traits_in
+from intercode.episode import Turn
+from intercode.errors import RecordError, UsageError
+from intercode.records import load_actions
+
+if TYPE_CHECKING:
+    from intercode.agents.base import AgentFactory
+    from intercode.task import Task
+
+
+class ScriptedAgent:
+    """Takes the given actions in order, then submits, and submits."""
+
+    def __init__(self, actions: Iterable[str] = ()) -> None:
+        self._actions = iter(actions)
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the next action of the script."""
+        return next(self._actions, "submit")
+
+
+class Oracle:
+    """Makes agents that run the first accepted gold and submit; without a gold they only submit."""
+
+    needs_gold = True
+
+    def __call__(self, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode, for a gold that is an action."""
+        return ScriptedAgent(task.gold[:1])
+
+    def within(self, env: object, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode as the environment says: gold is an action or an answer."""
+        solution = getattr(env, "solution", None)
+        return self(task) if solution is None else ScriptedAgent(solution(task))
+
+
+def noop() -> AgentFactory:
+    """Make agents that submit at once. Their score is what doing nothing is worth."""
+    return lambda task: ScriptedAgent()
+
+
+class Replay:
+    """Makes agents that repeat what was recorded."""
+
+    def __init__(self, recording: str | Path | Mapping[str, Sequence[str]]) -> None:
+        """Read the recording.
+
+        Args:
+            recording: A run's folder, its ``episodes.jsonl``, a JSON file (an object task id →
+                list of actions, or the 2023 results), or such a mapping. Of several epochs the
+                first is taken.
+
+        Raises:
+            RecordError: It cannot be read.
+        """
+        self.actions: Mapping[str, Sequence[str]]
+        if isinstance(recording, Mapping):
+            self.actions = recording
+        else:
+            self.actions = load_actions(Path(recording))
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks that were not recorded."""
+        if missing := _missing(tasks, self.actions):
+            raise UsageError(
+                f"the recording has no actions for {missing}; choose tasks that it has (--task)"
+            )
+
+    def __call__(self, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode."""
+        self.check([task])
+        return ScriptedAgent(self.actions[task.task_id])
+
+
+def _missing(tasks: Sequence[Task], known: Container[str]) -> str:
+    """Name the tasks that are not known, the first five of them; empty if there are none."""
+    missing = [task.task_id for task in tasks if task.task_id not in known]
+    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    return f"{', '.join(missing[:5])}{more}"
+
+
+class RandomAgent:
+    """Takes actions at random, and submits after some.
+
+    Args:
+        actions: The actions that it may take.
+        seed: The seed that decides everything.
+    """
+
+    def __init__(self, actions: Sequence[str], seed: int) -> None:
+        self._actions = actions
+        self._random = random.Random(seed)
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Draw an action; each turn in four ``submit``, but not the first."""
+        if history and self._random.random() < 0.25:
+            return "submit"
+        return self._random.choice(self._actions)
+
+
+class RandomAgents:
+    """Makes agents that act at random, with each episode's own seed."""
+
+    def __call__(self, task: Task) -> RandomAgent:
+        """Make the agent of one episode, in a shell."""
+        return self.within(None, task)
+
+    def within(self, env: Any, task: Task) -> RandomAgent:
+        """Make the agent of one episode in this environment."""
+        actions = traits_in(env).random_actions or SHELL.random_actions
+        return RandomAgent(actions, 0 if env is None else env.episode.seed or 0)
+
+
+_IDS = ("task_id", "instance_id")
+_TEXTS = ("prediction", "model_patch")
+
+
+class Predictions:
+    """Makes agents that run a prediction that was made elsewhere, and submit.
+
+    Args:
+        recording: JSON Lines: objects with ``task_id`` and ``prediction`` (or, as in SWE-bench,
+            ``instance_id`` and ``model_patch``).
+
+    Raises:
+        RecordError: It cannot be read; the message names file and line.
+    """
+
+    def __init__(self, recording: str | Path) -> None:
+        self._path = Path(recording)
+        self.texts = read_predictions(self._path)
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks that have no prediction."""
+        if missing := _missing(tasks, self.texts):
+            raise UsageError(
+                f"{self._path} has no prediction for {missing}; "
+                "choose tasks that it has (--task), or give an empty one"
+            )
+
+    def __call__(self, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode, in a shell."""
+        return self.within(None, task)
+
+    def within(self, env: object, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode in this environment."""
+        self.check([task])
+        text = self.texts[task.task_id]
+        return ScriptedAgent([action_for(traits_in(env), text)] if text.strip() else [])
+
+
+def action_for(traits: Traits, text: str) -> str:
+    """Make the action that a prediction stands for: code, a flag, a patch."""
+    if traits.prediction is not None:
+        return traits.prediction(text)
+    return find_code(text, traits.language) or text
+
+
+def read_predictions(path: Path) -> dict[str, str]:
+    """Read predictions: task id → text.
+
+    Raises:
+        RecordError: The file cannot be read, or is something else.
+    """
+    try:
+        # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeError) as error:
+        raise RecordError(f"cannot read {path}: {error}") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        task_id, text = _prediction(line, f"{path}:{number}")
+        if task_id in found:
+            raise RecordError(f"{path}:{number}: task {task_id!r} has two predictions")
+        found[task_id] = text
+    if not found:
+        raise RecordError(f"{path} holds no prediction")
+    return found
+
+
+def _prediction(line: str, where: str) -> tuple[str, str]:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise RecordError(f"{where}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise RecordError(f"{where}: expected an object, not {type(data).__name__}")
+    task_id, text = _field(data, _IDS, where), _field(data, _TEXTS, where)
+    if not isinstance(text, str):
+        raise RecordError(f"{where}: the prediction must be a text, not {type(text).__name__}")
+    return str(task_id), text
+
+
+def _field(data: Mapping[str, Any], names: Sequence[str], where: str) -> Any:
+    for name in names:
+        if name in data:
+            return data[name]
+    raise RecordError(f"{where}: field {names[0]!r} is missing")

@@ -1,0 +1,236 @@
+"""Strategies: the ways in which a language model acts.
+
+- *Try Again*: code, its output, and code again, until the model submits.
+- *Single turn*: one reply, which is run as it stands.
+- *ReAct*: a thought, an action, an observation, and so on (Yao et al., 2023).
+- *Plan & Solve*: first a plan, then its steps, one a turn (Wang et al., 2023); with *refine* the
+  model may continue after the last step, until it submits.
+- *Tool calling*: actions are the model's own function calls.
+
+In 2023 Try Again and Plan & Solve were shown the true reward of every turn, and the episode ended
+when that was 1: feedback that only an oracle can give. Those are agents of other names here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from intercode.agents.language import Strategy
+from intercode.agents.parser import leading_block, said
+from intercode.agents.talk import CUT_OFF, Talk
+from intercode.envs.traits import Traits
+from intercode.episode import NoAction, Turn
+from intercode.models.base import Tool, ToolCall
+
+
+class TryAgain:
+    """Shows the output of every action, and its reward if the strategy sees it."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the model's next action."""
+        if not history:
+            self._talk.begin()
+        else:
+            self._talk.tell("observation", observation, reward=history[-1].reward)
+        return self._talk.ask()
+
+
+TRY_AGAIN = Strategy("try-again", "try_again", TryAgain)
+TRY_AGAIN_ORACLE = Strategy("try-again-oracle", "try_again", TryAgain, sees_reward=True)
+
+
+class SingleTurn:
+    """Asks once, and submits the outcome."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the model's action, then ``submit``."""
+        if history:
+            return "submit"
+        self._talk.begin()
+        return self._talk.ask()
+
+
+SINGLE_TURN = Strategy("single-turn", "single_turn", SingleTurn)
+
+
+_THOUGHT = re.compile(r"^[*_ ]*Thought(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
+_ACTION = re.compile(r"^[*_ ]*Action(?: \d+)?[*_]*:[*_]*[ \t]*", re.MULTILINE)
+_NEXT = re.compile(r"^[*_ ]*(?:Action|Observation|Thought)(?: \d+)?[*_]*:", re.MULTILINE)
+_EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
+"""How actions were written in 2023, and in prompts that follow it."""
+
+
+class React:
+    """Takes the first thought and action of each reply; imagined observations are dropped."""
+
+    def __init__(self, talk: Talk, *, few_shot: bool = True) -> None:
+        self._talk = talk
+        self._few_shot = few_shot
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the model's next action."""
+        if not history:
+            self._talk.begin(few_shot=self._few_shot)
+        else:
+            self._talk.tell("observation", observation)
+        return self._talk.ask(self._action)
+
+    def _action(self, text: str) -> str:
+        thought, action = split(text, self._talk.scene.language)
+        self._talk.note(thought=thought)
+        return action
+
+
+def split(text: str, language: str = "") -> tuple[str, str]:
+    """Split a reply into its first thought and action; without a label all of it is the action.
+
+    Args:
+        text: The reply.
+        language: The language of a block that does not name any.
+    """
+    label = _ACTION.search(text)
+    if label is None:
+        return "", text
+    thought = _THOUGHT.sub("", text[: label.start()], count=1).strip()
+    action = text[label.end() :]
+    if block := leading_block(action, language):
+        return thought, block
+    if imagined := _NEXT.search(action):
+        action = action[: imagined.start()]
+    executed = _EXECUTE.fullmatch(action)
+    return thought, f"```\n{executed[1]}\n```" if executed else action
+
+
+REACT = Strategy("react", "react", React)
+REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", partial(React, few_shot=False))
+
+
+_STEP = re.compile(r"^[ \t*_#]*(?:step[ \t]+)?\d+[.):][*_]*[ \t]+", re.MULTILINE | re.IGNORECASE)
+
+
+class PlanSolve:
+    """Carries out the model's own plan."""
+
+    def __init__(self, talk: Talk, *, refine: bool = False) -> None:
+        self._talk = talk
+        self._refine = refine
+        self._plan: list[str] | None = None
+        self._done = 0
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the action of the next step; after the last one, a better one or ``submit``."""
+        shown = observation if history else None
+        if self._plan is None:
+            self._plan = self._make_plan()
+        if self._done < len(self._plan):
+            step = self._plan[self._done]
+            self._done += 1
+            self._talk.tell("step", shown, step=step, number=self._done, steps=len(self._plan))
+            action = self._talk.ask()
+            self._talk.note(step=step)
+            return action
+        if not self._refine:
+            return "submit"
+        self._talk.tell("refine", shown)
+        return self._talk.ask()
+
+    def _make_plan(self) -> list[str]:
+        self._talk.begin(max_steps=self._talk.scene.max_turns)
+        reply = self._talk.reply()
+        self._talk.dialogue.keep()
+        return read_plan(said(reply.text)) or [self._talk.scene.query]
+
+
+def read_plan(text: str) -> list[str]:
+    """Read the steps of a numbered list, without the text before it."""
+    steps = [step.strip() for step in _STEP.split(text)[1:]]
+    if steps:  # what follows the last one after an empty line is no part of it
+        steps[-1] = steps[-1].partition("\n\n")[0].rstrip()
+    return [step for step in steps if step]
+
+
+PLAN_SOLVE = Strategy("plan-solve", "plan_solve", PlanSolve)
+PLAN_SOLVE_REFINE = Strategy("plan-solve-refine", "plan_solve", partial(PlanSolve, refine=True))
+PLAN_SOLVE_REFINE_ORACLE = Strategy(
+    "plan-solve-refine-oracle", "plan_solve", partial(PlanSolve, refine=True), sees_reward=True
+)
+
+
+NO_CALL = "you called no tool; every reply must call one"
+
+
+class ToolCalling:
+    """Takes the calls of a reply one a turn, and answers each before the model is asked again."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self._calls: deque[ToolCall] = deque()
+        self._open: str | None = None
+        """The call whose answer is the next observation."""
+        self._cut_off = False
+        """Whether the last reply ended before it was complete."""
+        talk.dialogue.tools = tools(talk.scene.traits)
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the action of the next call."""
+        if not history:
+            self._talk.begin()
+        else:
+            self._talk.tell("observation", observation, call_id=self._open)
+        if not self._calls:
+            reply = self._talk.reply()
+            self._calls.extend(reply.tool_calls)
+            self._cut_off = reply.finish == "length"
+        if not self._calls:
+            self._open = None
+            return NoAction(CUT_OFF if self._cut_off else NO_CALL)
+        call = self._calls.popleft()
+        self._open = call.call_id
+        action = action_of(call, self._talk.scene.traits)
+        if isinstance(action, NoAction) and self._cut_off and not self._calls:
+            return NoAction(CUT_OFF)
+        return action
+
+
+def tools(traits: Traits) -> list[Tool]:
+    """List the tools of an environment: its language, and ``submit``."""
+    answer = [traits.answer] if traits.answer else []
+    end = f"Hand in the {traits.answer}." if answer else "End the task: it is done."
+    return [
+        Tool(traits.language, traits.does, _schema([traits.parameter])),
+        Tool("submit", end, _schema(answer)),
+    ]
+
+
+def action_of(call: ToolCall, traits: Traits) -> str:
+    """Read the action that a call asks for; a `NoAction` says why there is none."""
+    if call.name == "submit":
+        answer = call.arguments.get(traits.answer) if traits.answer else None
+        return f"submit {answer}" if answer else "submit"
+    if call.name != traits.language:
+        return NoAction(f"there is no tool {call.name!r}, only {traits.language!r} and 'submit'")
+    code = call.arguments.get(traits.parameter)
+    if not isinstance(code, str):
+        return NoAction(f"the tool {call.name!r} needs {traits.parameter!r}, a text")
+    return code
+
+
+def _schema(parameters: Sequence[str]) -> Mapping[str, object]:
+    return {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in parameters},
+        "required": list(parameters),
+        "additionalProperties": False,
+    }
+
+
+TOOL_CALLING = Strategy("tool-calling", "tool_calling", ToolCalling)

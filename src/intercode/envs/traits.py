@@ -1,0 +1,244 @@
+"""Traits: all that others need to know of an environment in order to work with it, by name.
+
+An environment's class says what it is: ``traits = Traits(…)``. Agents, prompts, tools, the checks
+of `validate`, rescoring and the command line ask its traits; none knows environments by name.
+`traits_of` finds them without starting anything.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from intercode.errors import UsageError
+from intercode.registry import ENVS, environment
+from intercode.sandbox import Provider, get_provider
+
+if TYPE_CHECKING:
+    from intercode.rewards.base import Reward
+    from intercode.rewards.own import Function
+    from intercode.task import Task
+
+Dice = random.Random
+_CLAUSE = re.compile(r" (?=(?:WHERE|GROUP BY|HAVING|ORDER BY|LIMIT) )")
+
+
+def always(*actions: str) -> Callable[[Task], tuple[str, ...]]:
+    """Make the function that answers every task with the same actions."""
+    return lambda task: actions
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Actions of an agent that has not looked."""
+
+    name: str
+    """For people."""
+    actions: Callable[[Task], tuple[str, ...]]
+    by_chance: bool = False
+    """Whether it may be right, or fit the tests, by chance."""
+    idle: bool = False
+    """Whether it prints nothing and changes nothing."""
+
+
+def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+    """Yield a solution's pipeline without its last commands."""
+    action = solution[0]
+    while " | " in action:
+        action = action.rpartition(" | ")[0]
+        yield action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What an environment is. Its language must be said; all else has a default::
+
+    traits = Traits(
+        language="awk",
+        parameter="program",
+        does="Run an awk program.",
+        random_actions=("BEGIN { print 42 }",),
+        wrong=("BEGIN { print 42 }",),
+    )
+    """
+
+    language: str
+    """What actions are written in: the name of its tool, and the tag of its blocks of code."""
+    setting: str = ""
+    """What prompts call the setting, as ``Bash on Linux``; empty: the language."""
+    briefing: str = ""
+    """What prompts tell an agent of where it is; ``{setting}`` stands for the setting. Empty: what
+    they say for the language."""
+    parameter: str = "code"
+    """The name of the tool's parameter."""
+    does: str = "Run code."
+    """What the tool does, as a model is told."""
+    answer: str = ""
+    """What ``submit ANSWER`` hands in, as ``flag``, where a model always has one to hand in."""
+    random_actions: Sequence[str] = ()
+    """What an agent that acts at random may do."""
+    looks: Sequence[str] = ()
+    """Actions that look around, for the scripted stand-in of a model; ``{place}`` stands for a path
+    of the task's."""
+    mistakes: Callable[[Sequence[str], Dice], Iterator[str]] = shorter_pipelines
+    """Wrong actions that are tempting, the least wrong first, from the actions of a solution."""
+    wrong: Sequence[str] = ("echo 42",)
+    """Actions that solve no task unless by chance; `validate` tries them."""
+    constants: Sequence[Guess] = ()
+    """What else `validate` tries without looking at the task."""
+    prediction: Callable[[str], str] | None = None
+    """Makes an action of a prediction; None: the code that is found in it."""
+    secret_gold: bool = False
+    """Whether gold is a secret, as a flag is: then no file and no process may show it."""
+    pure_reward: Callable[[], Reward[Any] | Function] | None = None
+    """Makes the environment's own reward, if it needs nothing but the record of an episode."""
+    separable: bool = True
+    """Whether an episode can be repeated by itself. False: it finds what others have left."""
+    provider: Callable[[str], Provider] = field(default=get_provider)
+    """Gives the provider of its sandboxes by name."""
+    recognises: Callable[[Sequence[Task]], bool] | None = None
+    """Tells from tasks alone whether they are for this environment."""
+
+
+def _named_provider(name: str) -> Provider:
+    """Return the provider whose sandboxes have our Python loaded."""
+    from intercode.interpreters.python_start import provider
+
+    return provider(name)
+
+
+def _without_a_clause(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+    """Yield queries that ask for less; a wrong change of data could not be undone."""
+    if solution[0].startswith(("SELECT ", "WITH ")):
+        parts = _CLAUSE.split(solution[0])
+        yield from (" ".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+
+
+def _without_a_result(solution: Sequence[str], dice: Dice) -> Iterator[str]:
+    """Yield the function that returns None."""
+    before, found, rest = solution[0].rpartition("return ")
+    if found:
+        yield f"{before}return None{''.join(rest.partition(chr(10))[1:])}"
+
+
+def python_answer(value: str) -> tuple[str, ...]:
+    """Define a function that prints and returns a value, and submit it as the one asked for."""
+    return f"def answer(*given, **named):\n    print({value})\n    return {value}", "submit answer"
+
+
+SHELL = Traits(
+    language="bash",
+    setting="Bash on Linux",
+    parameter="command",
+    does="Run a command in the shell.",
+    random_actions=(
+        "ls -la",
+        "pwd",
+        "find . -type f | head -n 20",
+        "cat *",
+        "wc -l *",
+        "du -sh .",
+        "date",
+        "whoami",
+        "touch new.txt",
+        "mkdir -p new",
+        "sort * | uniq -c | head",
+        "echo 42",
+    ),
+    looks=("ls -la {place}", "find {place} | head -n 5"),
+)
+"""An environment whose actions are commands of a shell."""
+
+SQL = Traits(
+    language="sql",
+    setting="SQL",
+    parameter="statement",
+    does="Run a statement in the database.",
+    random_actions=(
+        "SELECT 1",
+        "SELECT 42",
+        "SELECT NULL",
+        "SELECT CURRENT_DATE",
+        "SELECT COUNT(*) FROM (SELECT 1 AS one) AS rows_",
+        "SELECT 'yes'",
+        "SELECT 0 WHERE 1 = 0",
+    ),
+    looks=(
+        "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
+        "SELECT COUNT(*) AS tables FROM sqlite_master WHERE type = 'table'",
+    ),
+    mistakes=_without_a_clause,
+    wrong=("SELECT 42",),
+)
+"""An environment whose actions are statements of SQL."""
+
+PYTHON = Traits(
+    language="python",
+    setting="Python 3",
+    parameter="code",
+    does="Run code at the Python prompt.",
+    random_actions=(
+        "42",
+        "print(dir())",
+        "def answer(*given):\n    return given",
+        "import math, random",
+        "help",
+        "[]",
+    ),
+    looks=("import os; sorted(os.listdir())", "import sys; sys.version"),
+    mistakes=_without_a_result,
+    wrong=python_answer("42"),
+    provider=_named_provider,
+)
+"""An environment whose actions are entered at a Python prompt."""
+
+BY_LANGUAGE: Mapping[str, Traits] = {one.language: one for one in (SHELL, SQL, PYTHON)}
+
+
+def of_language(language: str) -> Traits:
+    """Return what can be said of an environment by its language alone."""
+    return BY_LANGUAGE.get(language) or Traits(language=language)
+
+
+def traits_of(name: str, protocol: str = "default") -> Traits:
+    """Find the traits of an environment, which is imported for that, and not started.
+
+    Args:
+        name: Its registered name; any other has the traits of a shell.
+        protocol: As in `intercode.make`.
+    """
+    return getattr(_class(name, protocol), "traits", SHELL)
+
+
+def traits_in(env: object) -> Traits:
+    """Find the traits of an environment, or of an object that has no more than its name."""
+    if isinstance(traits := getattr(env, "traits", None), Traits):
+        return traits
+    if (name := str(getattr(env, "name", ""))) in ENVS:
+        return traits_of(name)
+    return of_language(str(getattr(env, "language", SHELL.language)))
+
+
+def prompt_of(name: str) -> str:
+    """Find the text before an action where people read it, in an environment of this name."""
+    return str(getattr(_class(name), "prompt", "$ "))
+
+
+def _class(name: str, protocol: str = "default") -> object:
+    """Import an environment's class; None if there is none, as for a record from elsewhere."""
+    try:
+        return environment(name, protocol)
+    except (UsageError, ImportError):
+        return None
+
+
+def environment_for(tasks: Sequence[Task]) -> str:
+    """Name the environment that tasks are for, by their looks: ``bash`` if none recognises them."""
+    for name in ENVS.names():
+        recognises = traits_of(name).recognises
+        if ":" not in name and recognises is not None and recognises(tasks):
+            return name
+    return "bash"
