@@ -368,13 +368,13 @@ def test_memory_does_not_grow_with_what_episodes_hold(tmp_path: Path) -> None:
 SECRET = Task(
     "t",
     "Do it.",
-    ("secret",),
-    setup="secret",
-    verification="secret",
-    files={"secret": "secret"},
-    tests=("assert 'secret'",),
+    ("gold-42",),
+    setup="gold-42",
+    verification="gold-42",
+    files={"gold-42": "gold-42"},
+    tests=("assert 'gold-42'",),
     tags=("easy",),
-    metadata={"solution": "secret", "db_tables": {"t": ["a"]}},
+    metadata={"solution": "gold-42", "db_tables": {"t": ["a"]}},
 )
 
 
@@ -402,7 +402,7 @@ def test_an_agent_is_shown_no_gold_unless_it_says_that_it_needs_it(tmp_path: Pat
     for asks in (False, True):
         looking = Looking(asks)
         evaluate(tasks, looking, Factory(tasks), out=tmp_path / str(asks))
-        assert ("secret" in repr([vars_of(seen) for seen in looking.seen])) is asks
+        assert ("gold-42" in repr([vars_of(seen) for seen in looking.seen])) is asks
         task = looking.seen[-1]
         assert isinstance(task, Task) and (task.query, task.tags) == ("Do it.", ("easy",))
         assert task.metadata["db_tables"] == {"t": ["a"]}

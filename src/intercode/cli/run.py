@@ -52,7 +52,7 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, print_json, safe
 from intercode.evaluate import RunResult
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import Plan, plan, run_folder
+from intercode.evaluate.prepare import Plan, run_folder
 from intercode.evaluate.runner import run
 from intercode.records import read_manifest
 from intercode.report.runs import judge_of, rate_name
@@ -111,18 +111,18 @@ def run_and_print(spec: RunSpec) -> int:
     if spec.how.out is None:
         spec = spec.merge(out=_default_folder(spec))
     watcher = watcher_of(spec)
-    return finish(spec, carry_out(plan(spec, watcher), watcher))
+    return finish(spec, carry_out(spec, watcher))
 
 
-def carry_out(asked: Plan, watcher: Watcher, budget: Budget | None = None) -> RunResult:
-    """Carry out a plan, and say how to resume what was stopped.
+def carry_out(asked: RunSpec | Plan, watcher: Watcher, budget: Budget | None = None) -> RunResult:
+    """Carry out a spec or a plan, and say how to resume a run that was stopped.
 
     Args:
-        asked: The plan.
+        asked: The spec, or the plan that was made of it.
         watcher: Shows how it goes.
         budget: One that several runs share; default: the run's own.
     """
-    how = asked.spec.how
+    how = (asked if isinstance(asked, RunSpec) else asked.spec).how
     try:
         return run(asked, watcher, budget)
     except DriftError as error:

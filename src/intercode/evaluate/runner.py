@@ -171,7 +171,7 @@ def evaluate(
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:
             raise UsageError("a RunSpec says everything: put the other arguments into it")
-        return run(plan(dataset, progress), progress)
+        return run(dataset, progress)
     if env_factory is None:
         raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
     names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
@@ -190,25 +190,26 @@ def evaluate(
     return _run(asked, Actors(factory, name, given), where, options.get("context"), progress)
 
 
-def run(plan: Plan, progress: Progress, budget: Budget | None = None) -> RunResult:
-    """Carry out a plan.
+def run(asked: RunSpec | Plan, progress: Progress, budget: Budget | None = None) -> RunResult:
+    """Carry out what is asked for.
 
     Args:
-        plan: The plan, see `intercode.evaluate.prepare.plan`.
+        asked: A spec, or what `intercode.evaluate.prepare.plan` has made of one.
         progress: Is told how it goes.
         budget: One that several runs share; default: the run's own.
 
     Raises:
         InterCodeError: As `evaluate`.
     """
-    budget = budget or budget_of(plan.spec)
-    who = actors(plan.spec, budget)
+    planned = plan(asked, progress) if isinstance(asked, RunSpec) else asked
+    budget = budget or budget_of(planned.spec)
+    who = actors(planned.spec, budget)
     with ExitStack() as stack:
         stack.callback(who.close)
-        check(plan, who.factory, progress)
-        where = setting(plan, progress, asks=who.asks, budget=budget)
+        check(planned, who.factory, progress)
+        where = setting(planned, progress, asks=who.asks, budget=budget)
         stack.callback(where.close)
-        return _run(plan, who, where, {**plan.context(), **where.context()}, progress)
+        return _run(planned, who, where, {**planned.context(), **where.context()}, progress)
 
 
 def _run(
