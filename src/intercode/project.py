@@ -40,7 +40,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What the folder says."""
+    """The contents of a folder's ``intercode.toml``."""
 
     folder: Path
     env: str
@@ -54,15 +54,15 @@ class Project:
 
 
 def is_project(folder: str | Path) -> bool:
-    """Whether there is such a folder."""
+    """Tell whether a folder has an ``intercode.toml``."""
     return Path(folder, FILE).is_file()
 
 
 def read(folder: str | Path) -> Project:
-    """What a folder says, checked as far as that can be without starting anything.
+    """Read a folder's file, and check it as far as possible without starting anything.
 
     Raises:
-        UsageError: Its file is malformed, or says what cannot be.
+        UsageError: Its file is malformed, or an option makes no sense.
     """
     folder = Path(folder).absolute()
     path = folder / FILE
@@ -172,7 +172,7 @@ def _env(folder: Path, path: Path, given: object) -> str:
 
 
 def _register(path: Path, made: Any) -> str:
-    """The name under which a folder's own environment is known from now on."""
+    """Register a folder's own environment, and return its name."""
     name = getattr(made, "name", None)
     theirs = not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9-]*", name)
     if name in ENVS and getattr(ENVS.get(str(name)), "__module__", "") != made.__module__:

@@ -1,4 +1,4 @@
-"""What a reader has written: something in a file of Python, named ``path/to/file.py:name``."""
+"""A user's own code: an object in a file of Python, named ``path/to/file.py:name``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from intercode.errors import UsageError
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name means something in a file rather than something registered."""
+    """Tell whether a name means an object in a file rather than a registered one."""
     return ".py:" in name
 
 
 def load(what: str, reference: str) -> Any:
-    """The thing itself; its file is run.
+    """Run a file, and return the object that a reference names.
 
     Args:
-        what: What it is to be, for messages: ``"agent"``.
+        what: The kind of object, for messages: ``"agent"``.
         reference: ``path/to/file.py:name``.
 
     Raises:
@@ -37,7 +37,7 @@ def load(what: str, reference: str) -> Any:
 
 
 def digest(reference: str) -> str:
-    """What identifies the code, for a run's record; empty for something registered."""
+    """Identify the code, for a run's record; empty for a registered name."""
     if not is_reference(reference):
         return ""
     path = Path(reference.rpartition(":")[0])
@@ -45,7 +45,7 @@ def digest(reference: str) -> str:
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """Where in a file an error came from, as ``file, line N``; empty if it was elsewhere."""
+    """Locate an error in a file, as ``file, line N``; empty if it was raised elsewhere."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename == file:
             return f"{file}, line {frame.lineno}"

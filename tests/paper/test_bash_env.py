@@ -25,7 +25,7 @@ def make(provider, image, monkeypatch):
     def one(tasks):
         data = Dataset(tasks, "quirks")
         env = PaperBashEnv(
-            data, image=image.name, provider=provider, reward_every_turn=True, max_turns=99
+            data, image=image.name, sandbox=provider, reward_every_turn=True, max_turns=99
         )
         env.scores = []
         made.append(env)

@@ -23,10 +23,10 @@ class Agent(Protocol):
     """Acts in one episode: a fresh agent is made for each, so it may keep what it likes."""
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """The next action.
+        """Return the next action.
 
         Args:
-            observation: What the last action gave; at first, the task's query.
+            observation: The last action's observation; at first, the task's query.
             history: The turns so far. It lives on, so copy what you keep.
         """
 
@@ -37,10 +37,10 @@ AgentFactory = Callable[["Task"], Agent]
 
 @runtime_checkable
 class ChecksTasks(Protocol):
-    """What a factory may have besides: a look at the tasks before anything starts."""
+    """A factory that looks at the tasks before anything starts. Optional."""
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse tasks that it can make no agent for.
+        """Refuse tasks for which it can make no agent.
 
         Raises:
             UsageError: It names them.
@@ -49,54 +49,54 @@ class ChecksTasks(Protocol):
 
 @runtime_checkable
 class HasFacts(Protocol):
-    """What a factory may have besides: what identifies its agents, for a run's record."""
+    """A factory that identifies its agents, for a run's record. Optional."""
 
     name: str
 
     def facts(self) -> dict[str, Any]:
-        """Plain JSON types, without anything secret."""
+        """Return plain JSON types, without anything secret."""
 
 
 @runtime_checkable
 class HasMetadata(Protocol):
-    """What an agent may have besides: what its episode's record is to say of it."""
+    """An agent that adds facts to its episode's record. Optional."""
 
     def episode_metadata(self) -> Mapping[str, Any]:
-        """Plain JSON types. Asked once, when the episode has ended, in whatever way."""
+        """Return plain JSON types. Called once, when the episode has ended, in whatever way."""
 
 
 @runtime_checkable
 class LeavesOutWaiting(Protocol):
-    """What an agent may have besides: a limit on its time, in which waiting does not count."""
+    """An agent with a limit on its time, in which waiting does not count. Optional."""
 
     def leave_out(self, seconds: float) -> None:
-        """So long it was made to wait."""
+        """Leave seconds out that it was made to wait."""
 
 
 @runtime_checkable
 class CallsModel(Protocol):
-    """What a factory may have besides: calls to a model, of which not all may be made at once."""
+    """A factory whose agents call a model; not all calls may be made at once. Optional."""
 
     def calling(self, permits: AbstractContextManager[float]) -> AgentFactory:
-        """The same, but each call holds a permit; entered, that says how long it was waited for."""
+        """Return a copy whose calls hold a permit, which yields the seconds waited for it."""
 
 
 @runtime_checkable
 class KnowsEnvironment(Protocol):
-    """What a factory may have besides: a look at the environment."""
+    """A factory that looks at the environment. Optional."""
 
     def within(self, env: object, task: Task) -> Agent:
-        """The agent of one episode in this environment.
+        """Make the agent of one episode in this environment.
 
         Args:
             env: A `Surroundings`; the environment itself for a factory that `sees_gold`.
-            task: What is asked.
+            task: The task, as the agent may know it.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an agent may know of its environment."""
+    """The facts of an environment that an agent may know."""
 
     name: str
     """Its short name, as ``bash``."""
@@ -107,11 +107,11 @@ class Surroundings:
     max_turns: int
     reward_every_turn: bool
     episode: Episode
-    """The one that begins: its seed and epoch, its task's id and query."""
+    """The episode that begins: its seed and epoch, its task's id and query."""
 
     @classmethod
     def of(cls, env: Any) -> Surroundings:
-        """Those of an environment, or of anything that looks like one."""
+        """Collect the facts of an environment, or of anything that looks like one."""
         return cls(
             name=str(getattr(env, "name", "")),
             traits=traits_in(env),
@@ -123,7 +123,7 @@ class Surroundings:
 
 
 def sees_gold(factory: object) -> bool:
-    """Whether a factory says, by ``needs_gold = True``, that its agents are shown all of a task.
+    """Tell whether a factory says by ``needs_gold = True`` that its agents see all of a task.
 
     Others get `Task.shown`. A run's record says which it was.
     """
@@ -131,7 +131,7 @@ def sees_gold(factory: object) -> bool:
 
 
 def make(factory: AgentFactory, env: Any, task: Task) -> Agent:
-    """The agent of an episode that has begun, shown no more than its factory asks for."""
+    """Make the agent of an episode that has begun, shown no more than its factory asks for."""
     if not sees_gold(factory):
         env, task = Surroundings.of(env), task.shown()
     return factory.within(env, task) if isinstance(factory, KnowsEnvironment) else factory(task)

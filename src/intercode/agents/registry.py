@@ -1,4 +1,4 @@
-"""Agents by name, or from a reader's own file."""
+"""Agents by name, or from a user's own file."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ AGENTS = Registry(
         "try-again-oracle": "intercode.agents.strategies:TRY_AGAIN_ORACLE",
     },
 )
-"""Name → what takes the agent's options and gives its factory."""
+"""Name → a function of the agent's options that returns its factory."""
 
 
 def get(name: str, **options: Any) -> AgentFactory:
-    """The factory of an agent.
+    """Return the factory of an agent.
 
     Args:
         name: A registered name, or ``path/to/file.py:function``, where the function is itself
