@@ -69,7 +69,7 @@ INTRODUCTION = (
     "submits. Here is one episode, in a sandbox of its own:\n"
 )
 WHAT_IT_IS = (
-    "'scripted' is not a language model: it knows gold, and errs by the throw of dice.\n"
+    "'scripted' is not a language model: it knows gold, and makes random errors.\n"
     "Its rate says nothing about any model.\n"
 )
 
