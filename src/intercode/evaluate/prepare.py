@@ -28,7 +28,7 @@ from intercode.registry import ENVS, REWARDS
 from intercode.registry import environment as registered
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import VOTES, Judge
-from intercode.sandbox import Provider
+from intercode.sandbox import Limits, Provider
 from intercode.spec import (
     AgentSpec,
     ModelSpec,
@@ -332,50 +332,61 @@ def setting(
         SandboxUnavailableError: This machine permits no sandbox.
         DatabaseError: A database server cannot be reached or started.
     """
-    spec = plan.spec
-    name, given = spec.env.name, {**spec.env.options}
-    limits = LimitOptions(**{one: given.pop(one) for one in _LIMITS if one in given}).limits()
-    known = taken(registered(name, spec.env.protocol))
+    spec, env = plan.spec, plan.spec.env
+    given = {name: value for name, value in env.options.items() if name not in _LIMITS}
+    known = taken(registered(env.name, env.protocol))
     _check_options(spec, given, known)
     judge = judge_of(spec, budget)
+    sandbox = given.get("sandbox", "native")
     options: dict[str, Any] = {"data": plan.dataset, **given, **(asks or {})}
-    facts = {"env": name, "protocol": spec.env.protocol, "image": given.get("image")}
-    backend = given.get("sandbox", "native")
-    if judge is not None:
-        options["reward"] = judge
-    if "limits" in known:
-        options["limits"] = limits
-    if "cache_gold" in known:
-        options.setdefault("cache_gold", GoldCache())  # one for all workers
+    facts = _facts(spec)
     provider = None
     if "engine" in known:
-        engine = shared_engine(given.get("engine", "sqlite"), progress.say, backend)
+        engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
         options["engine"] = engine
         facts["engine"] = {"name": engine.name, **engine.facts()}
     else:
-        provider = provider_of(name, backend, progress.say)
-    if provider is not None or "sandbox" in given:
-        facts["sandbox"] = backend
-    facts |= {one: given[one] for one in ("network", "attempts", "python") if one in given}
+        provider = provider_of(env.name, sandbox, progress.say)
+        facts["sandbox"] = sandbox
+    if "limits" in known:
+        options["limits"] = _limits(spec)
+    if "cache_gold" in known:
+        options.setdefault("cache_gold", GoldCache())  # one for all workers
+    if judge is not None:
+        options["reward"] = judge
+        facts["judge"] = judge.facts()
 
     def make() -> InterCodeEnv[Any]:
-        return cast("InterCodeEnv[Any]", create(name, protocol=spec.env.protocol, **options))
+        return cast("InterCodeEnv[Any]", create(env.name, protocol=env.protocol, **options))
 
-    reward = spec.reward
-    facts |= {
-        "images": _digests(make, plan.tasks, progress),
-        "reward": reward or "default",
-        "max_turns": given.get("max_turns"),
-        # Whether programs can be traced, an environment says.
-        "limits": {one: value for one, value in asdict(limits).items() if one != "debugger"},
-    }
-    if reward is not None and is_reference(reward):
-        facts["reward_digest"] = digest(reward)
-    if judge is not None:
-        facts["judge"] = judge.facts()
+    facts["images"] = _digests(make, plan.tasks, progress)
     return Setting(make, {**facts, **(asks or {})}, provider, judge)
 
 
+def _facts(spec: RunSpec) -> dict[str, Any]:
+    """Return the facts of an environment that its spec alone says."""
+    given, reward = spec.env.options, spec.reward
+    limits = asdict(_limits(spec))
+    del limits["debugger"]  # an environment says whether programs can be traced
+    return {
+        "env": spec.env.name,
+        "protocol": spec.env.protocol,
+        "image": given.get("image"),
+        "reward": reward or "default",
+        "max_turns": given.get("max_turns"),
+        "limits": limits,
+        **{one: given[one] for one in _IDENTIFYING if one in given},
+        **({"reward_digest": digest(reward)} if reward and is_reference(reward) else {}),
+    }
+
+
+def _limits(spec: RunSpec) -> Limits:
+    given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
+    return LimitOptions(**given).limits()
+
+
+_IDENTIFYING = ("sandbox", "network", "attempts", "python")
+"""Options that are among the facts if they are given."""
 _LIMITS = LimitOptions.__struct_fields__
 
 
@@ -396,7 +407,7 @@ def _check_options(spec: RunSpec, given: Mapping[str, Any], known: Collection[st
 def _digests(
     make: Callable[[], InterCodeEnv[Any]], tasks: Sequence[Task], progress: Progress
 ) -> dict[str, str]:
-    """The images of the tasks, found or built: name → digest."""
+    """Find or build the images of the tasks: name → digest."""
     with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
         first = {env.image(task): task for task in reversed(tasks)}
         try:
