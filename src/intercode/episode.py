@@ -1,4 +1,4 @@
-"""What happened: the one trajectory format, plain data.
+"""Episodes: the one trajectory format, plain data.
 
 Text that came from a program is bytes at heart. It is decoded as UTF-8 with ``surrogateescape``
 and written as ASCII JSON, so that every byte survives ``Episode → JSON → Episode``.
@@ -57,7 +57,7 @@ class Score:
     parts: Mapping[str, float] = field(default_factory=dict)
     """The value's components by name, each in [0, 1] unless its reward says otherwise."""
     detail: Mapping[str, Any] = field(default_factory=dict)
-    """What a person needs to understand the value. May quote gold: never shown to the agent."""
+    """An explanation of the value for people. It may quote gold: never shown to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ class Turn:
     action: str
     observation: str
     reward: float = 0.0
-    """What `step` returned: 0.0 before the end, unless every turn is rewarded."""
+    """The reward that `step` returned: 0.0 before the end, unless every turn is rewarded."""
     ok: bool = True
     """Whether the action ran without an error (for Bash: exit code 0)."""
     exit_code: int | None = None
     seconds: float = 0.0
     """Wall time that the action took."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What the interpreter adds, for instance ``timed_out``, ``restarted``, ``truncated``; or
-    ``invalid``, where the agent gave no action."""
+    """Facts that the interpreter adds, such as ``timed_out``, ``restarted``, ``truncated``; or
+    ``invalid`` if the agent gave no action."""
 
 
 @dataclass(slots=True)
@@ -92,11 +92,11 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     status: Status = "running"
     answer: str | None = None
-    """What followed ``submit``, where the environment takes an answer."""
+    """The text after ``submit``, if the environment takes an answer."""
     score: Score | None = None
     """None while it runs, and for an episode that ended by an infrastructure error."""
     error: str | None = None
-    """Why there is no score. An error is never a reward of 0."""
+    """The reason why there is no score. An error is never a reward of 0."""
     started: float = 0.0
     """Seconds since 1970, UTC."""
     seconds: float = 0.0
@@ -159,5 +159,5 @@ class Episode:
 def _shallow(value: Any) -> dict[str, Any]:
     """A data class as an object. `asdict` would copy every message and observation first."""
     if not is_dataclass(value):
-        raise TypeError(f"{type(value).__name__} is no JSON")
+        raise TypeError(f"{type(value).__name__} is not JSON")
     return {f.name: getattr(value, f.name) for f in fields(value)}

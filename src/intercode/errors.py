@@ -56,10 +56,10 @@ class CausedInsideError(SandboxError):
 
 
 class SandboxUnavailableError(SandboxError):
-    """This machine does not permit the sandbox; the message says which rule and how to mend it.
+    """The machine does not permit the sandbox; the message names the rule and the fix.
 
     Attributes:
-        fix: The one command that mends it.
+        fix: The one command that fixes it.
     """
 
     def __init__(self, message: str, fix: str = "") -> None:
@@ -76,7 +76,7 @@ class SandboxEndedError(CausedInsideError, SandboxClosedError):
 
 
 class SandboxTimeoutError(SandboxError, TimeoutError):
-    """The sandbox did not answer in time. (A *command* that times out is no error.)"""
+    """The sandbox did not answer in time. (A *command* that times out is not an error.)"""
 
 
 class OutputLimitError(CausedInsideError, OverflowError):
@@ -84,7 +84,7 @@ class OutputLimitError(CausedInsideError, OverflowError):
 
 
 class DatabaseError(SandboxError, ConnectionError):
-    """A database engine failed or was lost. (A *statement* that fails is no error.)"""
+    """A database engine failed or was lost. (A *statement* that fails is not an error.)"""
 
 
 class FetchError(InterCodeError, OSError):

@@ -1,4 +1,4 @@
-"""What is asked: `Task` and `Dataset`, plain data, validated when made.
+"""`Task` and `Dataset`: requests to agents, plain data, validated when made.
 
 A `Task` that exists is well-formed: every field is checked and brought to one shape by
 `Task.__post_init__`, so nothing further up has to look again. Reading files is in
@@ -37,7 +37,7 @@ class Task:
     task_id: str
     """Unique within its dataset."""
     query: str
-    """What the agent is asked, in words."""
+    """The request to the agent, in words."""
     gold: tuple[str, ...] = ()
     """Accepted solutions (commands, statements, functions, flags): the best one counts."""
     setup: str | None = None
@@ -47,7 +47,7 @@ class Task:
     files: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Path → text, written before `setup` runs. Relative paths start at the image's directory."""
     image: str | None = None
-    """Where to run it; None is the environment's default."""
+    """The image of the task; None: the environment's default."""
     timeout: float | None = None
     """Seconds for each action and for gold and verification; None is the sandbox's limit."""
     tests: tuple[str, ...] = ()
@@ -250,7 +250,7 @@ def _text(value: object) -> str:
     try:
         value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise ValueError("holds half of a surrogate pair, which is no character") from None
+        raise ValueError("holds half of a surrogate pair, which is not a character") from None
     return value
 
 

@@ -1,1 +1,1 @@
-"""Who acts: agents, made one for each episode."""
+"""Agents act in episodes: a factory makes one for each."""

@@ -99,9 +99,9 @@ class Surroundings:
     """The facts of an environment that an agent may know."""
 
     name: str
-    """Its short name, as ``bash``."""
+    """The environment's short name, as ``bash``."""
     traits: Traits
-    """What it is: the language of its actions, for instance."""
+    """The environment's traits, such as the language of its actions."""
     prompt: str
     """The text before an action where people read it."""
     max_turns: int

@@ -237,7 +237,7 @@ class Bounded:
                 return self._agent.act(observation, history)
             except ContextLengthError:
                 if not history:
-                    raise  # it has never acted: that is no attempt, and no reward of 0
+                    raise  # it has never acted: that is not an attempt, nor a reward of 0
                 self._ended_by = "context"
         return "submit"
 

@@ -315,7 +315,7 @@ def _outdented(line: str, width: int) -> str:
 def _on_one_line(match: re.Match[str]) -> Block:
     tag, code = (match["tag"] or "").lower(), match["code"]
     if tag and not any(tag in tags for tags in TAGS.values()):
-        return Block("", match[0].strip("`").strip())  # its first word is no language
+        return Block("", match[0].strip("`").strip())  # its first word is not a language
     return Block(tag, code.strip())
 
 

@@ -1,6 +1,6 @@
 """A stand-in for a language model: scripted, and it knows gold.
 
-It looks around, is wrong, and mends what it did, by the throw of dice; it speaks through a real
+It looks around, makes random errors, and fixes them; it speaks through a real
 strategy, with the prompts, the parser and the record of one. So it shows what a run and its report
 look like where there is no model. Its rate is that of its dice, and tells nothing of any model.
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from intercode.task import Task
 
 NAME = "scripted"
-"""What it calls itself, so that nobody takes it for a model."""
+"""The stand-in's name, which no one takes for a model's."""
 KNOWS, GIVES_UP = 0.2, 0.25
 """How likely it is, before each turn, to be right from then on; and after each, to stop wrongly."""
 
-LOOK, TRY, MEND, DONE = (
+LOOK, TRY, FIX, DONE = (
     "Let me look around first.",
     "This should be it.",
     "Now I see what is asked for.",
@@ -39,17 +39,17 @@ LOOK, TRY, MEND, DONE = (
 _PATH = re.compile(r"(?<![\w.])/[\w-]+(?:/[\w.-]*\w)*")
 
 Step = tuple[str, str]
-"""What it says, and the action that goes with it."""
+"""A reply's words, and the action that goes with them."""
 
 
 class StandIn:
-    """Makes the agents: a strategy's, with a model that is made anew for each episode."""
+    """Factory of agents: a strategy's, with a new scripted model for each episode."""
 
     name = TRY_AGAIN.name
     needs_gold = True
 
     def facts(self) -> dict[str, Any]:
-        """What identifies them, for a run's record."""
+        """Return the identity of these agents, for a run's record."""
         return {**_agents([]).facts(), "knows": KNOWS, "gives_up": GIVES_UP}
 
     def __call__(self, task: Task) -> Agent:
@@ -65,7 +65,7 @@ class StandIn:
 
 
 def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Step]:
-    """What it will say and do in an episode.
+    """Return the stand-in's words and actions in an episode.
 
     Args:
         scene: Where it is.
@@ -83,7 +83,7 @@ def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Ste
         if steps and dice.random() < GIVES_UP:
             return [*steps, (DONE, "submit")]
         steps.append(detour)
-    return [*steps, *((DONE if a.startswith("submit") else MEND, a) for a in solution)]
+    return [*steps, *((DONE if a.startswith("submit") else FIX, a) for a in solution)]
 
 
 def _place(query: str) -> str:
@@ -93,7 +93,7 @@ def _place(query: str) -> str:
 
 
 def replies(steps: Iterable[Step], language: str) -> list[str]:
-    """What it says at each step: a few words, and the action in a fence that it does not end."""
+    """Return the reply of each step: a few words, and the action in an unclosed fence."""
     said = []
     for words, action in steps:
         longest = max(map(len, re.findall("`+", action)), default=0)

@@ -153,7 +153,7 @@ class PlanSolve:
 def read_plan(text: str) -> list[str]:
     """Read the steps of a numbered list, without the text before it."""
     steps = [step.strip() for step in _STEP.split(text)[1:]]
-    if steps:  # what follows the last one after an empty line is no part of it
+    if steps:  # what follows the last one after an empty line is not part of it
         steps[-1] = steps[-1].partition("\n\n")[0].rstrip()
     return [step for step in steps if step]
 

@@ -314,7 +314,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # the texts are no HTML
+        autoescape=False,  # the texts are not HTML
     )
 
 

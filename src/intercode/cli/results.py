@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import sys
@@ -207,12 +208,13 @@ class Watcher(Progress):
 # Episodes
 
 
-def render(episode: Episode, lines: int | None = LINES) -> str:
+def render(episode: Episode, lines: int | None = LINES, *, why: bool = False) -> str:
     """Return an episode as text: the task, the turns, and how it ended.
 
     Args:
         episode: A finished episode.
-        lines: Lines shown of each observation; None shows all.
+        lines: Lines shown of each observation, and of each reason; None shows all.
+        why: Whether to give the reasons of a reward below 1.0. They may quote gold.
     """
     epoch = f", epoch {episode.epoch}" if episode.epoch else ""
     parts = [
@@ -222,6 +224,9 @@ def render(episode: Episode, lines: int | None = LINES) -> str:
     prompt = prompt_of(episode.env)
     parts += [_turn(turn, lines, prompt) for turn in episode.turns]
     parts.append(f"  {ending(episode)}")
+    if why and episode.score is not None and not episode.success:
+        detail = episode.score.detail.items()
+        parts += [_reason(name, value, lines) for name, value in detail if value not in ([], {})]
     if lines is None and (trace := episode.metadata.get("traceback")):
         parts.append(indented(safe(str(trace)).rstrip("\n"), "    "))
     return "\n".join([*parts, ""])
@@ -247,6 +252,13 @@ def ending(episode: Episode) -> str:
         parts = ", ".join(f"{safe(k)} {number(v, 3)}" for k, v in episode.score.parts.items())
         text += f" ({parts})"
     return f"{text} · {duration(episode.seconds)}"
+
+
+def _reason(name: str, value: object, lines: int | None) -> str:
+    """Return an entry of a score's detail: a text as it is, anything else as JSON."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = safe(text).rstrip("\n") if lines is None else shortened(text, lines)
+    return indented(f"{safe(name)}: {text}", "    ")
 
 
 def _turn(turn: Turn, lines: int | None, prompt: str) -> str:

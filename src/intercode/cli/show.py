@@ -46,5 +46,5 @@ def execute(args: argparse.Namespace) -> int:
         print_json([episode.to_dict() for episode in episodes])
         return 0
     for episode in episodes:
-        print(render(episode, None if args.full else args.lines))
+        print(render(episode, None if args.full else args.lines, why=True))
     return 0

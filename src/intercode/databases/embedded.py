@@ -69,7 +69,7 @@ class Library:
     product: str
     version: str
     path: Sequence[str]
-    """Where a worker finds it, if it is not Python's own."""
+    """The path of the driver for a worker, if it is not Python's own."""
     file: Callable[[Source, EngineOptions], Path]
     """Gives a source as a file of its own format."""
 

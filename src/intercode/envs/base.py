@@ -94,7 +94,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     Options: ClassVar[type[EnvOptions]] = SandboxOptions
     """The options that its constructor takes."""
     traits: Traits = SHELL
-    """What the environment is; one put together by hand has the traits of its language."""
+    """The environment's traits; one composed by hand has those of its language."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     @property
     def place(self) -> PlaceT:
-        """Where the current episode happens, for looking in from outside.
+        """The current episode's sandbox or session, for a look from outside.
 
         Raises:
             EnvironmentStateError: There is none.
@@ -246,7 +246,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
         Raises:
             EnvironmentStateError: There is no episode, or it has ended.
-            ActionError: The action is no text.
+            ActionError: The action is not a text.
             SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
                 error, never as a reward.
             RewardError: The episode cannot be scored.

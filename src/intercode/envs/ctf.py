@@ -31,7 +31,7 @@ FOLDER = "/ctf"
 """A task's folder, unless it has another. Not a home directory: services may look into it."""
 
 SERVICE_USER = "65534:65534"
-"""Who a service runs as: a user that is not the agent's, by number, so that any image has it."""
+"""The user of services: not the agent's, and a number, so that any image has it."""
 
 HEALTH_TIMEOUT = 30.0
 """Seconds after which a service that is not healthy is given up."""
@@ -209,7 +209,7 @@ class CtfStage(SandboxStage):
     - ``assets``: a folder of this machine, whose files, binary ones too, the task has. They are a
       layer of its image, so that a reset copies nothing. ``assets_without``: names at its top that
       the task does not have.
-    - ``binary_files``: an object of path → content in base64, for `files` that are no text. They
+    - ``binary_files``: an object of path → content in base64, for binary `files`. They
       are written at each reset: for the small ones, of tasks that are made and thrown away.
     - ``directory``: the absolute path of the task's folder, made if need be: there assets and
       relative `files` lie, and setup, service and shell begin. Default: ``/ctf``.

@@ -310,7 +310,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """What a value must be, in words."""
+        """The type and bounds of a value, in words."""
         words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
         return words[self.kinds[0]]
 
@@ -376,7 +376,7 @@ def _taken_apart(hint: Any) -> tuple[list[Any], list[Meta]]:
 
 
 def _renamed(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the older name of an option, with a warning to whoever wrote it."""
+    """Replace the older name of an option, with a warning."""
     changes = dict(changes)
     if "provider" in changes:
         warnings.warn(

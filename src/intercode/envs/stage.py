@@ -27,7 +27,7 @@ class Place(Protocol):
         """End everything that runs in it."""
 
     def close(self) -> None:
-        """Free it. Idempotent, safe from any thread."""
+        """Free the workplace. Idempotent, safe from any thread."""
 
 
 @runtime_checkable

@@ -211,7 +211,7 @@ class SweStage(SandboxStage):
 
     def _in_mirror(self, task: Task, mirror: Path, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
-            raise TaskError(f"task {task.task_id!r}: 'metadata.repo' is no name: {name!r}")
+            raise TaskError(f"task {task.task_id!r}: 'metadata.repo' is not a name: {name!r}")
         names = [name.replace("/", "__"), name, name.rpartition("/")[2]]
         tried = [mirror / f"{base}{end}" for base in names for end in ("", ".git", ".bundle")]
         for path in tried:

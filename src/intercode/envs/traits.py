@@ -54,7 +54,7 @@ def shorter_pipelines(solution: Sequence[str], dice: Dice) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What an environment is. Its language must be said; all else has a default::
+    """The facts that an environment class states about itself; all but the language have defaults::
 
     traits = Traits(
         language="awk",
@@ -66,20 +66,20 @@ class Traits:
     """
 
     language: str
-    """What actions are written in: the name of its tool, and the tag of its blocks of code."""
+    """The language of actions: the name of the tool, and the tag of blocks of code."""
     setting: str = ""
-    """What prompts call the setting, as ``Bash on Linux``; empty: the language."""
+    """The setting's name in prompts, as ``Bash on Linux``; empty: the language."""
     briefing: str = ""
-    """What prompts tell an agent of where it is; ``{setting}`` stands for the setting. Empty: what
-    they say for the language."""
+    """The description of the place in prompts; ``{setting}`` stands for the setting. Empty: that of
+    the language."""
     parameter: str = "code"
     """The name of the tool's parameter."""
     does: str = "Run code."
-    """What the tool does, as a model is told."""
+    """The tool's description for models."""
     answer: str = ""
-    """What ``submit ANSWER`` hands in, as ``flag``, where a model always has one to hand in."""
+    """The name of the answer in ``submit ANSWER``, as ``flag``, if a model always submits one."""
     random_actions: Sequence[str] = ()
-    """What an agent that acts at random may do."""
+    """Actions for an agent that acts at random."""
     looks: Sequence[str] = ()
     """Actions that look around, for the scripted stand-in of a model; ``{place}`` stands for a path
     of the task's."""
@@ -88,7 +88,7 @@ class Traits:
     wrong: Sequence[str] = ("echo 42",)
     """Actions that solve no task unless by chance; `validate` tries them."""
     constants: Sequence[Guess] = ()
-    """What else `validate` tries without looking at the task."""
+    """More constant actions for `validate`, independent of the task."""
     prediction: Callable[[str], str] | None = None
     """Makes an action of a prediction; None: the code that is found in it."""
     secret_gold: bool = False

@@ -130,7 +130,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         return [future.result() for future in futures]
 
     def render(self) -> tuple[Any, ...]:
-        """What each environment renders."""
+        """Return each environment's rendering."""
         return tuple(env.render() for env in self.envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

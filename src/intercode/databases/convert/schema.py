@@ -33,7 +33,7 @@ class Column:
 
     name: str
     declared: str
-    """Its type in SQLite, as it was written."""
+    """The column's type in SQLite, as it was written."""
     type: Type
     """The type of its actual content."""
     not_null: bool = False
@@ -88,7 +88,7 @@ class View:
 
     name: str
     sql: str
-    """Its whole ``CREATE VIEW``, in SQLite's dialect."""
+    """The view's whole ``CREATE VIEW``, in SQLite's dialect."""
 
 
 @dataclass(frozen=True, slots=True)

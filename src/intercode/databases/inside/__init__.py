@@ -1,1 +1,1 @@
-"""What runs in the sandbox of an embedded database: the standard library, and the engine's own."""
+"""Code of an embedded database's sandbox; it imports the standard library and the engine."""

@@ -42,14 +42,14 @@ _ASKING_PRAGMAS = {
     *("function_list", "index_info", "index_list", "index_xinfo", "integrity_check"),
     *("module_list", "pragma_list", "quick_check", "table_info", "table_list", "table_xinfo"),
 }
-"""They only read, even with an argument."""
+"""Pragmas that only read, even with an argument."""
 _TELLING_PRAGMAS = {
     *("application_id", "auto_vacuum", "cache_size", "case_sensitive_like", "defer_foreign_keys"),
     *("encoding", "foreign_keys", "freelist_count", "max_page_count", "page_count", "page_size"),
     *("query_only", "recursive_triggers", "schema_version", "synchronous", "temp_store"),
     "user_version",
 }
-"""They only read, without an argument."""
+"""Pragmas that only read if they have no argument."""
 _CLOSED_PRAGMAS = {
     "data_store_directory",
     "hard_heap_limit",
@@ -57,7 +57,7 @@ _CLOSED_PRAGMAS = {
     "temp_store_directory",
     "writable_schema",
 }
-"""They reach beyond the session, or make a broken file."""
+"""Pragmas that reach beyond the session, or make a broken file."""
 _VACUUM = "vacuum_db"
 """The name by which VACUUM attaches the file that it writes."""
 _CLOSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
@@ -278,7 +278,7 @@ class _Vfs(ctypes.Structure):
 
 
 class Redirection:
-    """Has SQLite open a descriptor by a path of our choice, so that nothing is copied.
+    """Let SQLite open a descriptor by a path of our choice, so that nothing is copied.
 
     SQLite follows no symlinks and so cannot open ``/proc/self/fd/N``. But its file layer lets a
     system call be replaced, for just such cases (``xSetSystemCall``, made for sandboxes). One

@@ -42,7 +42,7 @@ class Template(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name on the server."""
+        """The database's name on the server."""
 
 
 TemplateT = TypeVar("TemplateT", bound=Template)
@@ -144,7 +144,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
     @property
     def generation(self) -> int:
-        """Which start of the server this is."""
+        """The number of the server's present start."""
         return self._generation
 
     @abstractmethod

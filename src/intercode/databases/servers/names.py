@@ -7,7 +7,7 @@ An agent is told that its database is ``concert_singer``; on the server its clon
 name. So the name is replaced in an action where it stands for the database, and only there, for a
 table or a column may have the same name:
 
-- ``USE x``; ``CREATE``, ``DROP``, ``ALTER DATABASE x``; ``SHOW TABLES FROM x`` and the like;
+- ``USE x``; ``CREATE``, ``DROP``, ``ALTER DATABASE x``; ``SHOW TABLES FROM x`` and similar;
 - ``x.t`` where a table is named (after ``FROM``, ``JOIN``, ``INTO``, ``UPDATE``, ``TABLE`` …), and
   ``x.t.c`` anywhere. Elsewhere ``x.c`` is a column of a table ``x``;
 - ``'x'`` as a whole literal, where the action asks for the names of things: ``SHOW …``, or it

@@ -123,7 +123,7 @@ class PostgreSQLConnection(Connection):
         return bool(self._pg.transaction_status == pq.TransactionStatus.IDLE)
 
     def cancel(self) -> None:
-        """Have the server cancel the running statement; from any thread."""
+        """Tell the server to cancel the running statement; from any thread."""
         with suppress(psycopg.Error):  # it is gone, and so is its statement
             self._pg.get_cancel().cancel()
 

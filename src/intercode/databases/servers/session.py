@@ -103,7 +103,7 @@ class Clone(Generic[ConnectionT]):
     connection: ConnectionT
     """The agent's connection to it."""
     started: str = ""
-    """When the server was started, where the server tells that."""
+    """The time of the server's start, if the server tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Home(Protocol[ConnectionT]):
 
     @property
     def generation(self) -> int:
-        """Which start of the server this is."""
+        """The number of the server's present start."""
 
     def connect_to(self, clone: Clone[ConnectionT], for_state: bool = False) -> ConnectionT:
         """Connect to a clone with its own account.

@@ -83,7 +83,7 @@ class Watchdog:
         return Limit(self, interrupt)
 
     def watch(self, limit: Limit) -> None:
-        """Have a limit checked at its deadline."""
+        """Add a limit, to be checked at its deadline."""
         with self._changed:
             self._watched.add(limit)
             if limit.deadline < self._wakes:

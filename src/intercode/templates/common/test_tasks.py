@@ -25,7 +25,7 @@ def env() -> Iterator[InterCodeEnv[Any]]:
 
 
 def reward(env: InterCodeEnv[Any], task: Task, actions: Sequence[str]) -> float:
-    """What an episode with these actions is worth."""
+    """Return the reward of an episode with these actions."""
     env.reset(options={"task_id": task.task_id})
     return max(env.step(action)[1] for action in actions)
 
