@@ -532,7 +532,7 @@ def _help(option: Option) -> str:
 
 
 def _takes(option: Option) -> dict[str, Any]:
-    """What argparse is told of an option's value."""
+    """Return argparse's keywords for an option's value."""
     if option.kinds == (bool,):
         both = option.default is None
         return {"action": argparse.BooleanOptionalAction if both else "store_true", "default": None}

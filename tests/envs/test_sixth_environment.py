@@ -6,15 +6,10 @@ It is in another language, registered by an entry point, and no module of ours k
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-pytestmark = pytest.mark.skipif(shutil.which("awk") is None, reason="no awk on this machine")
 
 AWK = '''
 """Programs in awk over a table."""

@@ -115,6 +115,11 @@ class Flaky:
         return None
 
 
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="takes no worker; it takes accept"):
+        evaluate(TASKS, "noop", Factory(TASKS), worker=2)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("at", ["reset", "echo 4", "submit"])
 def test_a_failing_sandbox_is_retried_with_a_fresh_environment(at: str) -> None:
     factory = Factory(TASKS, fail=Flaky("t4", 2, at, SandboxError("died")))

@@ -162,11 +162,15 @@ def evaluate(
 
     Raises:
         UsageError: The arguments make no sense.
+        TypeError: An option is unknown.
         DriftError: Something is not as in the run that this one is locked to.
         RecordError: `out` holds another run, or cannot be written.
         RunLockedError: Another process is writing to `out`.
         SandboxUnavailableError: This machine permits no sandbox.
     """
+    if unknown := options.keys() - Options.__annotations__.keys():
+        known = ", ".join(sorted(Options.__annotations__))
+        raise TypeError(f"evaluate() takes no {', '.join(sorted(unknown))}; it takes {known}")
     progress = progress or Progress()
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:

@@ -371,7 +371,7 @@ class _Unpacker(Unpacker):
             self._delete((*above, name.removeprefix(_WHITEOUT)))
 
     def _delete(self, place: Parts) -> None:
-        """What lower layers have there; what is of this one stays."""
+        """Remove the lower layers' files at a place; those of this layer stay."""
         path = self._layer.joinpath(*place)
         if place not in self._new:
             self._remove(place)

@@ -315,7 +315,7 @@ class Git:
         }
 
     def __call__(self, *arguments: str | Path, stdin: IO[bytes] | None = None) -> str:
-        """What a git command prints, without the blanks around it.
+        """Return the output of a git command, without surrounding blanks.
 
         Raises:
             ImageError: There is no git, or it failed; the message is what it said.
