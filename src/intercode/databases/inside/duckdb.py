@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone, tzinfo
 from decimal import Decimal  # noqa: F401 - likewise
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -83,8 +84,13 @@ class Database(worker.Database):
     def connect(self, writable: bool) -> None:
         """Open the copy, or the pristine file by the copy's name: the name is the catalogue's."""
         if not writable:
-            self.path.unlink(missing_ok=True)
-            self.path.symlink_to(f"/proc/self/fd/{self.pristine}")
+            place = Path(f"/proc/self/fd/{self.pristine}")
+            # DuckDB opens what a link leads to (from 2.0.1 on), and of this one the kernel names a
+            # path outside of the sandbox, or none: let that path lead to the file, too.
+            for link in (self.path, place.readlink()):
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.unlink(missing_ok=True)
+                link.symlink_to(place)
         elif self.path.is_symlink():
             worker.copy(self.pristine, self.path)
         settings = {**_SETTINGS, "memory_limit": f"{self.memory}B"}
