@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
+from intercode.files import sha256
 
 LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
@@ -190,7 +191,7 @@ class Dataset(Sequence[Task]):
         if self._digest is None:
             rows = [task.to_dict() for task in self._tasks]
             text = json.dumps(rows, sort_keys=True, separators=(",", ":"), default=str)
-            self._digest = hashlib.sha256(text.encode()).hexdigest()
+            self._digest = sha256(text)
         return self._digest
 
     def by_id(self, task_id: str | int) -> Task:

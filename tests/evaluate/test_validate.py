@@ -17,9 +17,8 @@ from intercode import load_dataset
 from intercode.envs.traits import environment_for
 from intercode.errors import RewardError, SandboxError, UsageError
 from intercode.evaluate import checks, evaluate
-from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, Trial
+from intercode.evaluate.checks import AGAIN, CHECKS, GOLD, NOTHING, WRONG, Trial
 from intercode.evaluate.exclusion import Exclusion, read_exclusion
-from intercode.evaluate.guesses import NOTHING, WRONG
 from intercode.evaluate.validate import Clock, Validation, validate
 from intercode.records import latest, read_manifest
 from intercode.sandbox.base import Limits

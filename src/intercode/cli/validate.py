@@ -23,9 +23,8 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
 from intercode.envs.traits import environment_for
 from intercode.episode import Episode
-from intercode.evaluate.checks import GOLD
+from intercode.evaluate.checks import GOLD, NOTHING, WRONG, guesses
 from intercode.evaluate.exclusion import Exclusion, not_gradable, select
-from intercode.evaluate.guesses import NOTHING, WRONG, guesses
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run

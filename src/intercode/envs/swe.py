@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ from intercode.envs.options import EnvOptions, SweOptions
 from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import SHELL, Dice, Traits
 from intercode.errors import ImageError, TaskError
+from intercode.files import sha256
 from intercode.interpreters.base import Interpreter
 from intercode.interpreters.bash import shell_in
 from intercode.rewards.gold import GoldCache
@@ -172,7 +172,7 @@ class SweStage(SandboxStage):
         self.provider.digest(self.image(task))  # which builds it
         below = self.provider.digest(super().image(task))
         text = f"{below} {self._prepare_repository(task)[0]}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        return sha256(text)
 
     def _prepare_repository(self, task: Task) -> tuple[str, Path]:
         commit = task.metadata.get("base_commit")

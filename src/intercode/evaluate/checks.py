@@ -1,6 +1,10 @@
 """Checks of a task: pure functions of it and of its trials, see `CHECKS` and `DOUBTS`.
 
-Trials are the epochs of the run that tries a task: gold, gold again, and the guesses.
+Trials are the epochs of the run that tries a task: gold, gold again, and the guesses: doing
+nothing, a wrong answer, and constants, which ignore the task. In SQL and Python a constant that
+solves a task is a problem: copies of the database, or further tests, would refuse it. So is Bash's
+``true``. Another Bash constant may print the right answer by chance, and an agent must guess the
+value that a Python test expects.
 """
 
 from __future__ import annotations
@@ -11,15 +15,16 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from intercode.envs.traits import Guess
-from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, guesses
+from intercode.envs.traits import Guess, always, traits_of
 
 if TYPE_CHECKING:
     from intercode.episode import Episode
     from intercode.task import Task
 
 GOLD, AGAIN = 0, 1
-"""The trials of gold; see `guesses` for the others."""
+"""The trials of gold."""
+NOTHING, WRONG, FIRST_CONSTANT = 2, 3, 4
+"""The trials of guesses: see `guesses`."""
 WAITED = "waited"
 """In an episode's metadata: the seconds for which gold was held back, to get another clock."""
 SLOW = 0.25
@@ -28,6 +33,14 @@ _KEPT = 1000
 _SHOWN = 160
 
 Kind = Literal["gold", "free", "varies", "error", "constant", "empty", "twin"]
+
+
+def guesses(env: str) -> Mapping[int, Guess]:
+    """Return the guesses in the environment of this name: trial → guess."""
+    traits = traits_of(env)
+    wrong = Guess("a wrong answer", always(*traits.wrong))
+    constants = dict(enumerate(traits.constants, FIRST_CONSTANT))
+    return {NOTHING: Guess("doing nothing", always(), idle=True), WRONG: wrong, **constants}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,9 @@ from intercode.evaluate.checks import (
     AGAIN,
     CHECKS,
     DOUBTS,
+    FIRST_CONSTANT,
     GOLD,
+    NOTHING,
     WAITED,
     Check,
     Problem,
@@ -30,11 +32,11 @@ from intercode.evaluate.checks import (
     Trials,
     Usage,
     elsewhere,
+    guesses,
     slow,
     usage,
 )
 from intercode.evaluate.exclusion import not_gradable, select
-from intercode.evaluate.guesses import FIRST_CONSTANT, NOTHING, guesses
 from intercode.evaluate.leaks import Leak, leaks
 from intercode.evaluate.loop import EpisodeEnv, Step
 from intercode.evaluate.runner import RunResult, evaluate

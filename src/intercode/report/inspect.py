@@ -9,7 +9,6 @@ model stand whole in the sample's metadata.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from intercode.episode import Episode
 from intercode.errors import RecordError
 from intercode.evaluate.statistics import clustered_error
 from intercode.evaluate.summary import Statistics, by_attempts, summarize
+from intercode.files import sha256
 from intercode.records import Outcome, ending_of
 from intercode.report.export import cleaned
 from intercode.report.runs import Coverage, covered, judge_of, rate_name
@@ -342,7 +342,7 @@ def added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 def digest(*parts: object) -> str:
     """Return an id that is equal at every export."""
-    return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()[:22]
+    return sha256(repr(parts))[:22]
 
 
 def _talk(value: Any) -> Mapping[str, Any]:

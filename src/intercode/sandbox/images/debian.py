@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from intercode.errors import ImageError
-from intercode.files import digest_of, remove_tree
+from intercode.files import digest_of, remove_tree, sha256
 from intercode.sandbox.images.base import (
     HOSTNAME,
     SEARCH_PATH,
@@ -142,7 +141,7 @@ def _install(system: System, chroot: Chroot) -> Mapping[str, object]:
         "version": VERSION,
         "mirror": mirror,
         "packages": status.count(b"\nStatus: install ok installed\n"),
-        "packages_sha256": hashlib.sha256(status).hexdigest(),
+        "packages_sha256": sha256(status),
     }
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from intercode.errors import ImageError
-from intercode.files import digest_of, remove_tree
+from intercode.files import digest_of, remove_tree, sha256
 from intercode.rights import one_user
 from intercode.sandbox.images.archive import DAMAGE, Archive, Unpacker, split_name
 from intercode.sandbox.images.base import Context, Image, clean_environment
@@ -224,7 +224,7 @@ def pull(argument: str, context: Context) -> Image:
     if manifest is None:
         context.progress(f"asking for {reference}")
         raw = _skopeo("inspect", "--raw", *_tls("", reference), f"docker://{reference}")
-        manifest = hashlib.sha256(raw).hexdigest()
+        manifest = sha256(raw)
         _remember(place, reference, manifest)
     return _image(reference, manifest, context)
 
@@ -478,7 +478,7 @@ class Store:
         """
         with self.open(name) as file:
             data = file.read(_MOST + 1)
-        if digest and digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
+        if digest and digest != f"sha256:{sha256(data)}":
             raise ImageError(f"{name!r} is not what its digest says")
         try:
             return json.loads(data)
