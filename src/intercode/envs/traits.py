@@ -1,7 +1,7 @@
-"""Traits: all that others need to know of an environment in order to work with it, by name.
+"""Traits: the facts about an environment that the rest of the package needs.
 
-An environment's class says what it is: ``traits = Traits(…)``. Agents, prompts, tools, the checks
-of `validate`, rescoring and the command line ask its traits; none knows environments by name.
+An environment's class states them: ``traits = Traits(…)``. Agents, prompts, tools, the checks of
+`validate`, rescoring and the command line use the traits; none knows environments by name.
 `traits_of` finds them without starting anything.
 """
 
@@ -33,7 +33,7 @@ def always(*actions: str) -> Callable[[Task], tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Actions of an agent that has not looked."""
+    """Constant actions, chosen without looking."""
 
     name: str
     """For people."""
