@@ -58,7 +58,7 @@ def leftovers() -> tuple[int, ...]:
     """Processes below this one, mounts, cgroups of ours."""
     mounts = len(Path("/proc/self/mountinfo").read_text().splitlines())
     pattern = f"{cgroup.PREFIX}{os.getpid()}-*/*/"
-    groups = sum(len(list(Path(parent).glob(pattern))) for _, parent in cgroup.parents())
+    groups = sum(len(list(Path(parent).glob(pattern))) for parent in cgroup.parents())
     return len(descendants(os.getpid())), mounts, groups
 
 

@@ -14,10 +14,9 @@ import pytest
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
 from intercode.evaluate.manifest import Manifest
-from intercode.records import read_manifest
+from intercode.records import Difference, read_manifest
 from intercode.spec import (
     PARTS,
-    Difference,
     RunSpec,
     add_environment,
     add_options,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from intercode.episode import ENDED, Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RunLockedError
@@ -496,3 +496,21 @@ def _unwrapped(action: Any) -> Any:
     if isinstance(action, str) and action.startswith("execute[") and action.endswith("]"):
         return action[len("execute[") : -1]
     return action
+
+
+# Comparing
+
+
+class Difference(NamedTuple):
+    """A value that differs between two specs or two records; None where one has none."""
+
+    what: str
+    before: Any
+    now: Any
+
+
+def diff(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """List the differences between two flat objects, by name."""
+    names = sorted(before.keys() | now.keys())
+    pairs = ((name, before.get(name), now.get(name)) for name in names)
+    return [Difference(*one) for one in pairs if one[1] != one[2]]

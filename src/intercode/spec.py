@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -37,6 +37,7 @@ from intercode.envs.options import (
     described,
 )
 from intercode.errors import ImageError, UsageError
+from intercode.records import Difference, diff
 from intercode.registry import ENVS
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
@@ -216,14 +217,6 @@ class How(_Part, frozen=True, kw_only=True):
     ] = ()
 
 
-class Difference(NamedTuple):
-    """One thing that two specs, or two records, do not have alike; None where one has none."""
-
-    what: str
-    before: Any
-    now: Any
-
-
 class RunSpec(_Part, frozen=True, kw_only=True):
     """Everything that a run is asked to be: its parts, which tasks, how often, from which seed.
 
@@ -387,13 +380,6 @@ _GIVEN_MAY_DIFFER = {
 """Option → the fact in a record that is meant to differ if the option is given."""
 _OLD_NAMES = {"provider": "sandbox"}
 """Option in the records of 0.1.0 → its name since."""
-
-
-def diff(before: Options, now: Options) -> list[Difference]:
-    """List what two flat objects do not have alike, by name."""
-    names = sorted(before.keys() | now.keys())
-    pairs = ((name, before.get(name), now.get(name)) for name in names)
-    return [Difference(*one) for one in pairs if one[1] != one[2]]
 
 
 def from_toml(folder: str | Path) -> dict[str, Any]:

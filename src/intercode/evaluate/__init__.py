@@ -1,12 +1,19 @@
 """Runs agents over datasets, keeps every episode, and counts.
 
-The function is ``intercode.evaluate.evaluate``.
+The function is ``intercode.evaluate.evaluate``. Its names are imported when they are first used:
+reports need the statistics, and not what runs agents.
 """
 
-from intercode.evaluate.loop import run_episode
-from intercode.evaluate.progress import Progress
-from intercode.evaluate.runner import RunResult, evaluate
-from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from intercode.evaluate.loop import run_episode
+    from intercode.evaluate.progress import Progress
+    from intercode.evaluate.runner import RunResult, evaluate
+    from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 
 __all__ = [
     "Outcome",
@@ -18,3 +25,19 @@ __all__ = [
     "run_episode",
     "summarize",
 ]
+_ELSEWHERE = {
+    "Progress": "progress",
+    "RunResult": "runner",
+    "evaluate": "runner",
+    "run_episode": "loop",
+}
+"""Name → its module, if that is not `summary`."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = _ELSEWHERE.get(name, "summary")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{place}"), name)
+    return value

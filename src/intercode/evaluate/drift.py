@@ -11,8 +11,8 @@ from typing import Any
 
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.manifest import flat
+from intercode.records import diff
 from intercode.sandbox.images.base import parse
-from intercode.spec import diff
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """Facts of a run as a whole that are compared."""

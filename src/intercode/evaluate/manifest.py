@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 
 from intercode import __version__
 from intercode.errors import RecordError
-from intercode.spec import diff
+from intercode.records import diff
 
 FORMAT = 1
 _IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded", "rescored")

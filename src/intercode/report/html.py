@@ -17,8 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
 from intercode import __version__
 from intercode.episode import Episode
 from intercode.errors import RecordError
@@ -72,6 +70,8 @@ def write_page(
         RecordError: The file cannot be written.
     """
     style, script = _file("page.css"), f"{_file('list.js')}\n{_file('episode.js')}"
+    from jinja2 import Environment, StrictUndefined
+
     labels = [f"{run.label}: {run.where}" for run in runs]
     blocks = [*sections, *(details if len(details) == 1 else ())]
     folded, figures = details if len(details) > 1 else (), [*_figures(runs)]
