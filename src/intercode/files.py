@@ -62,16 +62,14 @@ def replaced(path: Path, *, many: bool = False, sync: bool = False) -> Iterator[
         temporary.unlink(missing_ok=True)
 
 
-def write_whole(
-    path: Path, content: str | bytes, *, many: bool = False, sync: bool = False
-) -> None:
+def write_whole(path: Path, content: str | bytes, *, sync: bool = False) -> None:
     """Write bytes, or text as UTF-8, to a file that is there whole or not at all: see `replaced`.
 
     Raises:
         OSError: It cannot be written.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
-    with replaced(path, many=many, sync=sync) as temporary:
+    with replaced(path, sync=sync) as temporary:
         temporary.write_bytes(data)
 
 

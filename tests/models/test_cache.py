@@ -29,6 +29,8 @@ def test_what_is_asked_twice_is_called_once(name: str, tmp_path: Path) -> None:
         first = connect(name, server, cache=tmp_path / "c").complete(HELLO)
         again = connect(name, server, cache=tmp_path / "c", budget=budget).complete(HELLO)
         assert len(server.exchanges) == 1
+    [kept] = (tmp_path / "c").glob("*/*.json")
+    assert kept.stat().st_mode & 0o777 == 0o600  # no other user reads a dialogue
     assert not first.cached
     assert again == replace(first, cached=True, cost=0.0, seconds=0.0)
     assert budget.spent.tokens == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import UsageError
-from intercode.files import sha256, write_whole
+from intercode.files import replaced, sha256
 from intercode.models.base import Reply, Request, Settings, ToolCall, Usage
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,9 @@ class Cache:
         data = json.dumps(asdict(reply), ensure_ascii=False).encode(errors="surrogatepass")
         try:
             path.parent.mkdir(exist_ok=True)
-            write_whole(path, data, many=True)
+            with replaced(path, many=True) as new:
+                new.touch(0o600)  # dialogues are no one else's business
+                new.write_bytes(data)
         except OSError as error:
             log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
 
