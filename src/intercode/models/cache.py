@@ -70,7 +70,7 @@ class Cache:
         try:
             path.parent.mkdir(exist_ok=True)
             with replaced(path, many=True) as new:
-                new.touch(0o600)  # dialogues are no one else's business
+                new.touch(0o600)  # others have no business with dialogues
                 new.write_bytes(data)
         except OSError as error:
             log.warning("the cache %s cannot be written to: %s", self.folder, error.strerror)
