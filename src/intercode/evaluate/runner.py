@@ -13,7 +13,14 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate import drift
+from intercode.evaluate.drift import (
+    DriftError,
+    differences,
+    of_machine,
+    of_run,
+    warning,
+    what_changed,
+)
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.loop import (
     EpisodeEnv,
@@ -233,7 +240,7 @@ def _run(
         log = stack.enter_context(RecordWriter(Path(out)))
         record, finished = _resumed(log.folder, wanted, plan.locked)
         if plan.locked is not None and plan.locked == record:
-            session |= drift.of_run(plan.locked, wanted, changed)
+            session |= of_run(plan.locked, wanted, changed)
         record["sessions"].append(session)
         log.write_manifest(record)
         result = _work(plan, _orders(plan, who, where, log.append, progress), finished, progress)
@@ -254,13 +261,13 @@ def _hold(plan: Plan, now: Mapping[str, Any], progress: Progress) -> list[str]:
     """
     if plan.locked is None:
         return []
-    found = drift.differences(plan.locked, now, plan.spec.how.accept)
-    machine = drift.of_machine(found, plan.locked) if plan.follows_machine else []
+    found = differences(plan.locked, now, plan.spec.how.accept)
+    machine = of_machine(found, plan.locked) if plan.follows_machine else []
     if rest := [one for one in found if one not in machine]:
-        raise drift.DriftError(rest)
-    changed = drift.what_changed(machine)
+        raise DriftError(rest)
+    changed = what_changed(machine)
     if changed:
-        progress.warn(drift.warning(changed))
+        progress.warn(warning(changed))
     return changed
 
 
