@@ -23,7 +23,7 @@ HOME = PROJECT["project"]["urls"]["Homepage"]
 
 
 def test_the_version_succeeds_that_of_2023_and_is_the_same_everywhere() -> None:
-    assert tuple(map(int, intercode.__version__.split("."))) > (1, 0, 2)
+    assert int(intercode.__version__.partition(".")[0]) > 1  # it was 1.0.2
     assert CITATION["version"] == intercode.__version__
     assert "version" not in PROJECT["project"]  # read from the package
 
