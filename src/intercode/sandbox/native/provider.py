@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.sandbox.base import Evidence, Limits, Snapshot, check_limits
+from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native.process import ProcessOne, read_if_there
@@ -65,7 +65,6 @@ class NativeProvider:
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
         limits = limits or Limits()
-        check_limits(limits)
         resolved = self.image(image)
         held = image.layers if isinstance(image, NativeSnapshot) else ()
         spawner = self._running()
