@@ -201,7 +201,7 @@ def _files(folder: Path, skip: Callable[[Skipped], None]) -> list[_File]:
 
 
 def _experiment(path: Path) -> _Experiment | None:
-    """Return the experiment that a file's name tells; None if it is no recorded run's name."""
+    """Return the experiment that a file's name tells; None if a recorded run has no such name."""
     match = _NAME.fullmatch(path.stem)
     if match is None:
         return None
