@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from first_hour.conftest import Someone, install
+from first_hour.conftest import Someone, pip
 
 AGAIN = ("--no-deps", "--force-reinstall")
 
@@ -16,7 +16,7 @@ AGAIN = ("--no-deps", "--force-reinstall")
 def put_back(venv: Path, wheel: Path) -> Iterator[None]:
     """Whatever fails here, the other tests have the wheel alone."""
     yield
-    install(venv, *AGAIN, str(wheel))
+    pip(str(venv / "bin/python"), "install", *AGAIN, str(wheel))
     for folder in ("intercode_bench-0.1.22", "intercode-0.0.7"):
         assert not list(venv.glob(f"lib/python*/site-packages/{folder}.dist-info"))
 
