@@ -13,6 +13,7 @@ import gymnasium
 if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
+    from intercode.envs.time_limit import TimeLimit
     from intercode.episode import Episode, Score, Turn
     from intercode.errors import (
         ActionError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         TaskError,
         TaskNotFoundError,
         UsageError,
+        VectorError,
     )
     from intercode.project import create as make
     from intercode.project import create_vec as make_vec
@@ -77,8 +79,10 @@ __all__ = [
     "Task",
     "TaskError",
     "TaskNotFoundError",
+    "TimeLimit",
     "Turn",
     "UsageError",
+    "VectorError",
     "load_dataset",
     "make",
     "make_vec",
@@ -91,6 +95,7 @@ _ELSEWHERE = {
     "Limits": "intercode.sandbox.base:Limits",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
+    "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Turn": "intercode.episode:Turn",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
