@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 if TYPE_CHECKING:
+    from intercode.agents.strategies import tools
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
     from intercode.envs.time_limit import TimeLimit
@@ -86,6 +87,7 @@ __all__ = [
     "load_dataset",
     "make",
     "make_vec",
+    "tools",
 ]
 
 _ELSEWHERE = {
@@ -100,6 +102,7 @@ _ELSEWHERE = {
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
+    "tools": "intercode.agents.strategies:tools",
 }
 
 

@@ -74,7 +74,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self._seed = seed
         self._order: Iterator[Task] | None = None
         self._running: dict[int, Future[Result]] = {}
-        """What was begun, and not yet received, by the environments' indices."""
+        """Steps and resets that were begun and not yet received, by the environments' indices."""
         self._observations = [""] * self.num_envs
         self._begun: Flags = np.zeros(self.num_envs, dtype=np.bool_)
         self._ended: Flags = np.zeros(self.num_envs, dtype=np.bool_)
@@ -91,8 +91,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             seed: The first one's, counted on for the others; or a seed for each. The order of the
                 tasks starts again, by the first of them.
             options: For each environment; a list, tuple or array has one value for each, in which
-                None is no value. ``reset_mask`` (an array of truth values) chooses those to reset,
-                the others stay as they are.
+                None leaves the choice to the order. ``reset_mask`` (an array of truth values)
+                chooses those to reset, the others stay as they are.
 
         Raises:
             UsageError, TaskNotFoundError: An option cannot be; no episode was begun.
