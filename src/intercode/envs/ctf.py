@@ -112,7 +112,13 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         self.attempts = options.attempts or None
         kept = tasks if options.network else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
-        self._folders = CtfStage(options.sandbox, options.image, options.limits, options.network)
+        self._folders = CtfStage(
+            options.sandbox,
+            options.image,
+            options.limits,
+            options.network,
+            options.default_image,
+        )
         chosen = choose("ctf", options.reward, FlagReward)
         super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
 
@@ -139,12 +145,13 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         """Return the commands of ``metadata.solution``, if the task has any, and the flag."""
         return [*task.metadata.get("solution", ()), f"submit {task.gold[0]}"]
 
-    def _choose(self, options: Mapping[str, Any]) -> Task:
+    def named(self, options: Mapping[str, Any]) -> Task | None:
+        """See `InterCodeEnv.named`; a task that was left out is refused in words."""
         if (name := str(options.get("task_id"))) in self._left_out:
             raise TaskError(
                 f"task {name!r} needs the network, which this environment does not have"
             )
-        return super()._choose(options)
+        return super().named(options)
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
         assert self._task is not None  # the episode begins
@@ -191,12 +198,9 @@ def _check(tasks: Dataset) -> None:
     Raises:
         TaskError: It names the task and what is wrong with it.
     """
-    for row, task in enumerate(tasks):
+    for task in tasks:
         if not task.gold:
-            raise TaskError(
-                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has no flag "
-                f"under 'gold'"
-            )
+            raise TaskError(f"{tasks.where(task)} has no flag under 'gold'")
         subtasks(task)
         solution = task.metadata.get("solution", [])
         if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
@@ -227,9 +231,10 @@ class CtfStage(SandboxStage):
         image: str | None = None,
         limits: Limits | None = None,
         network: bool = False,
+        default_image: str | None = None,
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
-        super().__init__(provider, image, limits, network)
+        super().__init__(provider, image, limits, network, default_image)
         self._packed: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def check(self, task: Task) -> None:

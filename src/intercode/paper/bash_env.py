@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,9 +51,7 @@ class PaperBashStage(SandboxStage):
     What is prepared once for an image is shared by all environments of a provider.
     """
 
-    def image(self, task: Task) -> str:
-        """Return the name of the task's image."""
-        return self._image or task.image or IMAGE
+    DEFAULT = IMAGE
 
     def changed(self, task: Task, place: Sandbox) -> bool:
         """Return False: an image is prepared once, and gold runs in the same."""
@@ -118,9 +116,9 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
         options = PaperOptions.of(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
-        for row, task in enumerate(tasks):
-            _check(tasks, row, task)
-        stage = PaperBashStage(options.sandbox, options.image)
+        for task in tasks:
+            _check(tasks, task)
+        stage = PaperBashStage(options.sandbox, options.image, default_image=options.default_image)
 
         def interpreter(sandbox: Sandbox) -> Interpreter:
             assert self._task is not None  # there is an episode
@@ -138,13 +136,32 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
         return ending(action)
 
 
-def _check(tasks: Dataset, row: int, task: Task) -> None:
-    where = f"{tasks.source or tasks.name}: row {row}"
+def _check(tasks: Dataset, task: Task) -> None:
+    where = tasks.where(task)
     if not task.gold:
         raise TaskError(f"{where}, field 'gold': the paper protocol compares with gold")
     for field in ("setup", "files", "verification"):
         if getattr(task, field):
             raise TaskError(f"{where}, field {field!r}: the paper protocol has no such thing")
+
+
+_ELSEWHERE = {
+    "ic_bash_react_10_turns_fs_2": (range(53), "nl2bash_fs_1"),
+    "ic_bash_plan_solve_fs_2": (range(31), "nl2bash_fs_1"),
+}
+"""Files of the release → the tasks that were recorded in the container of another suite, and that
+suite. Only the observations show it."""
+
+
+def recorded_elsewhere(recorded: RecordedRun) -> dict[str, str]:
+    """Return, by the ids of episodes, the suites of the release whose container ran them instead.
+
+    Args:
+        recorded: A run; the file's name tells which one of the release it is.
+    """
+    rows, suite = _ELSEWHERE.get(recorded.path.stem, (range(0), ""))
+    ids = [episode.task_id for episode in recorded.episodes]
+    return {one: suite for one in ids if one.isdecimal() and int(one) in rows}
 
 
 def replay_bash(
@@ -154,6 +171,7 @@ def replay_bash(
     image: str,
     workers: int = 1,
     progress: Progress | None = None,
+    elsewhere: Mapping[str, str] | None = None,
 ) -> ReplayReport:
     """Execute recorded actions in fresh sandboxes, and compare the results with the record.
 
@@ -164,6 +182,7 @@ def replay_bash(
         image: The image of the run's file system.
         workers: Episodes at a time.
         progress: Called after each finished episode, from this thread.
+        elsewhere: Another image for some tasks, by the episodes' ids.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
@@ -171,9 +190,15 @@ def replay_bash(
     """
     started = time.monotonic()
     jobs = [(task_of(tasks, episode), episode) for episode in recorded.episodes]
-    with closing(PaperImage(provider, image)) as shared:
-        golds = GoldRuns(shared)
-        calls = [partial(_episode, golds, task, episode) for task, episode in jobs]
+    where = [(elsewhere or {}).get(episode.task_id, image) for episode in recorded.episodes]
+    with ExitStack() as stack:
+        golds = {
+            name: GoldRuns(stack.enter_context(closing(PaperImage(provider, name))))
+            for name in dict.fromkeys(where)
+        }
+        calls = [
+            partial(_episode, golds[name], *job) for name, job in zip(where, jobs, strict=True)
+        ]
         replays = together(calls, workers, progress)
     report = _report(recorded.episodes, replays)
     report.seconds = time.monotonic() - started

@@ -160,7 +160,8 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
     def close(self) -> None:
         """End the episode, and forget the changes of all episodes. Idempotent."""
         super().close()
-        self._databases.close()
+        if not self._calls.forked:
+            self._databases.close()
 
     def _ending(self, action: str) -> Status | None:
         return ending(action)
