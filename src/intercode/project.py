@@ -244,8 +244,7 @@ def _value(path: Path, option: Option, value: Any) -> Any:
     Raises:
         UsageError: It has the wrong type.
     """
-    wrong = option.kind if option.kinds and not option.accepts(value) else option.wrong(value)
-    if wrong:
+    if wrong := option.wrong(value):
         raise UsageError(f"{path}: {option.name!r} must be {wrong}, not {value!r}")
     if not option.is_path:
         return value

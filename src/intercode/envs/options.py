@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     PathLike = str | Path
     CacheLike = bool | GoldCache
 else:  # what a text can say
-    _OR_OBJECT = Meta(extra={"object": True})
-    RewardLike = ProviderLike = EngineLike = PathLike = Annotated[str, _OR_OBJECT]
-    CacheLike = Annotated[bool, _OR_OBJECT]
+    RewardLike = ProviderLike = EngineLike = PathLike = str
+    CacheLike = bool
 
+_PLAIN = (str, int, float, bytes, list, tuple, dict, set)
 _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 
 Image = Annotated[
@@ -149,7 +149,7 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         Meta(
             description="what a sandbox may use: `Limits`, or names with values, as "
             "{'memory': '2G'} (default: `Limits()`)",
-            extra={"flag": False, "object": True},
+            extra={"flag": False},
         ),
     ] = None
     max_turns: MaxTurns = 10
@@ -312,11 +312,9 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     metavar: str | None = None
     least: int | float | None = None
     """The smallest value."""
-    or_none: bool = False
-    """Whether None is a value."""
-    or_object: bool = False
-    """Whether Python may give an object that no text can say."""
     choices: tuple[str, ...] = ()
+    is_optional: bool = True
+    """Whether its value may be None."""
     has_flag: bool = True
     """Whether the command line has it under its own name."""
     is_path: bool = False
@@ -341,13 +339,15 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
 
     def wrong(self, value: Any) -> str:
-        """Say what a value from Python must be; nothing if that is what it is."""
-        if value is None and self.or_none:
-            return ""
-        if not self.accepts(value):
-            return "" if self.or_object or not self.kinds else self.kind
-        out_of_bounds = self.least is not None and value < self.least
-        return f"at least {self.least}" if out_of_bounds else ""
+        """Say what a value must be; nothing if that is what it is.
+
+        An object of Python, such as a provider or a reward, stands for the text that names one.
+        """
+        is_plain = isinstance(value, _PLAIN) and not self.accepts(value)
+        if self.kinds and (is_plain or (value is None and not self.is_optional)):
+            return self.kind
+        too_small = self.least is not None and value is not None and value < self.least
+        return f"at least {self.least}" if too_small else ""
 
 
 @cache
@@ -365,9 +365,8 @@ def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
             help=next((meta.description for meta in metas if meta.description), ""),
             metavar=extra.get("metavar"),
             least=next((meta.ge for meta in metas if meta.ge is not None), None),
-            or_none=type(None) in types,
-            or_object=extra.get("object", False),
             choices=tuple(extra.get("choices", ())),
+            is_optional=type(None) in types,
             has_flag=extra.get("flag", True),
             is_path=extra.get("path", False),
         )
