@@ -26,7 +26,7 @@ class JudgeFacts(TypedDict, total=False):
 
 
 class EnvFacts(TypedDict, total=False):
-    """Where the tasks were tried. An environment may add facts of its own."""
+    """The environment in which tasks were tried, which may add facts of its own."""
 
     env: str
     protocol: str

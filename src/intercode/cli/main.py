@@ -46,7 +46,7 @@ COMMANDS = {
 
 FAILED, USAGE, PIPE = 1, 2, 141
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""What a disk may refuse, whatever is written to it."""
+"""Errors of a disk, whatever is written to it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
