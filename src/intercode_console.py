@@ -33,10 +33,14 @@ def main() -> int:
     """Run the command line with the process's arguments.
 
     Returns:
-        The exit code of the command; 1 if another package's module is in place of ours.
+        The exit code of the command; 1 if this is not Linux, or another package's module is in
+        place of ours.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, _leave)
+    if system := other_system():
+        print(f"intercode: error: {system}", file=sys.stderr)
+        return 1
     found = clash()
     if found and not (found.is_ours and sys.argv[1:2] == ["doctor"]):  # it says so itself
         kind = "warning" if found.is_ours else "error"
@@ -47,6 +51,24 @@ def main() -> int:
     from intercode.cli.main import main as run
 
     return run()
+
+
+def other_system() -> str:
+    """Say what to do on a system that cannot run sandboxes; "" on Linux."""
+    if sys.platform == "linux":
+        return ""
+    system, there = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
+    return f"sandboxes need Linux, and this is {system}. InterCode works in {there}"
+
+
+_CONTAINER = (
+    "a container (docker run --security-opt seccomp=unconfined "
+    "--security-opt systempaths=unconfined …)"
+)
+_SYSTEMS = {
+    "win32": ("Windows", f"WSL 2 (wsl --install), or in {_CONTAINER}"),
+    "darwin": ("macOS", f"a virtual machine with Linux, or in {_CONTAINER}"),
+}
 
 
 class Clash(NamedTuple):

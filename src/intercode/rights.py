@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from contextlib import suppress
 from functools import cache
@@ -67,14 +68,39 @@ def cache_place() -> Path:
 
 def _on_overlay(folder: Path) -> bool:
     """Whether a folder is on an overlay, as a container's root is: its ids cannot be mapped."""
-    status = next(place for place in (folder, *folder.parents) if place.exists()).stat()
-    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    place = next(place for place in (folder, *folder.parents) if place.exists())
+    return _file_system(place)[1] == "overlay"
+
+
+def _file_system(place: Path) -> tuple[str, str]:
+    """Return which folder of a file system is mounted where a path is, and the system's type.
+
+    Both are "" on btrfs, whose folders have numbers that no mount has.
+    """
+    number = place.stat().st_dev
     with Path("/proc/self/mountinfo").open() as file:
         for line in file:
             fields = line.split()
-            if fields[2] == device:
-                return fields[fields.index("-") + 1] == "overlay"
-    return False  # as on btrfs, whose folders have numbers that no mount has
+            if fields[2] == f"{os.major(number)}:{os.minor(number)}":
+                return fields[3], fields[fields.index("-") + 1]
+    return "", ""
+
+
+@cache
+def in_container() -> bool:
+    """Whether this is a container of Docker or Podman."""
+    if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
+        return False
+    # A virtual machine that is made of an image has a file system of its own.
+    folder, kind = _file_system(Path("/"))
+    return kind == "overlay" or folder != "/"
+
+
+def as_root(command: str) -> str:
+    """Return how this user has the machine's root run a command."""
+    if os.geteuid() == 0:
+        return command
+    return f"sudo {command}" if shutil.which("sudo") else f"su -c '{command}'"
 
 
 def has_machines_id() -> bool:
