@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intercode.capabilities import named
 from intercode.envs.options import LimitOptions, Option, described, taken
 from intercode.errors import ImageError, UsageError
 from intercode.registry import DATASETS, ENVS, environment
@@ -197,10 +198,15 @@ def _value(path: Path, option: Option, value: Any) -> Any:
     """Check an option's value; a path or an image's name then means the same everywhere.
 
     Raises:
-        UsageError: It has the wrong type.
+        UsageError: It has the wrong type, or names what does not exist.
     """
     if option.kinds and not option.accepts(value):
         raise UsageError(f"{path}: {option.name!r} must be {option.kind}, not {value!r}")
+    if option.name == "capabilities":
+        try:
+            return list(named(value))
+        except ValueError as error:
+            raise UsageError(f"{path}: {option.name!r} {error}") from None
     if not option.is_path:
         return value
     if option.name == "reward":

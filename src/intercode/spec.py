@@ -562,6 +562,11 @@ def size(text: str) -> int:
     return value
 
 
+def _names(text: str) -> list[str]:
+    """Return the names of a list with commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def _number(text: str) -> float:
     """Return a number, 0 or above."""
     if not 0 <= (value := _float(text)) < float("inf"):
@@ -585,6 +590,7 @@ def _float(text: str) -> float:
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _READERS: dict[str | None, Callable[[str], Any]] = {
+    "NAME,…": _names,
     **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _amount, "P": _amount},
     "T": _number,
 }

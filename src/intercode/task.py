@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any, overload
 
+from intercode.capabilities import named
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
 
@@ -62,6 +63,9 @@ class Task:
     may_change: tuple[str, ...] = ()
     """Absolute paths of system files and settings that an answer is expected to change, for the
     verification: ``*``, ``?`` and ``[…]`` stand within a name, a folder for all that is in it."""
+    capabilities: tuple[str, ...] = ()
+    """The capabilities that root of the sandbox has, in place of the environment's: names of
+    `intercode.capabilities.CAPABILITIES`."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -324,4 +328,5 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "tags": _texts,
     "metadata": _metadata,
     "may_change": _globs,
+    "capabilities": named,
 }

@@ -18,12 +18,14 @@ import inspect
 import typing
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from intercode.capabilities import CAPABILITIES
 from intercode.errors import UsageError
 from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
@@ -57,6 +59,14 @@ Image = Annotated[
 Network = Annotated[
     bool,
     Meta(description="let tasks reach this machine's network, and try those that need it"),
+]
+Capabilities = Annotated[
+    tuple[str, ...] | str,
+    Meta(
+        description="what root may do in a sandbox, for tasks that name nothing of their own: "
+        f"any of {', '.join(CAPABILITIES)} (default: none)",
+        extra={"metavar": "NAME,…", "list": True},
+    ),
 ]
 RewardOption = Annotated[
     RewardLike | None,
@@ -171,7 +181,15 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
 
     image: Image = None
     network: Network = False
+    capabilities: Capabilities = ()
     reward: RewardOption = None
+
+    def __post_init__(self) -> None:
+        """Put the capabilities among the limits, where everything else finds them."""
+        super().__post_init__()
+        if self.capabilities:
+            limits = replace(self.limits or Limits(), capabilities=self.capabilities)
+            msgspec.structs.force_setattr(self, "limits", limits)
 
 
 class BashOptions(SandboxOptions, frozen=True, kw_only=True):
@@ -302,6 +320,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the command line has it under its own name."""
     is_path: bool = False
     """Whether its value may be a path, which begins in the folder of the file that has it."""
+    is_list: bool = False
+    """Whether its value may be a list, too: a text has commas between the parts."""
 
     @property
     def flag(self) -> str:
@@ -312,12 +332,14 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The type and bounds of a value, in words."""
         words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
-        return words[self.kinds[0]]
+        return words[self.kinds[0]] + (" or a list of texts" if self.is_list else "")
 
     def accepts(self, value: object) -> bool:
         """Tell whether a value of TOML or JSON has a type that the option takes."""
         if isinstance(value, bool):
             return bool in self.kinds
+        if self.is_list and isinstance(value, list):
+            return all(isinstance(one, self.kinds) for one in value)
         return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
 
 
@@ -339,6 +361,7 @@ def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
             choices=tuple(extra.get("choices", ())),
             has_flag=extra.get("flag", True),
             is_path=extra.get("path", False),
+            is_list=extra.get("list", False),
         )
     return found
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
 from intercode.episode import decode, encode
 from intercode.errors import TaskError
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.resolve import check
 from intercode.task import Task
 
@@ -100,12 +102,28 @@ class SandboxStage:
         """Return where its relative files and its setup begin, from the image's directory."""
         return "."
 
-    def check(self, task: Task) -> None:
-        """Refuse a task whose image cannot exist.
+    def limits(self, task: Task) -> Limits:
+        """Return what the task's sandbox may use; its own capabilities go before those of all.
 
         Raises:
+            TaskError: This machine, or the network, does not permit such capabilities.
+        """
+        limits = self._limits or Limits()
+        limits = replace(limits, capabilities=task.capabilities or limits.capabilities)
+        if limits.capabilities and isinstance(self.provider, GrantsSome):
+            if why := self.provider.why_not(limits.capabilities, self.network):
+                wanted = ", ".join(limits.capabilities)
+                raise TaskError(f"task {task.task_id!r}: capabilities {wanted}: {why}")
+        return limits
+
+    def check(self, task: Task) -> None:
+        """Refuse a task whose image cannot exist, or that would not run in its sandbox.
+
+        Raises:
+            TaskError: The task cannot have its capabilities.
             ImageError: The name means nothing, or names a file that is not there.
         """
+        self.limits(task)
         check(self.image(task))
 
     def digest(self, task: Task) -> str:
@@ -123,18 +141,19 @@ class SandboxStage:
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
         facts = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
-        facts += [repr(self._limits), self.network]
+        facts += [repr(self.limits(task)), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def start(self, task: Task) -> Sandbox:
         """Start a fresh sandbox in which the task's files are written and its setup has run.
 
         Raises:
-            TaskError: The files cannot be written or the setup failed; it names the task.
+            TaskError: The files cannot be written, the setup failed, or the task cannot have its
+                capabilities; it names the task.
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """
-        sandbox = self.provider.start(self.image(task), self._limits, self.network)
+        sandbox = self.provider.start(self.image(task), self.limits(task), self.network)
         try:
             self._prepare(sandbox, task)
         except BaseException:

@@ -385,7 +385,7 @@ def _limits(spec: RunSpec) -> Limits:
     return LimitOptions(**given).limits()
 
 
-_IDENTIFYING = ("sandbox", "network", "attempts", "python")
+_IDENTIFYING = ("sandbox", "network", "capabilities", "attempts", "python")
 """Options that are among the facts if they are given."""
 _LIMITS = LimitOptions.__struct_fields__
 
@@ -411,7 +411,7 @@ def _digests(
     with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
         first = {env.image(task): task for task in reversed(tasks)}
         try:
-            for task in first.values():  # all names, before the first is built
+            for task in tasks:  # before the first image is built
                 env.check(task)
         except ImageError as error:
             raise UsageError(str(error)) from error

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
+from intercode.capabilities import named
 from intercode.errors import UsageError
 from intercode.task import LONGEST_SECONDS
 
@@ -44,12 +45,23 @@ class Limits:
     open_files: int = 1024
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
-    """Capabilities kept, all of them limited to the sandbox's own files and users: any of
-    ``chown``, ``dac_override``, ``fowner``, ``fsetid``, ``setgid``, ``setuid``. The default is
-    none."""
+    """The capabilities that root has, all of them over the sandbox's own files, users, processes
+    and ports: names of `intercode.capabilities.CAPABILITIES`, also as a text with commas between
+    them."""
     debugger: bool = False
     """Whether a program may trace another one and change its memory, as gdb and strace do. Code
     that is under test could then control what tests it."""
+
+    def __post_init__(self) -> None:
+        """Bring the capabilities to one form.
+
+        Raises:
+            UsageError: There is no such capability.
+        """
+        try:
+            object.__setattr__(self, "capabilities", named(self.capabilities))
+        except ValueError as error:
+            raise UsageError(f"limit 'capabilities' {error}") from None
 
     def seconds(self, timeout: float | None) -> float:
         """Return a time limit: `timeout`, or the one of these limits where that is None.
@@ -306,9 +318,23 @@ class Provider(Protocol):
         """Close all of its sandboxes. Idempotent."""
 
 
+@runtime_checkable
+class GrantsSome(Protocol):
+    """An ability of a provider that cannot grant all capabilities everywhere."""
+
+    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+        """Tell why sandboxes cannot have some of these capabilities, and what to do.
+
+        Args:
+            capabilities: Names.
+            network: Whether the sandboxes reach the network.
+
+        Returns:
+            A sentence; empty: they can.
+        """
+
+
 _FEWEST_FILES = 512
-CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
-"""The capabilities that can be kept."""
 
 
 def check_limits(limits: Limits) -> None:
@@ -323,9 +349,6 @@ def check_limits(limits: Limits) -> None:
     limits.seconds(None)
     if limits.open_files < _FEWEST_FILES:
         raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
-    if unknown := set(limits.capabilities) - set(CAPABILITIES):
-        allowed = ", ".join(CAPABILITIES)
-        raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
