@@ -45,11 +45,12 @@ def named(value: object) -> tuple[str, ...]:
     """
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple, set, frozenset)):
-        raise ValueError("must be names of capabilities")
+        raise ValueError(f"must be names of capabilities, not {value!r}")
     names = {name.strip() if isinstance(name, str) else name for name in names}
     for name in names - {""}:
         if name not in CAPABILITIES:
-            raise ValueError(f"holds {name!r}, which is none of {', '.join(CAPABILITIES)}")
+            only = ", ".join(CAPABILITIES)
+            raise ValueError(f"names {name!r}, but a sandbox can have only {only}")
     return tuple(name for name in CAPABILITIES if name in names)
 
 

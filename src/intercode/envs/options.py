@@ -188,7 +188,8 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
         """Put the capabilities among the limits, where everything else finds them."""
         super().__post_init__()
         if self.capabilities:
-            limits = replace(self.limits or Limits(), capabilities=self.capabilities)
+            granted: Any = self.capabilities  # also a text
+            limits = replace(self.limits or Limits(), capabilities=granted)
             msgspec.structs.force_setattr(self, "limits", limits)
 
 

@@ -110,10 +110,10 @@ class SandboxStage:
         """
         limits = self._limits or Limits()
         limits = replace(limits, capabilities=task.capabilities or limits.capabilities)
-        if limits.capabilities and isinstance(self.provider, GrantsSome):
-            if why := self.provider.why_not(limits.capabilities, self.network):
-                wanted = ", ".join(limits.capabilities)
-                raise TaskError(f"task {task.task_id!r}: capabilities {wanted}: {why}")
+        wanted = limits.capabilities
+        provider = self.provider
+        if isinstance(provider, GrantsSome) and (why := provider.why_not(wanted, self.network)):
+            raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {why}")
         return limits
 
     def check(self, task: Task) -> None:
