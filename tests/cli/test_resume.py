@@ -12,6 +12,7 @@ import pytest
 from evaluate.fakes import Factory, dataset
 from intercode.cli.main import main
 from intercode.evaluate import evaluate
+from intercode.files import remove_tree
 from intercode.records import EPISODES, MANIFEST, RecordWriter, read_episodes, read_manifest
 from intercode.sandbox.images.cache import ImageCache
 
@@ -192,15 +193,53 @@ def test_what_has_changed_is_refused_unless_accepted(
     assert [e.query for e in read_episodes(begun / EPISODES)][-1] == "do say 1"
 
 
-def test_a_package_that_was_installed_meanwhile(machine: Path, begun: Path, capsys: Tell) -> None:
-    """The agent would find another machine; and when it is gone again, the same."""
+@pytest.fixture
+def grown(machine: Path, begun: Path) -> Path:
+    """The same, after a program was installed on this machine."""
     (machine / "bin/jq").touch()
     ImageCache.default()._memory.clear()
-    assert resume() == 2
+    return begun
+
+
+def test_a_machine_that_has_changed_is_said_and_recorded(grown: Path, capsys: Tell) -> None:
+    capsys.readouterr()
+    assert resume() == 0
+    told = capsys.readouterr().err
+    assert told.startswith("intercode: warning: this machine has changed since the run began")
+    assert "/bin/jq installed. " in told and "--strict" in told
+    manifest = read_manifest(grown)
+    now = manifest["sessions"][1]
+    assert now["differs"]["env.images.host"] != manifest["env"]["images"]["host"]
+    [changed] = now["differs"]["machine"]
+    assert changed.endswith("/bin/jq installed") and now["locked"]["accepted"] == []
+
+
+def test_without_the_former_image_its_digest_is_named(grown: Path, capsys: Tell) -> None:
+    former = read_manifest(grown)["env"]["images"]["host"]
+    remove_tree(ImageCache.default().images / former)
+    assert resume() == 0
+    assert f"env.images.host: recorded {former}, now " in capsys.readouterr().err
+
+
+def test_strictly_the_machine_must_be_the_same(grown: Path, machine: Path, capsys: Tell) -> None:
+    assert resume("--strict") == 2
     told = capsys.readouterr().err
     assert "1 thing would not be as in the recorded run:\n  env.images.host: " in told
-    assert "put back what was installed" in told
-    assert len(ran(begun)) == 3
+    assert "the images 'base' and 'debian:…' do not follow the machine" in told
+    assert len(ran(grown)) == 3
     (machine / "bin/jq").unlink()
     ImageCache.default()._memory.clear()
-    assert resume() == 0
+    assert resume("--strict") == 0
+
+
+def test_a_run_made_with_locked_stays_strict(grown: Path, capsys: Tell) -> None:
+    change(grown, lambda run: run["sessions"][0].update(locked={"run": "/x", "accepted": []}))
+    assert resume() == 2
+    assert "env.images.host: " in capsys.readouterr().err
+
+
+def test_only_the_machine_is_followed(grown: Path, folder: Path, capsys: Tell) -> None:
+    tasks = folder / "tasks.json"
+    tasks.write_text(tasks.read_text().replace("say 1", "do say 1"))
+    assert resume() == 2
+    assert "1 thing would not be as in the recorded run:\n  dataset" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 
 from intercode.evaluate import manifest
-from intercode.evaluate.drift import differences
+from intercode.evaluate.drift import differences, of_machine
 from intercode.evaluate.manifest import own_versions
 from intercode.evaluate.tools import TOOLS, tool_versions
 from intercode.sandbox import get_provider
+from intercode.sandbox.images.cache import ImageCache
+from intercode.sandbox.images.host import changes
 
 MANIFEST: dict[str, Any] = {
     "dataset": {"name": "d", "source": "d.json", "digest": "1", "tasks": 1},
@@ -99,6 +102,36 @@ def test_a_machine_that_has_changed_is_no_image_to_build() -> None:
     before, now = (changed("env/images", {"host": digest}) for digest in "12")
     [found] = differences(before, now)
     assert found.what == "env.images.host" and "installed" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("image", "followed"), [("host", True), ("host+./x.sh", True), ("base", False)]
+)
+def test_only_the_image_host_follows_the_machine(image: str, followed: bool) -> None:
+    def manifest(digest: str, release: str, git: str) -> dict[str, Any]:
+        made = changed("env/images", {image: digest})
+        made["sessions"][0] |= {"host": {"release": release, "machine": "x"}}
+        return made | {"sessions": [made["sessions"][0] | {"tools": {"host": {"git": git}}}]}
+
+    before = manifest("1", "6.1", "2.39")
+    found = differences(before, manifest("2", "6.2", "2.40"))
+    assert len(found) == 3
+    assert of_machine(found, before) == (found if followed else [])
+    before["sessions"][0]["host"]["machine"] = "y"
+    assert of_machine(differences(before, manifest("1", "6.1", "2.39")), before) == []
+
+
+def test_changes_of_packages_come_before_those_of_programs(tmp_path: Path) -> None:
+    cache = ImageCache(tmp_path)
+    for digest, installed in {
+        "a": {"git": "1", "jq": "1", "/bin/git": "x"},
+        "b": {"git": "2", "vim": "9", "/bin/git": "y"},
+    }.items():
+        (tmp_path / "images" / digest).mkdir()
+        record = {"layers": [f"{digest}/layer"], "built": {"installed": installed}}
+        (tmp_path / "images" / digest / "image.json").write_text(json.dumps(record))
+    assert changes("a", "b", cache) == ["git 1 → 2", "jq removed", "vim 9 installed"]
+    assert changes("a", "c", cache) == []
 
 
 def test_another_back_end_is_one_difference() -> None:

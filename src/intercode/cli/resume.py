@@ -2,6 +2,7 @@
 
 Options that are not given come from the record of the run's last session. Tasks, environment,
 images, agent, code and machine must be as they were: differences are listed, and nothing is run.
+If the image is 'host', the machine may have changed: a warning says what, and the record keeps it.
 More attempts at each task can be asked for.
 
 --max-cost and --max-tokens are for the whole run, with all that it has spent already.
@@ -10,6 +11,7 @@ Examples:
   intercode resume runs/mine
   intercode resume runs/mine --epochs 5 --workers 8
   intercode resume runs/mine --max-cost 20
+  intercode resume runs/mine --strict             (on an unchanged machine, or not at all)
   intercode resume runs/mine --accept host        (the machine's kernel is another one now)
 
 exit code: 0 if every episode has a result, whatever it is; 1 if not; 2 for wrong usage.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run's folder")
     add_options(parser, options_of(RunSpec), "epochs")
     add_options(parser.add_argument_group("how"), options_of(How), less="out locked")
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="with the image 'host': refuse a machine that has changed (as always, if the run was "
+        "made with --locked)",
+    )
     may_take = parser.add_argument_group("what it may take")
     add_options(may_take, options_of(ModelSpec), "max_cost", "max_tokens")
     where = parser.add_argument_group("where it is now")
@@ -64,7 +73,9 @@ def execute(args: argparse.Namespace) -> int:
     if spec.epochs < (before := session["options"].get("epochs", 1)):
         raise UsageError(f"{folder} was to have {before} epochs: --epochs {spec.epochs} is fewer")
     watcher = run.watcher_of(spec)
-    asked = plan(spec, watcher)
+    # The run's first session is held to another run only by `run --locked`.
+    held = args.strict or "locked" in manifest["sessions"][0]
+    asked = replace(plan(spec, watcher), follows_machine=not held)
     jobs = [(epoch, task.task_id) for epoch in range(spec.epochs) for task in asked.tasks]
     known = latest(folder, Outcome.of)
     done = [known[job] for job in jobs if job in known and not known[job].failed]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -13,6 +13,9 @@ from intercode.errors import ImageError, UsageError
 from intercode.evaluate.manifest import flat
 from intercode.records import diff
 from intercode.sandbox.images.base import parse
+from intercode.sandbox.images.cache import ImageCache
+from intercode.sandbox.images.host import SPEC as HOST
+from intercode.sandbox.images.host import changes
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """Facts of a run as a whole that are compared."""
@@ -27,14 +30,16 @@ _BACKEND = "env.sandbox"
 _FILES = ("agent.name", "agent.options", "env.reward")
 """Names or files; of files only the name is compared, as what is in them has a digest."""
 _FOLDERS = re.compile(r"(?:^|(?<=\+)|(?<=[a-z]:))(?!//)(?:~|\.{1,2})?/(?:[^+/]+/)*")
+_MACHINE = re.compile(r"(?:env\.images|tools)\.host(?:[+.].*)?|host\.release")
+"""The differences of a machine that was updated, where the image is ``host``."""
 _SHOWN = 20
 
 _ADVICE = (
     ("dataset", "take the tasks as they were, from {source}"),
     (
         "env.images.host",
-        "put back what was installed, removed or upgraded on this machine since; "
-        "an image 'debian:…' does not follow it",
+        "programs were installed, removed or upgraded on this machine since: --accept "
+        "env.images.host allows it; the images 'base' and 'debian:…' do not follow the machine",
     ),
     ("env.images", "build the image from what it was built from"),
     ("env.engine", "use the database engine that was used"),
@@ -50,7 +55,10 @@ _ADVICE = (
     ("versions.code", "git checkout {commit}"),
     ("versions.python", "use Python {recorded}"),
     ("versions", "pip install '{name}=={recorded}'"),
-    ("tools", "use the image with that version; an image 'debian:…' does not follow this machine"),
+    (
+        "tools",
+        "use the image with that version; 'base' and 'debian:…' do not follow this machine",
+    ),
     ("sandbox", "use a machine as it was"),
     ("host", "use a machine as it was"),
 )
@@ -120,6 +128,27 @@ def differences(
     return [difference for _, difference in sorted(found.items())]
 
 
+def of_machine(found: Collection[Difference], recorded: Mapping[str, Any]) -> list[Difference]:
+    """Pick the differences that only say that this machine, and its image ``host``, has changed."""
+    images = (recorded.get("env") or {}).get("images") or {}
+    if not any(_canonical(name).partition("+")[0] == HOST for name in images):
+        return []
+    return [difference for difference in found if _MACHINE.fullmatch(difference.what)]
+
+
+def what_changed(found: Sequence[Difference]) -> list[str]:
+    """Say what has changed on this machine, given differences that `of_machine` picked.
+
+    Packages or programs are named if the image cache still has the machine's former image.
+    """
+    cache = ImageCache.default()
+    images = [one for one in found if one.what.startswith("env.images.")]
+    both = (changes(one.recorded, one.now, cache) for one in images if one.recorded and one.now)
+    named = next(filter(None, both), [])
+    rest = [one for one in found if not named or one.what.startswith("host.")]
+    return [*named, *map(str, rest)]
+
+
 def refuse(
     recorded: Mapping[str, Any], now: Mapping[str, Any], accept: Collection[str] = ()
 ) -> None:
@@ -132,13 +161,32 @@ def refuse(
         raise DriftError(found)
 
 
-def of_run(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, for a session, the accepted differences in what the record says only once."""
+def warning(changed: Sequence[str]) -> str:
+    """Return the warning that this machine, and the image ``host``, has changed."""
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return (
+        f"warning: this machine has changed since the run began, and its image 'host' with it: "
+        f"{', '.join(changed[:_SHOWN])}{more}. The record says so; --strict refuses it, and the "
+        "image 'base' follows no machine"
+    )
+
+
+def of_run(
+    recorded: Mapping[str, Any], now: Mapping[str, Any], machine: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return, for a session, the accepted differences in what the record says only once.
+
+    Args:
+        recorded: The run's ``run.json``.
+        now: The one that a new run would have.
+        machine: What has changed on this machine; see `what_changed`.
+    """
     found = {
         difference.what: difference.now
         for difference in differences(recorded, now)
         if difference.what.partition(".")[0] in RUN
     }
+    found |= {"machine": list(machine)} if machine else {}
     return {"differs": found} if found else {}
 
 

@@ -63,6 +63,8 @@ class Plan:
     """Task id → why it is not run."""
     locked: Mapping[str, Any] | None = None
     """The ``run.json`` of the run that this one is held to."""
+    follows_machine: bool = False
+    """Whether the image ``host`` may differ from that run's, as the machine was changed since."""
 
     def context(self) -> dict[str, Any]:
         """Return what the record says of the options, and of the run that this one is held to."""
@@ -371,7 +373,7 @@ def _facts(spec: RunSpec) -> dict[str, Any]:
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,
-        "image": given.get("image"),
+        "image": given.get("image", given.get("default_image")),
         "reward": reward or "default",
         "max_turns": given.get("max_turns"),
         "limits": limits,

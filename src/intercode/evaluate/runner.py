@@ -13,7 +13,14 @@ from intercode.agents import registry
 from intercode.agents.base import AgentFactory, HasFacts, sees_gold
 from intercode.episode import Episode
 from intercode.errors import RecordError, UsageError
-from intercode.evaluate.drift import of_run, refuse
+from intercode.evaluate.drift import (
+    DriftError,
+    differences,
+    of_machine,
+    of_run,
+    warning,
+    what_changed,
+)
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.loop import (
     EpisodeEnv,
@@ -223,8 +230,7 @@ def _run(
     out = plan.spec.how.out
     wanted = _wanted(plan, who, where.facts)
     session = _session(plan.spec, context)
-    if plan.locked is not None:
-        refuse(plan.locked, {**wanted, "sessions": [session]}, plan.spec.how.accept)
+    changed = _hold(plan, {**wanted, "sessions": [session]}, progress)
     with ExitStack() as stack:
         hide(out)
         if out is None:
@@ -234,7 +240,7 @@ def _run(
         log = stack.enter_context(RecordWriter(Path(out)))
         record, finished = _resumed(log.folder, wanted, plan.locked)
         if plan.locked is not None and plan.locked == record:
-            session |= of_run(plan.locked, wanted)
+            session |= of_run(plan.locked, wanted, changed)
         record["sessions"].append(session)
         log.write_manifest(record)
         result = _work(plan, _orders(plan, who, where, log.append, progress), finished, progress)
@@ -242,6 +248,27 @@ def _run(
         finish(session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short)
         log.write_manifest(record)
     return result
+
+
+def _hold(plan: Plan, now: Mapping[str, Any], progress: Progress) -> list[str]:
+    """Hold a run to what it is locked to; warn of changes of the machine that it may follow.
+
+    Returns:
+        Those changes.
+
+    Raises:
+        DriftError: Something else has changed.
+    """
+    if plan.locked is None:
+        return []
+    found = differences(plan.locked, now, plan.spec.how.accept)
+    machine = of_machine(found, plan.locked) if plan.follows_machine else []
+    if rest := [one for one in found if one not in machine]:
+        raise DriftError(rest)
+    changed = what_changed(machine)
+    if changed:
+        progress.warn(warning(changed))
+    return changed
 
 
 def _work(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from intercode.errors import ImageError
 from intercode.files import cache_root, digest_of
-from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Context, Image
+from intercode.sandbox.images.base import HOSTNAME, SEARCH_PATH, Cache, Context, Image
 
 VERSION = "2"
 SPEC = "host"
@@ -258,7 +258,54 @@ def _fill(
         (layer / "etc" / name).parent.mkdir(exist_ok=True)
         (layer / "etc" / name).write_bytes(data)
     _set_modes(layer)
-    return {"version": VERSION}
+    return {"version": VERSION, "installed": _installed()}
+
+
+def _installed() -> dict[str, str]:
+    """Return the machine's packages with their versions, and its programs with their facts."""
+    packages = dict(line.split(" ", 1) for line in _packages())
+    programs = [
+        (f"{folder}/{name}", facts)
+        for folder in _program_folders()
+        for name, _, facts in (line.partition("\0") for line in _programs(folder))
+    ]
+    return packages | dict(programs)
+
+
+def changes(before: str, now: str, cache: Cache) -> list[str]:
+    """Name what was installed, removed or upgraded between two images based on ``host``.
+
+    Args:
+        before: The digest of one.
+        now: That of the other.
+        cache: The store in which they may still be.
+
+    Returns:
+        Packages; if they are the same, programs. Empty if the cache does not have both images.
+    """
+    old, new = (_machine_of(digest, cache) for digest in (before, now))
+    if not (old and new):
+        return []
+    names = sorted(name for name in old | new if old.get(name) != new.get(name))
+    packages = [name for name in names if not name.startswith("/")]
+    return [_change(name, old.get(name), new.get(name)) for name in packages or names]
+
+
+def _machine_of(digest: str, cache: Cache) -> dict[str, str]:
+    """Return what was installed when the lowest layer of an image was made."""
+    record = cache.read(digest) or {"layers": [digest]}
+    lowest = cache.read(str(record["layers"][0]).partition("/")[0]) or {}
+    found: dict[str, str] = lowest.get("built", {}).get("installed", {})
+    return found
+
+
+def _change(name: str, old: str | None, new: str | None) -> str:
+    program = name.startswith("/")
+    if old is None:
+        return f"{name} installed" if program else f"{name} {new} installed"
+    if new is None:
+        return f"{name} removed"
+    return f"{name} changed" if program else f"{name} {old} → {new}"
 
 
 def _files() -> dict[str, bytes]:
