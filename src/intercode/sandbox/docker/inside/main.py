@@ -65,7 +65,8 @@ def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> Contai
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with suppress(OSError):
             signal.signal(number, signal.SIG_DFL)
-    sc.set_seccomp(seccomp.build(limits["debugger"], "sys_chroot" in limits["capabilities"]))
+    chroot = "sys_chroot" in limits["capabilities"]
+    sc.set_seccomp(seccomp.build(limits["debugger"], chroot))
     return init
 
 
