@@ -17,7 +17,7 @@ class Capability(NamedTuple):
 
     bit: int
     permits: str
-    """What root may then do inside, for people."""
+    """The rights of root inside, for people."""
 
 
 CAPABILITIES = {
@@ -34,7 +34,7 @@ CAPABILITIES = {
 """Name → what it is."""
 
 OF_SEVERAL_USERS = ("chown", "setgid", "setuid")
-"""Those that need more users than one."""
+"""The capabilities that need more users than one."""
 
 
 def named(value: object) -> tuple[str, ...]:

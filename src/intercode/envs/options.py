@@ -354,7 +354,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether a value of TOML or JSON has a type that the option takes."""
         if isinstance(value, bool):
             return bool in self.kinds
-        if self.is_list and isinstance(value, list):
+        if self.is_list and isinstance(value, (list, tuple)):
             return all(isinstance(one, self.kinds) for one in value)
         return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
 

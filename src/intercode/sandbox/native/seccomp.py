@@ -249,7 +249,7 @@ def build(debugger: bool = False, chroot: bool = False, machine: str | None = No
 
     Args:
         debugger: Allow a program to control another one, or to change its memory.
-        chroot: Allow root to change its root folder. Whoever breaks out is in the sandbox's.
+        chroot: Allow root to change its root folder: outside of it is the sandbox's, no more.
         machine: The architecture; None: this machine's.
 
     Raises:
