@@ -45,12 +45,11 @@ def named(value: object) -> tuple[str, ...]:
     """
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple, set, frozenset)):
-        raise ValueError(f"must be names of capabilities, not {value!r}")
-    names = {name.strip() if isinstance(name, str) else name for name in names}
-    for name in names - {""}:
-        if name not in CAPABILITIES:
-            only = ", ".join(CAPABILITIES)
-            raise ValueError(f"names {name!r}, but a sandbox can have only {only}")
+        raise ValueError(f"must be a list of names, not {value!r}")
+    names = [name.strip() if isinstance(name, str) else name for name in names]
+    for name in names:
+        if not isinstance(name, str) or name not in {"", *CAPABILITIES}:
+            raise ValueError(f"must be among {', '.join(CAPABILITIES)}, not {name!r}")
     return tuple(name for name in CAPABILITIES if name in names)
 
 

@@ -11,15 +11,13 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from intercode.capabilities import named
 from intercode.errors import UsageError
-from intercode.task import LONGEST_SECONDS
-
-MIB = 1024 * 1024
+from intercode.spelling import meant
+from intercode.units import LIMITS, LONGEST_SECONDS, MIB
 
 Seen = TypeVar("Seen")
 ChangeKind = Literal["added", "modified", "deleted"]
@@ -28,7 +26,13 @@ FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one sandbox. The defaults suit short interactive tasks."""
+    """Limits of one sandbox. The defaults suit short interactive tasks.
+
+    A size may be a text, such as ``"512M"``.
+
+    Raises:
+        UsageError: A value has the wrong type, or no sandbox can run within it.
+    """
 
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
@@ -53,15 +57,30 @@ class Limits:
     that is under test could then control what tests it."""
 
     def __post_init__(self) -> None:
-        """Bring the capabilities to one form.
+        for name, read in LIMITS.items():
+            try:
+                object.__setattr__(self, name, read(getattr(self, name)))
+            except ValueError as error:  # noqa: PERF203
+                raise UsageError(f"limit {name!r} {error}") from None
+
+    @classmethod
+    def of(cls, given: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
+        """Return limits from limits or an object of names and values, with some changed.
 
         Raises:
-            UsageError: There is no such capability.
+            UsageError: There is no such limit, or a value makes no sense.
         """
-        try:
-            object.__setattr__(self, "capabilities", named(self.capabilities))
-        except ValueError as error:
-            raise UsageError(f"limit 'capabilities' {error}") from None
+        if not isinstance(given, (cls, Mapping, type(None))):
+            raise UsageError(f"limits must be Limits, or names with values, not {given!r}")
+        base = given if isinstance(given, Limits) else cls()
+        values = {**(given if isinstance(given, Mapping) else {}), **changes}
+        for name in values:
+            if name not in (known := cls.__dataclass_fields__):
+                raise UsageError(
+                    f"there is no limit {name!r}{meant(str(name), known)}; known: "
+                    f"{', '.join(sorted(known))}"
+                )
+        return replace(base, **values)
 
     def seconds(self, timeout: float | None) -> float:
         """Return a time limit: `timeout`, or the one of these limits where that is None.
@@ -332,23 +351,6 @@ class GrantsSome(Protocol):
         Returns:
             A sentence; empty: they can.
         """
-
-
-_FEWEST_FILES = 512
-
-
-def check_limits(limits: Limits) -> None:
-    """Refuse limits within which no sandbox can run.
-
-    Raises:
-        UsageError: Says which.
-    """
-    for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
-        if not getattr(limits, name) > 0:
-            raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
-    limits.seconds(None)
-    if limits.open_files < _FEWEST_FILES:
-        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
 
 
 @dataclass(frozen=True, slots=True)
