@@ -162,7 +162,7 @@ def test_other_names_are_refused() -> None:
     for wrong in ("sys_admin", ["chown", "CAP_CHOWN"], 7):
         with pytest.raises(UsageError, match="capabilities"):
             Limits(capabilities=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="among chown, dac_override, .*, not .mknod"):
+    with pytest.raises(UsageError, match=r"among chown, dac_override, .*, not .mknod"):
         Limits(capabilities=("mknod",))
     assert Limits(capabilities="setuid, chown").capabilities == ("chown", "setuid")  # type: ignore[arg-type]
 

@@ -110,9 +110,9 @@ class NativeProvider:
         alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
         if alone and one_user():
             return (
-                f"{alone} need{'' if ',' in alone else 's'} several users, and a native sandbox has "
-                f"one, {'as root has few rights' if os.geteuid() == 0 else 'as you are not root'} "
-                "here. Run this as root of the machine, or on Docker: --sandbox docker"
+                f"several users are needed for {alone}, and a native sandbox has a single one "
+                "unless root of the machine starts it. Run this as root, or on Docker: --sandbox "
+                "docker"
             )
         if network and "net_bind_service" in capabilities:
             return (
