@@ -7,6 +7,7 @@ Relative paths in it begin in the folder, whatever the working directory is::
 
     env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
     tasks = "tasks.jsonl"         # or a dataset's name
+    name = "Mazes"                # the benchmark's; default: the folder's name
     image = "./Dockerfile"        # any other key is an option of the environment, or a limit
     reward = "reward.py:score"
 """
@@ -48,6 +49,8 @@ class Project:
     """The environment's registered name."""
     tasks: str
     """A file, or a dataset's name."""
+    name: str
+    """The benchmark's name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For the environment's constructor; paths are absolute."""
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -70,6 +73,7 @@ def read(folder: str | Path) -> Project:
     given = _parse(path)
     env = _env(folder, path, given.pop("env", None))
     tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
+    name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
     if tasks not in DATASETS or (folder / tasks).exists():
         tasks = str(folder / tasks)
     limits_known = described(LimitOptions)
@@ -84,12 +88,12 @@ def read(folder: str | Path) -> Project:
     if unknown := sorted(set(given) - set(known)):
         raise UsageError(
             f"{path}: environment {env!r} has no option {unknown[0]!r}; known: "
-            f"{', '.join(sorted({'env', 'tasks', *known, *limits_known}))}"
+            f"{', '.join(sorted({'env', 'tasks', 'name', *known, *limits_known}))}"
         )
     options = {key: _value(path, known[key], value) for key, value in given.items()}
     if "image" in options and "default_image" in all_known:
         options["default_image"] = options.pop("image")
-    return Project(folder, env, tasks, options, limits)
+    return Project(folder, env, tasks, name, options, limits)
 
 
 def create(env: str, *, protocol: str = "default", **options: Any) -> gymnasium.Env[str, str]:

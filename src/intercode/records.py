@@ -34,6 +34,8 @@ LEVELS = (
 )
 """The tags that say how hard a task is, in each benchmark from the easiest on."""
 
+_BEGIN = b'{"'
+"""The first bytes of an episode's line."""
 Key = tuple[int, str]
 """The epoch and the id of the task: they identify an episode within a run."""
 T = TypeVar("T")
@@ -152,16 +154,24 @@ def _finished_size(path: Path) -> int:
 
     What follows is the torn end of a write that was never confirmed: a line without its newline,
     or the zeros that some file systems leave after a power cut.
+
+    Raises:
+        RecordError: What follows is neither: the file is no log of episodes.
     """
+    size = 0
     with path.open("rb") as file:
         end = file.seek(0, 2)
         while end > 0:
             start = max(0, end - 65536)
             file.seek(start)
             if (newline := file.read(end - start).rfind(b"\n")) >= 0:
-                return start + newline + 1
+                size = start + newline + 1
+                break
             end = start
-    return 0
+        file.seek(size)
+        if (torn := file.read(len(_BEGIN))) and not _BEGIN.startswith(torn) and torn.strip(b"\0"):
+            raise RecordError(f"{path}: at byte {size}: not an episode: {torn!r}")
+    return size
 
 
 def _json(path: Path, cannot: str) -> Any:

@@ -32,7 +32,7 @@ from intercode.evaluate import Progress
 from intercode.evaluate.statistics import Estimate, wilson
 from intercode.evaluate.summary import by_tag, by_turn, errors_by_type, summarize
 from intercode.records import Judged, Outcome
-from intercode.report.runs import Run, as_data, judging, rate_name
+from intercode.report.runs import Run, as_data, benchmark, judging, rate_name
 from intercode.report.tables import Table, groups, judge_tables
 from intercode.report.text import LEAST, chart
 
@@ -285,6 +285,7 @@ def facts(manifest: Mapping[str, Any]) -> str:
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
     shown = ", shown gold" if manifest.get("needs_gold") else ""
     parts = [
+        benchmark(manifest),
         str(env.get("env", "")),
         f"agent {manifest.get('agent', {}).get('name')}{shown}",
         f"{dataset.get('name')} ({dataset.get('tasks')} tasks, {str(dataset.get('digest'))[:8]})",

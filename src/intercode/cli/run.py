@@ -217,8 +217,9 @@ def _default_folder(spec: RunSpec) -> Path:
     """Return a new name below ``runs/``: two runs of the same second get different ones."""
     agent = spec.agent.name
     name = Path(agent).name if ".py:" in agent else agent
-    who = "-".join([name, *(spec.model.name or "").split("/")[1:]])
-    label = re.sub(r"[^\w.-]+", "-", who)
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.env.name}-{label}"
+    what = spec.env.benchmark or spec.env.name
+    words = "-".join([what, name, *(spec.model.name or "").split("/")[1:]])
+    label = re.sub(r"[^\w.-]+", "-", words)
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())
