@@ -17,6 +17,7 @@ from typing import Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
+from intercode.syntax import counted
 
 LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
@@ -187,7 +188,7 @@ class Dataset(Sequence[Task]):
         return hash(self._tasks)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {len(self)} tasks)"
+        return f"Dataset({self.name!r}, {counted(len(self), 'task')})"
 
     @property
     def digest(self) -> str:

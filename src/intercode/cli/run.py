@@ -69,6 +69,7 @@ from intercode.spec import (
     given,
     options_of,
 )
+from intercode.syntax import counted
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -203,9 +204,9 @@ def _print(workers: int, out: Path, result: RunResult) -> None:
     manifest = read_manifest(out)
     text = results.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
     print(results.facts(manifest), text, sep="\n\n", end="\n\n")
-    count = "1 worker" if workers == 1 else f"{workers} workers"
-    seconds, rate = duration(result.seconds), _rate(result)
-    print(f"{result.ran} episodes in {seconds} ({rate:.1f}/s, {count})")
+    if result.ran:
+        pace = f"({_rate(result):.1f}/s, {counted(workers, 'worker')})"
+        print(f"{counted(result.ran, 'episode')} in {duration(result.seconds)} {pace}")
     print(f"run: {out}")
 
 

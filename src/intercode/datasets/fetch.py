@@ -34,6 +34,7 @@ from intercode.datasets.files import home
 from intercode.errors import FetchError, TaskError, UsageError
 from intercode.files import locked, remove_tree, replaced
 from intercode.registry import DATASETS
+from intercode.syntax import counted
 from intercode.task import Dataset
 
 Progress = Callable[[int, "int | None"], None]
@@ -149,7 +150,7 @@ def _fetch(
     if place.is_symlink() or place.exists():
         place.rename(work / "old")
     fresh.rename(place)
-    tell(f"{len(dataset)} tasks, in {place}")
+    tell(f"{counted(len(dataset), 'task')}, in {place}")
 
 
 def _load(name: str, root: Path) -> Dataset:
