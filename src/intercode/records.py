@@ -34,8 +34,8 @@ LEVELS = (
 )
 """The tags that say how hard a task is, in each benchmark from the easiest on."""
 
-_BEGIN = b'{"'
-"""The first bytes of an episode's line."""
+_BEGINS = b"{\0"
+"""The first byte of an episode's line, and of what a power cut may leave of it."""
 Key = tuple[int, str]
 """The epoch and the id of the task: they identify an episode within a run."""
 T = TypeVar("T")
@@ -169,7 +169,7 @@ def _finished_size(path: Path) -> int:
                 break
             end = start
         file.seek(size)
-        if (torn := file.read(len(_BEGIN))) and not _BEGIN.startswith(torn) and torn.strip(b"\0"):
+        if (torn := file.read(20)) and torn[0] not in _BEGINS:
             raise RecordError(f"{path}: at byte {size}: not an episode: {torn!r}")
     return size
 

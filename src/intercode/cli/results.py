@@ -96,7 +96,7 @@ class Watcher(Progress):
             self._add(outcome)
         self._start = time.monotonic()
         if earlier and not self._quiet:
-            self._line.say(f"resuming a run: {len(earlier)} of {counted(total, 'episode')} done")
+            self._line.say(f"resuming a run: {len(earlier)} of {total} episodes are done")
 
     def action(self, task: Task, action: str) -> None:
         """Remember the action that is being tried. (One assignment: safe from any thread.)"""
