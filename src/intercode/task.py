@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, overload
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
 from intercode.syntax import counted
+from intercode.units import LIMITS
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-LONGEST_SECONDS = 1e6
-"""The longest time limit there is."""
-
 SHOWN = ("db_tables",)
 """The keys of a task's `metadata` that its agent may know."""
+
+SANDBOX_LIMITS = ("memory", "disk", "processes")
+"""The fields of a task that limit its sandbox."""
 
 CANNOT = "cannot"
 """The key of a task's `metadata` that says why it cannot be graded: no run tries it."""
@@ -67,6 +68,12 @@ class Task:
     may_change: tuple[str, ...] = ()
     """Absolute paths of system files and settings that an answer is expected to change, for the
     verification: ``*``, ``?`` and ``[…]`` stand within a name, a folder for all that is in it."""
+    memory: int | None = None
+    """Bytes that its sandbox may use, in a file also as ``"1G"``; None: the environment's limit."""
+    disk: int | None = None
+    """Bytes that its sandbox may write; None: the environment's limit."""
+    processes: int | None = None
+    """Processes and threads of its sandbox; None: the environment's limit."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -318,14 +325,8 @@ def _globs(value: object) -> tuple[str, ...]:
     return globs
 
 
-def _seconds(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"must be a number of seconds, not {_kind(value)}")
-    if not 0 < value <= LONGEST_SECONDS:
-        raise ValueError(f"must be above 0, and at most {LONGEST_SECONDS:.0f} seconds, not {value}")
-    return float(value)
+def _limit(name: str) -> Callable[[object], Any]:
+    return lambda value: None if value is None else LIMITS[name](value)
 
 
 def _files(value: object) -> dict[str, str]:
@@ -348,7 +349,7 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "verification": _optional,
     "files": _files,
     "image": _optional,
-    "timeout": _seconds,
+    **{name: _limit(name) for name in ("timeout", *SANDBOX_LIMITS)},
     "tests": _texts,
     "db": _optional,
     "tags": _texts,

@@ -106,7 +106,7 @@ def test_selection_epochs_and_limits(cli: Run, data: Path) -> None:
     assert manifest["env"]["limits"]["timeout"] == 50.0
     assert manifest["env"]["max_turns"] == 3
     assert manifest["env"]["images"]["host"]
-    told = cli("run", "bash", "--data", data, "--out", "run", code=1).stderr
+    told = cli("run", "bash", "--data", data, "--out", "run", code=2).stderr
     assert "env.limits.memory was 268435456 and is now 1073741824" in told
 
 
@@ -199,7 +199,7 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine"))
     assert told["statistics"]["successes"] == 1
     (tmp_path / "mine.py").write_text("def Mine(task): return None\n")
-    assert "agent.digest" in cli(*arguments, "--agent", "mine.py:Mine", code=1).stderr
+    assert "agent.digest" in cli(*arguments, "--agent", "mine.py:Mine", code=2).stderr
     arguments[5] = "other"
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
     assert told["errors"][0]["type"] == "AgentError"

@@ -196,7 +196,7 @@ DEFENCES = [
     Defence(
         "never_the_machines_root", "escape",
         (
-            Edit(SPAWNER, "        if needs_stand_in():", "        if False:"),
+            Edit(SPAWNER, "        if has_machines_id():", "        if False:"),
             # No defence: whose the files are that it can have.
             Edit("intercode/rights.py", "return STAND_IN if needs_stand_in() else", "return"),
         ),

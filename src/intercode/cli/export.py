@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from intercode.episode import Episode
-from intercode.errors import RecordError, UsageError
+from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
 from intercode.report import export
@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        raise RecordError(f"cannot write {args.out}: {error.strerror or error}") from error
+        raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
     if args.json:
         told = {"run": str(args.run), "to": args.to, "out": str(args.out)}
         print(json.dumps({**told, "episodes": chosen.count, "errors": chosen.errors}, indent=2))

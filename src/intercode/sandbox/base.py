@@ -11,14 +11,16 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from intercode.errors import UsageError
-from intercode.task import LONGEST_SECONDS
+from intercode.spelling import meant
+from intercode.units import LIMITS, LONGEST_SECONDS, MIB
 
-MIB = 1024 * 1024
+CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
+"""The capabilities that can be kept."""
 
 Seen = TypeVar("Seen")
 ChangeKind = Literal["added", "modified", "deleted"]
@@ -27,7 +29,13 @@ FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one sandbox. The defaults suit short interactive tasks."""
+    """Limits of one sandbox. The defaults suit short interactive tasks.
+
+    A size may be a text, such as ``"512M"``.
+
+    Raises:
+        UsageError: A value has the wrong type, or no sandbox can run within it.
+    """
 
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
@@ -50,6 +58,35 @@ class Limits:
     debugger: bool = False
     """Whether a program may trace another one and change its memory, as gdb and strace do. Code
     that is under test could then control what tests it."""
+
+    def __post_init__(self) -> None:
+        for name, read in LIMITS.items():
+            try:
+                object.__setattr__(self, name, read(getattr(self, name)))
+            except ValueError as error:  # noqa: PERF203
+                raise UsageError(f"limit {name!r} {error}") from None
+        if unknown := set(self.capabilities) - set(CAPABILITIES):
+            allowed = ", ".join(CAPABILITIES)
+            raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
+
+    @classmethod
+    def of(cls, given: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
+        """Return limits from limits or an object of names and values, with some changed.
+
+        Raises:
+            UsageError: There is no such limit, or a value makes no sense.
+        """
+        if not isinstance(given, (cls, Mapping, type(None))):
+            raise UsageError(f"limits must be Limits, or names with values, not {given!r}")
+        base = given if isinstance(given, Limits) else cls()
+        values = {**(given if isinstance(given, Mapping) else {}), **changes}
+        for name in values:
+            if name not in (known := cls.__dataclass_fields__):
+                raise UsageError(
+                    f"there is no limit {name!r}{meant(str(name), known)}; known: "
+                    f"{', '.join(sorted(known))}"
+                )
+        return replace(base, **values)
 
     def seconds(self, timeout: float | None) -> float:
         """Return a time limit: `timeout`, or the one of these limits where that is None.
@@ -304,28 +341,6 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """Close all of its sandboxes. Idempotent."""
-
-
-_FEWEST_FILES = 512
-CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
-"""The capabilities that can be kept."""
-
-
-def check_limits(limits: Limits) -> None:
-    """Refuse limits within which no sandbox can run.
-
-    Raises:
-        UsageError: Says which.
-    """
-    for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
-        if not getattr(limits, name) > 0:
-            raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
-    limits.seconds(None)
-    if limits.open_files < _FEWEST_FILES:
-        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
-    if unknown := set(limits.capabilities) - set(CAPABILITIES):
-        allowed = ", ".join(CAPABILITIES)
-        raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
 
 
 @dataclass(frozen=True, slots=True)

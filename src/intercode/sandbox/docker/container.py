@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
-from intercode.sandbox.base import MIB, Evidence, Limits
+from intercode.sandbox.base import Evidence, Limits
 from intercode.sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
 from intercode.sandbox.docker.home import LOADER, PYTHON, Home
 from intercode.sandbox.docker.images import EngineImage
@@ -31,6 +31,7 @@ from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.launch import IPC_LIMITS, MASKED
 from intercode.sandbox.native.process import ProcessOne
 from intercode.sandbox.ownership import disown_in_forks
+from intercode.units import MIB
 
 if TYPE_CHECKING:
     from docker import APIClient

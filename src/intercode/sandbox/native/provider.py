@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.sandbox.base import Evidence, Limits, Snapshot, check_limits
+from intercode.rights import is_root
+from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native.process import ProcessOne, read_if_there
@@ -65,10 +66,9 @@ class NativeProvider:
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
         limits = limits or Limits()
-        check_limits(limits)
+        spawner = self._running()  # says what is not permitted here, before an image is built
         resolved = self.image(image)
         held = image.layers if isinstance(image, NativeSnapshot) else ()
-        spawner = self._running()
         control, process = spawner.launch(
             {
                 "layers": [str(layer) for layer in resolved.layers],
@@ -168,7 +168,7 @@ sys.path += setup["path"]
 for module in setup["preload"]:
     importlib.import_module(module)
 from intercode.sandbox.native.spawner import main
-main(*setup["fds"], setup["name"])
+main(*setup["fds"], setup["name"], setup["root"])
 os._exit(0)  # without the last words that a library may have
 """
 _PACKAGES = ("intercode", "intercode.sandbox", "intercode.sandbox.native")
@@ -296,7 +296,7 @@ def _setup(preload: Sequence[str], path: Sequence[str], fds: Sequence[int], name
         if names[:1] == ["intercode"]:
             packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
     setup = {"packages": [*packages], "preload": [*preload], "path": [*path]}
-    return json.dumps({**setup, "fds": [*fds], "name": name})
+    return json.dumps({**setup, "fds": [*fds], "name": name, "root": is_root()})
 
 
 def _raise_open_files() -> None:
