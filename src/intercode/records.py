@@ -155,7 +155,7 @@ def _finished_size(path: Path) -> int:
     or the zeros that some file systems leave after a power cut.
 
     Raises:
-        RecordError: What follows is neither: the file is no log of episodes.
+        RecordError: What follows is neither: the file does not hold episodes.
     """
     size = 0
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Syntax of the languages that InterCode writes and reads: SQL, Python source, English."""
+"""Syntax of the languages that InterCode writes and reads: SQL names, Python source."""
 
 from __future__ import annotations
 
@@ -21,15 +21,6 @@ def parse(source: str) -> ast.Module:
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(source)
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number and its noun, of which the plural has an s.
-
-    >>> counted(1, "task"), counted(0, "task")
-    ('1 task', '0 tasks')
-    """
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def quoted(name: str, mark: str = '"') -> str:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
-from intercode.syntax import counted
-from intercode.units import LIMITS
+from intercode.units import LIMITS, counted
 
 if TYPE_CHECKING:
     from numpy.random import Generator

@@ -16,7 +16,7 @@ from intercode.cli.terminal import print_json, safe
 from intercode.sandbox import images
 from intercode.sandbox.docker.provider import sweep_all
 from intercode.sandbox.native.snapshot import sweep
-from intercode.syntax import counted
+from intercode.units import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ from intercode.cli.terminal import LiveLine, print_json, safe, size, table
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
-from intercode.syntax import counted
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Dataset

@@ -50,7 +50,7 @@ from intercode.report.html import Episodes, write_page
 from intercode.report.runs import Run, read_runs
 from intercode.report.tables import by_agent, made_of, matrix, of_run, of_runs
 from intercode.spec import RunSpec, positive
-from intercode.syntax import counted
+from intercode.units import counted
 from intercode_console import INTERRUPTED
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")

@@ -32,7 +32,7 @@ from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
 from intercode.report import export
 from intercode.spec import natural
-from intercode.syntax import counted
+from intercode.units import counted
 
 FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
 

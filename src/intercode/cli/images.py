@@ -35,7 +35,7 @@ from intercode.sandbox.images import (
 )
 from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.resolve import check
-from intercode.syntax import counted
+from intercode.units import counted
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 

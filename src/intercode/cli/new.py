@@ -21,7 +21,7 @@ from pathlib import Path
 from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
 from intercode.registry import DATASETS, ENVS
-from intercode.syntax import counted
+from intercode.units import counted
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 COMMON = "common"

@@ -34,7 +34,7 @@ from intercode.cli.terminal import (
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.prepare import provider_of
 from intercode.spec import RunSpec, add_options, options_of, positive
-from intercode.syntax import counted
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.paper.ctf import CtfReplayReport

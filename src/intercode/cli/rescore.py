@@ -60,7 +60,7 @@ from intercode.cli.terminal import duration, number, percent, safe, table
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
 from intercode.report.tables import groups, judge_tables
-from intercode.syntax import counted
+from intercode.units import counted
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
 

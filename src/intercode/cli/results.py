@@ -35,7 +35,7 @@ from intercode.records import Judged, Outcome
 from intercode.report.runs import Run, as_data, benchmark, judging, rate_name
 from intercode.report.tables import Table, groups, judge_tables
 from intercode.report.text import LEAST, chart
-from intercode.syntax import counted
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Task

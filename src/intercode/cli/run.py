@@ -69,7 +69,7 @@ from intercode.spec import (
     given,
     options_of,
 )
-from intercode.syntax import counted
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.models import Budget

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intercode.syntax import counted
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -41,8 +41,8 @@ from intercode.spec import (
     options_of,
     positive,
 )
-from intercode.syntax import counted
 from intercode.task import Dataset
+from intercode.units import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -34,8 +34,8 @@ from intercode.datasets.files import home
 from intercode.errors import FetchError, TaskError, UsageError
 from intercode.files import locked, remove_tree, replaced
 from intercode.registry import DATASETS
-from intercode.syntax import counted
 from intercode.task import Dataset
+from intercode.units import counted
 
 Progress = Callable[[int, "int | None"], None]
 """Receives the number of bytes that have come, and of all bytes, if that is known."""

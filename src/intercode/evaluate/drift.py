@@ -16,7 +16,7 @@ from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.cache import ImageCache
 from intercode.sandbox.images.host import SPEC as HOST
 from intercode.sandbox.images.host import changes
-from intercode.syntax import counted
+from intercode.units import counted
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """Facts of a run as a whole that are compared."""

@@ -13,7 +13,7 @@ from intercode.errors import RewardError
 from intercode.evaluate.loop import EpisodeEnv, Shared, Step, run_episode
 from intercode.records import action_of, ending_of
 from intercode.rewards.base import Reward
-from intercode.syntax import counted
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Task

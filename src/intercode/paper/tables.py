@@ -19,7 +19,7 @@ from intercode.errors import RecordError
 from intercode.evaluate.statistics import rate
 from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode.report.tables import Table
-from intercode.syntax import counted
+from intercode.units import counted
 
 _NAME = re.compile(
     r"ic_(?P<env>[a-z]+)_(?P<what>.+?)(?:[-_](?P<turns>\d+)_turns?)?"

@@ -26,7 +26,7 @@ from intercode.evaluate.comparison import (
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import Statistics, total
 from intercode.records import Outcome, latest, read_manifest
-from intercode.syntax import counted
+from intercode.units import counted
 
 _JUDGED = ("success", "clustered", "mean_reward", "reward")
 

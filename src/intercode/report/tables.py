@@ -28,7 +28,7 @@ from intercode.evaluate.summary import (
 )
 from intercode.records import LEVELS, Outcome
 from intercode.report.runs import Judging, Paired, Run, judging, rate_name, with_judge
-from intercode.syntax import counted
+from intercode.units import counted
 
 ALL = "all"
 _MEANS = "Reward, turns and seconds are means over the scored episodes."
