@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
-from intercode.units import LIMITS
+from intercode.units import LIMITS, counted
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -200,7 +200,7 @@ class Dataset(Sequence[Task]):
         return hash(self._tasks)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {len(self)} tasks)"
+        return f"Dataset({self.name!r}, {counted(len(self), 'task')})"
 
     @property
     def digest(self) -> str:

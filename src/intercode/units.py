@@ -23,6 +23,15 @@ _UNITS = {"": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun, of which the plural has an s.
+
+    >>> counted(1, "task"), counted(0, "task")
+    ('1 task', '0 tasks')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def size(value: object, least: int = 1) -> int:
     """Return a number of bytes, written as ``512M``, ``1GiB`` or ``1000000``.
 

@@ -188,7 +188,7 @@ def offline(tasks: Dataset) -> Dataset:
     """
     kept = tasks.filter(lambda task: NETWORK not in task.tags)
     if tasks and not kept:
-        raise TaskError(f"dataset {tasks.name!r}: all {len(tasks)} tasks need the network")
+        raise TaskError(f"dataset {tasks.name!r}: every task needs the network")
     return kept
 
 
