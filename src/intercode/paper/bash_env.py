@@ -36,6 +36,15 @@ _prepared: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = weakref.We
 _preparing = threading.Lock()
 
 
+def prepared(provider: Provider, image: str) -> GoldRuns:
+    """Return the golds' outcomes in an image, which is prepared once for all who ask."""
+    with _preparing:
+        known = _prepared.setdefault(provider, {})
+        if image not in known:
+            known[image] = GoldRuns(PaperImage(provider, image))
+        return known[image]
+
+
 class PaperBashStage(SandboxStage):
     """Starts sandboxes as the 2023 resets left containers.
 
@@ -50,12 +59,7 @@ class PaperBashStage(SandboxStage):
 
     def golds(self, task: Task) -> GoldRuns:
         """Return the golds' outcomes in the task's image, which is prepared for both sides."""
-        name = self.image(task)
-        with _preparing:
-            known = _prepared.setdefault(self.provider, {})
-            if name not in known:
-                known[name] = GoldRuns(PaperImage(self.provider, name))
-            return known[name]
+        return prepared(self.provider, self.image(task))
 
     def start(self, task: Task) -> Sandbox:
         """Start a fresh sandbox."""

@@ -61,20 +61,26 @@ class PaperImage:
         self._lock = threading.Lock()
         self._prepared: tuple[Snapshot, Index] | None = None
 
-    def start(self) -> Sandbox:
+    def start(self, network: bool = False) -> Sandbox:
         """Start a fresh sandbox.
+
+        Args:
+            network: Whether it reaches the network.
 
         Raises:
             SandboxError, ImageError: As `Provider.start` does.
         """
         snapshot, _ = self._ready()
-        return self._provider.start(snapshot, LIMITS)
+        return self._provider.start(snapshot, LIMITS, network)
 
     def status(self, sandbox: Sandbox) -> list[Pair]:
         """Return ``git status --short`` of a sandbox of `start`, as the reward read it."""
+        return pairs(self.short_status(sandbox))
+
+    def short_status(self, sandbox: Sandbox) -> str:
+        """Return ``git status --short`` of a sandbox of `start`."""
         _, index = self._ready()
-        lines = status(index, sandbox.changes())
-        return pairs(short(lines))
+        return short(status(index, sandbox.changes()))
 
     def close(self) -> None:
         """Delete the prepared snapshot. Idempotent."""
