@@ -38,9 +38,6 @@ def main() -> int:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, _leave)
-    if system := other_system():
-        print(f"intercode: error: {system}", file=sys.stderr)
-        return 1
     found = clash()
     if found and not (found.is_ours and sys.argv[1:2] == ["doctor"]):  # it says so itself
         kind = "warning" if found.is_ours else "error"
@@ -48,27 +45,14 @@ def main() -> int:
         print("\n  ".join(lines), file=sys.stderr)
         if not found.is_ours:
             return 1
+    if sys.platform != "linux":
+        from intercode.rights import other_system
+
+        print(f"intercode: error: {other_system()}", file=sys.stderr)
+        return 1
     from intercode.cli.main import main as run
 
     return run()
-
-
-def other_system() -> str:
-    """Say what to do on a system that cannot run sandboxes; "" on Linux."""
-    if sys.platform == "linux":
-        return ""
-    system, there = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
-    return f"sandboxes need Linux, and this is {system}. InterCode works in {there}"
-
-
-_CONTAINER = (
-    "a container (docker run --security-opt seccomp=unconfined "
-    "--security-opt systempaths=unconfined …)"
-)
-_SYSTEMS = {
-    "win32": ("Windows", f"WSL 2 (wsl --install), or in {_CONTAINER}"),
-    "darwin": ("macOS", f"a virtual machine with Linux, or in {_CONTAINER}"),
-}
 
 
 class Clash(NamedTuple):

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from intercode.errors import SandboxUnavailableError
-from intercode.rights import cache_place, needs_stand_in
+from intercode.rights import cache_place, needs_stand_in, other_system
 
 try:
     import fcntl
 except ImportError:  # on Windows: whatever needs a sandbox needs these files, too
-    from intercode_console import other_system
-
     raise SandboxUnavailableError(other_system()) from None
 
 _CHUNK = 1 << 20

@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import stat
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,14 @@ STAND_IN = 0x7000_FFFF
 """The id of sandboxes where root may not make ranges of ids: no account has it, as it lies between
 what systemd keeps for containers and its foreign ids."""
 
+_CONTAINER = (
+    "a container (docker run --security-opt seccomp=unconfined "
+    "--security-opt systempaths=unconfined …)"
+)
+_SYSTEMS = {
+    "win32": ("Windows", f"WSL 2 (wsl --install), or in {_CONTAINER}"),
+    "darwin": ("macOS", f"a virtual machine with Linux, or in {_CONTAINER}"),
+}
 _STAND_INS = {"chown": 0, "setgid": 6, "setuid": 7}
 _ROOTS = {
     **_STAND_INS,
@@ -24,6 +33,14 @@ _ROOTS = {
     **{"net_admin": 12, "sys_ptrace": 19, "sys_admin": 21, "mknod": 27},
 }
 """The capabilities that a sandbox of the stand-in, or of root, needs: name → bit."""
+
+
+def other_system() -> str:
+    """Say what to do on a system that cannot run sandboxes; "" on Linux."""
+    if sys.platform == "linux":
+        return ""
+    system, there = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
+    return f"sandboxes need Linux, and this is {system}. InterCode works in {there}"
 
 
 def permitted() -> int:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from intercode.errors import SandboxUnavailableError, UsageError
-from intercode_console import other_system
+from intercode.rights import other_system
 
 if system := other_system():  # before something is imported that only Linux has
     raise SandboxUnavailableError(system)
