@@ -215,7 +215,7 @@ class SWEEnv(BashEnv):
     def _new_container(self, name: str) -> Container:
         image, sandbox, network, environment = self._place
         repositories = self.kwargs.get("repositories", "https://github.com")
-        self._stage = SweStage(sandbox, image, LIMITS, network, repositories)
+        self._stage = SweStage(sandbox, image, LIMITS, network, repositories=repositories)
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)
         return Container(name, lambda: self._stage.start(self._issue()), environment)
