@@ -192,7 +192,7 @@ def test_an_installed_package_registers(tmp_path: Path) -> None:
     # The current directory is on the path of both, as where packages are installed would be.
     assert python("-c", PROGRAM) == "maze 5 0.25\nBashEnv 0.0\n"
     said = python("-m", "intercode.cli", "run", "mazes", "--quiet", "--max-turns", "3")
-    assert "mazes · agent oracle, shown gold · mazes (1 tasks" in said
+    assert "mazes · agent oracle, shown gold · mazes (1 task," in said
     assert "1 of 1" not in said
 
 

@@ -7,6 +7,7 @@ Relative paths in it begin in the folder, whatever the working directory is::
 
     env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
     tasks = "tasks.jsonl"         # or a dataset's name
+    name = "Mazes"                # the benchmark's; default: the folder's name
     image = "./Dockerfile"        # any other key is an option of the environment, or a limit
     reward = "reward.py:score"
 """
@@ -50,6 +51,8 @@ class Project:
     """The environment's registered name."""
     tasks: str
     """A file, or a dataset's name."""
+    name: str
+    """The benchmark's name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For the environment's constructor; paths are absolute."""
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -72,6 +75,7 @@ def read(folder: str | Path) -> Project:
     given = _parse(path)
     env = _env(folder, path, given.pop("env", None))
     tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
+    name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
     if tasks not in DATASETS or (folder / tasks).exists():
         tasks = str(folder / tasks)
     if "provider" in given:  # its older name
@@ -81,12 +85,12 @@ def read(folder: str | Path) -> Project:
     limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
     known = {key: one for key, one in all_known.items() if key not in _NOT_IN_A_FILE}
     if unknown := sorted(set(given) - set(known)):
-        near = meant(unknown[0], {"env", "tasks", *known, *names})
+        near = meant(unknown[0], {"env", "tasks", "name", *known, *names})
         raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{near}")
     options = {key: _value(path, known[key], value) for key, value in given.items()}
     if "image" in options and "default_image" in all_known:
         options["default_image"] = options.pop("image")
-    return Project(folder, env, tasks, options, limits)
+    return Project(folder, env, tasks, name, options, limits)
 
 
 def create(
@@ -102,7 +106,7 @@ def create(
         env: Its short name: ``"bash"``; or a folder with an ``intercode.toml``.
         protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
         max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
-            `gymnasium.make` need not pass it on: it is read there.
+            `gymnasium.make` does not pass its own on: that is read where it has it.
         options: For its constructor, which come before those of the folder.
 
     Raises:

@@ -73,6 +73,9 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
             "tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
         ),
     ] = None
+    benchmark: Annotated[
+        str | None, _says("NAME", "the name of a benchmark that is a folder", flag=False)
+    ] = None
     reviewed: Annotated[
         bool,
         _says(
@@ -391,7 +394,8 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
         UsageError: The file is malformed.
     """
     found = project.read(folder)
-    return {"env": found.env, "data": found.tasks, **found.options, **found.limits}
+    facts = {"env": found.env, "data": found.tasks, "benchmark": found.name}
+    return {**facts, **found.options, **found.limits}
 
 
 def recorded_options(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
 from intercode.spelling import meant, nearest
-from intercode.units import LIMITS
+from intercode.units import LIMITS, counted
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHOWN = ("db_tables",)
 """The keys of a task's `metadata` that its agent may know."""
 
-SANDBOX_LIMITS = ("memory", "disk", "processes")
+SANDBOX_LIMITS = ("memory", "disk", "processes", "capabilities")
 """The fields of a task that limit its sandbox."""
 
 CANNOT = "cannot"
@@ -74,6 +74,9 @@ class Task:
     """Bytes that its sandbox may write; None: the environment's limit."""
     processes: int | None = None
     """Processes and threads of its sandbox; None: the environment's limit."""
+    capabilities: tuple[str, ...] | None = None
+    """The capabilities that root of its sandbox has: names of
+    `intercode.capabilities.CAPABILITIES`; None: the environment's."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -208,7 +211,7 @@ class Dataset(Sequence[Task]):
         return hash(self._tasks)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {len(self)} tasks)"
+        return f"Dataset({self.name!r}, {counted(len(self), 'task')})"
 
     @property
     def digest(self) -> str:
@@ -339,7 +342,7 @@ def _globs(value: object) -> tuple[str, ...]:
 
 
 def _limit(name: str) -> Callable[[object], Any]:
-    return lambda value: None if value is None else LIMITS[name](value)
+    return lambda value: None if value is None else LIMITS[name](value) or None
 
 
 def _files(value: object) -> dict[str, str]:

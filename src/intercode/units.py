@@ -13,12 +13,23 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
+from intercode.capabilities import named
+
 LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
 MIB = 1024**2
 
 _UNITS = {"": 1, "K": 1024, "M": MIB, "G": 1024**3, "T": 1024**4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun, of which the plural has an s.
+
+    >>> counted(1, "task"), counted(0, "task")
+    ('1 task', '0 tasks')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def size(value: object, least: int = 1) -> int:
@@ -85,5 +96,6 @@ LIMITS: Mapping[str, Callable[[object], Any]] = {
     "processes": whole,
     "files": partial(whole, least=64),
     "open_files": partial(whole, least=512),  # for a shell
+    "capabilities": named,
 }
 """Limit → what reads and checks its value."""
