@@ -109,7 +109,7 @@ def create(
         env: Its short name: ``"bash"``; or a folder with an ``intercode.toml``.
         protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
         max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
-            `gymnasium.make` need not pass it on: it is read there.
+            `gymnasium.make` does not pass its own on: that is read where it has it.
         options: For its constructor, which come before those of the folder.
 
     Raises:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHOWN = ("db_tables",)
 """The keys of a task's `metadata` that its agent may know."""
 
-SANDBOX_LIMITS = ("memory", "disk", "processes")
+SANDBOX_LIMITS = ("memory", "disk", "processes", "capabilities")
 """The fields of a task that limit its sandbox."""
 
 CANNOT = "cannot"
@@ -73,6 +73,9 @@ class Task:
     """Bytes that its sandbox may write; None: the environment's limit."""
     processes: int | None = None
     """Processes and threads of its sandbox; None: the environment's limit."""
+    capabilities: tuple[str, ...] | None = None
+    """The capabilities that root of its sandbox has: names of
+    `intercode.capabilities.CAPABILITIES`; None: the environment's."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -325,7 +328,7 @@ def _globs(value: object) -> tuple[str, ...]:
 
 
 def _limit(name: str) -> Callable[[object], Any]:
-    return lambda value: None if value is None else LIMITS[name](value)
+    return lambda value: None if value is None else LIMITS[name](value) or None
 
 
 def _files(value: object) -> dict[str, str]:

@@ -13,6 +13,8 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
+from intercode.capabilities import named
+
 LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
 MIB = 1024**2
@@ -94,5 +96,6 @@ LIMITS: Mapping[str, Callable[[object], Any]] = {
     "processes": whole,
     "files": partial(whole, least=64),
     "open_files": partial(whole, least=512),  # for a shell
+    "capabilities": named,
 }
 """Limit → what reads and checks its value."""

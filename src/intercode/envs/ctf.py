@@ -207,6 +207,9 @@ def _check(tasks: Dataset) -> None:
             raise TaskError(f"task {task.task_id!r}: 'metadata.solution' must be a list of texts")
 
 
+_LOOKS_INTO_OTHERS = ("chown", "dac_override", "fowner", "setgid", "setuid")
+
+
 class CtfStage(SandboxStage):
     """Adds to a sandbox what a task's `metadata` asks for, a text if not said otherwise.
 
@@ -251,6 +254,21 @@ class CtfStage(SandboxStage):
         _names(task, "assets_without")
         _binary_files(task)
         super().check(task)
+
+    def limits(self, task: Task) -> Limits:
+        """Return what the task's sandbox may use.
+
+        Raises:
+            TaskError: The agent could look into the task's service.
+        """
+        limits = super().limits(task)
+        looks = [name for name in limits.capabilities if name in _LOOKS_INTO_OTHERS]
+        if looks and _text(task, "service") is not None:
+            raise TaskError(
+                f"task {task.task_id!r}: with the capabilities {', '.join(looks)} the agent could "
+                "look into the processes or files of the task's service: leave them out"
+            )
+        return limits
 
     def image(self, task: Task) -> str:
         """The image that the task runs in, its assets laid over it."""

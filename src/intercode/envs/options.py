@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from intercode.capabilities import CAPABILITIES
 from intercode.errors import UsageError
 from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
@@ -125,6 +126,13 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     disk: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
     output: Annotated[int | str | None, _limit("kept of each action (1M)", "SIZE")] = None
     processes: Annotated[int | None, _limit(f"default: {_LIMITS.processes}", "N")] = None
+    capabilities: Annotated[
+        list[str] | str | None,
+        _limit(
+            f"what root may do in a sandbox: any of {', '.join(CAPABILITIES)} (default: none)",
+            "NAME,…",
+        ),
+    ] = None
 
 
 class EnvOptions(LimitOptions, frozen=True, kw_only=True):
@@ -284,6 +292,12 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
     ] = None
     reward: RewardOption = None
     cache_gold: CacheGold = True
+
+    def __post_init__(self) -> None:
+        """Refuse what is for the root of a shell."""
+        super().__post_init__()
+        if self.limits is not None and self.limits.capabilities:
+            raise UsageError("SQL takes no capabilities: they are for tasks in a sandbox's files")
 
 
 class SweOptions(SandboxOptions, frozen=True, kw_only=True):

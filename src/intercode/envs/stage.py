@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.resolve import check
 from intercode.task import SANDBOX_LIMITS, Task
 
@@ -110,20 +111,30 @@ class SandboxStage:
         return self._image or task.image or self._default_image
 
     def limits(self, task: Task) -> Limits:
-        """Return what the task's sandbox may use."""
-        return limits_of(task, self._limits)
+        """Return what the task's sandbox may use.
+
+        Raises:
+            TaskError: Its capabilities cannot be had here.
+        """
+        limits, provider = limits_of(task, self._limits), self.provider
+        wanted = limits.capabilities
+        if isinstance(provider, GrantsSome) and (why := provider.why_not(wanted, self.network)):
+            raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {why}")
+        return limits
 
     def directory(self, task: Task) -> str:
         """Return where its relative files and its setup begin, from the image's directory."""
         return "."
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose image cannot exist.
+        """Refuse a task whose image cannot exist, or that would not run in its sandbox.
 
         Raises:
-            TaskError: The task's own image means nothing, or names a file that is not there.
+            TaskError: The task's own image means nothing, or names a file that is not there; or
+                its capabilities cannot be had here.
             ImageError: The image of all tasks does.
         """
+        self.limits(task)
         try:
             check(self.image(task))
         except ImageError as error:
@@ -153,7 +164,8 @@ class SandboxStage:
         """Start a fresh sandbox in which the task's files are written and its setup has run.
 
         Raises:
-            TaskError: The files cannot be written or the setup failed; it names the task.
+            TaskError: The files cannot be written, the setup failed, or its capabilities cannot be
+                had; it names the task.
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """

@@ -414,7 +414,7 @@ def _digests(
     with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
         first = {env.image(task): task for task in reversed(tasks)}
         try:
-            for task in first.values():  # all names, before the first is built
+            for task in tasks:  # before the first image is built
                 env.check(task)
         except ImageError as error:
             raise UsageError(str(error)) from error

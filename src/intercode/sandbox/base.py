@@ -19,9 +19,6 @@ from intercode.errors import UsageError
 from intercode.spelling import meant
 from intercode.units import LIMITS, LONGEST_SECONDS, MIB
 
-CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
-"""The capabilities that can be kept."""
-
 Seen = TypeVar("Seen")
 ChangeKind = Literal["added", "modified", "deleted"]
 FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
@@ -52,9 +49,9 @@ class Limits:
     open_files: int = 1024
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
-    """Capabilities kept, all of them limited to the sandbox's own files and users: any of
-    ``chown``, ``dac_override``, ``fowner``, ``fsetid``, ``setgid``, ``setuid``. The default is
-    none."""
+    """The capabilities that root has, all of them over the sandbox's own files, users, processes
+    and ports: names of `intercode.capabilities.CAPABILITIES`, also as a text with commas between
+    them."""
     debugger: bool = False
     """Whether a program may trace another one and change its memory, as gdb and strace do. Code
     that is under test could then control what tests it."""
@@ -65,9 +62,6 @@ class Limits:
                 object.__setattr__(self, name, read(getattr(self, name)))
             except ValueError as error:  # noqa: PERF203
                 raise UsageError(f"limit {name!r} {error}") from None
-        if unknown := set(self.capabilities) - set(CAPABILITIES):
-            allowed = ", ".join(CAPABILITIES)
-            raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
 
     @classmethod
     def of(cls, given: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
@@ -341,6 +335,22 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """Close all of its sandboxes. Idempotent."""
+
+
+@runtime_checkable
+class GrantsSome(Protocol):
+    """An ability of a provider that cannot grant all capabilities everywhere."""
+
+    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+        """Tell why sandboxes cannot have some of these capabilities, and what to do.
+
+        Args:
+            capabilities: Names.
+            network: Whether the sandboxes reach the network.
+
+        Returns:
+            A sentence; empty: they can.
+        """
 
 
 @dataclass(frozen=True, slots=True)
