@@ -20,7 +20,7 @@ from unittest.mock import patch
 import gymnasium
 
 import intercode
-from intercode import registry
+from intercode import compat, registry
 from intercode.agents import presets
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
@@ -121,6 +121,7 @@ def names() -> dict[str, Any]:
         "image recipes": sorted(RECIPES),
         "image schemes": sorted(SCHEMES),
         "intercode": sorted(intercode.__all__),
+        "intercode.compat": sorted(compat.__all__),
         "presets": sorted(presets.names()),
         "sandboxes": sorted(PROVIDERS),
     }
