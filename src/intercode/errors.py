@@ -73,6 +73,10 @@ class ImageError(InterCodeError, RuntimeError):
     """An image cannot be found, understood or built."""
 
 
+class DockerfileError(ImageError, ValueError):
+    """A Dockerfile is malformed, or asks for what it cannot have; the message names its line."""
+
+
 class SandboxError(InterCodeError, RuntimeError):
     """The sandbox itself failed. Never a reward: the episode counts as an error."""
 
