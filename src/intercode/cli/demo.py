@@ -38,6 +38,7 @@ from typing import Any
 from intercode.agents.base import AgentFactory
 from intercode.agents.stand_in import NAME, StandIn
 from intercode.cli import results
+from intercode.cli.episodes import render
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
@@ -249,7 +250,7 @@ class Demo:
             if episode.task_id == task_id:
                 self.shown = f"{shlex.quote(str(folder))} --task {task_id}"
                 many = "all bundled" if self._limit is None else f"the first {self._limit} bundled"
-                print(INTRODUCTION, results.render(episode, SHOWN_LINES), sep="\n")
+                print(INTRODUCTION, render(episode, SHOWN_LINES), sep="\n")
                 print(f"Three agents, all scripted, on {many} tasks:\n", flush=True)
                 return
 

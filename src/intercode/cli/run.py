@@ -201,10 +201,13 @@ def _print_json(out: Path, result: RunResult) -> None:
 
 def _print(workers: int, out: Path, result: RunResult) -> None:
     manifest = read_manifest(out)
-    text = results.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
+    judge = judge_of(manifest, result.outcomes)
+    text = results.as_text(result.outcomes, TAGS, judge, result.stopped)
     print(results.facts(manifest), text, sep="\n\n", end="\n\n")
     count = "1 worker" if workers == 1 else f"{workers} workers"
     seconds, rate = duration(result.seconds), _rate(result)
+    if bill := results.bill(result.outcomes):
+        print(bill)
     print(f"{result.ran} episodes in {seconds} ({rate:.1f}/s, {count})")
     print(f"run: {out}")
 
