@@ -36,6 +36,8 @@ LEVELS = (
 )
 """The tags that say how hard a task is, in each benchmark from the easiest on."""
 
+_BEGINS = b"{\0"
+"""The first byte of an episode's line, and of what a power cut may leave of it."""
 Key = tuple[int, str]
 """The epoch and the id of the task: they identify an episode within a run."""
 T = TypeVar("T")
@@ -151,16 +153,24 @@ def _finished_size(path: Path) -> int:
 
     What follows is the torn end of a write that was never confirmed: a line without its newline,
     or the zeros that some file systems leave after a power cut.
+
+    Raises:
+        RecordError: What follows is neither: the file does not hold episodes.
     """
+    size = 0
     with path.open("rb") as file:
         end = file.seek(0, 2)
         while end > 0:
             start = max(0, end - 65536)
             file.seek(start)
             if (newline := file.read(end - start).rfind(b"\n")) >= 0:
-                return start + newline + 1
+                size = start + newline + 1
+                break
             end = start
-    return 0
+        file.seek(size)
+        if (torn := file.read(20)) and torn[0] not in _BEGINS:
+            raise RecordError(f"{path}: at byte {size}: not an episode: {torn!r}")
+    return size
 
 
 def _json(path: Path, cannot: str) -> Any:

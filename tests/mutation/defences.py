@@ -668,7 +668,7 @@ DEFENCES = [
     ),
     _docker(
         "filter", "host DoS", "intercode/sandbox/docker/inside/main.py",
-        '    sc.set_seccomp(seccomp.build(limits["debugger"]))\n', "",
+        '    sc.set_seccomp(seccomp.build(limits["debugger"], chroot))\n', "",
     ),
     _docker(
         "processes", "host DoS", CONTAINER,

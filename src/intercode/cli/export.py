@@ -32,6 +32,7 @@ from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
 from intercode.report import export
 from intercode.spec import natural
+from intercode.units import counted
 
 FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
 
@@ -82,7 +83,7 @@ def execute(args: argparse.Namespace) -> int:
         print(json.dumps({**told, "episodes": chosen.count, "errors": chosen.errors}, indent=2))
     else:
         left = f", {chosen.errors} without a result left out" if chosen.errors else ""
-        print(f"{chosen.count} episodes{left}", file=sys.stderr)
+        print(f"{counted(chosen.count, 'episode')}{left}", file=sys.stderr)
     return 0
 
 

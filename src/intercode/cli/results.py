@@ -29,9 +29,10 @@ from intercode.evaluate import Progress
 from intercode.evaluate.statistics import Estimate, wilson
 from intercode.evaluate.summary import by_tag, by_turn, errors_by_type, summarize
 from intercode.records import Judged, Outcome
-from intercode.report.runs import Run, as_data, judging, rate_name
+from intercode.report.runs import Run, as_data, benchmark, judging, rate_name
 from intercode.report.tables import Table, groups, judge_tables
 from intercode.report.text import LEAST, chart
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -185,7 +186,7 @@ class Watcher(Progress):
             return dollars(self._cost)
         count = self._tokens
         if count < 10_000:
-            return f"{count} tokens"
+            return counted(count, "token")
         return f"{count / 1e3:.0f}k tokens" if count < 1e6 else f"{count / 1e6:.1f}M tokens"
 
     def _refresh(self) -> None:
@@ -206,11 +207,12 @@ class Watcher(Progress):
 def facts(manifest: Mapping[str, Any]) -> str:
     """Return one line that says what was run."""
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
+    tasks = counted(dataset.get("tasks", 0), "task")
     shown = ", shown gold" if manifest.get("needs_gold") else ""
     parts = [
-        str(env.get("env", "")),
+        *dict.fromkeys((benchmark(manifest), str(env.get("env", "")))),
         f"agent {manifest.get('agent', {}).get('name')}{shown}",
-        f"{dataset.get('name')} ({dataset.get('tasks')} tasks, {str(dataset.get('digest'))[:8]})",
+        f"{dataset.get('name')} ({tasks}, {str(dataset.get('digest'))[:8]})",
         _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",
         f"judged by {env['judge']['model']}" if "judge" in env else "",
@@ -260,7 +262,7 @@ def as_text(
     rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
     text = written(groups("", rows, rate=rate_name(judge))).rstrip("\n")
     if len(named) > tags:
-        text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
+        text += f"\n  … {counted(len(named) - tags, 'more tag')}: see 'intercode report'"
     for found in judge_tables({judge or "": judging(judge, outcomes)}):
         text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
@@ -289,7 +291,9 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
             f"Ended by the agent, whose code ended its sandbox: {found.ended}. They count."
         )
     if found.restarts:
-        lines.append(f"Begun again, as a sandbox was lost otherwise: {found.restarts} times.")
+        lines.append(
+            f"Begun again, as a sandbox was lost otherwise: {counted(found.restarts, 'time')}."
+        )
     return lines
 
 
@@ -308,7 +312,7 @@ def _bill(who: str, asked: Sequence[Outcome | Judged]) -> str:
     calls = sum(one.calls for one in asked)
     if not known and not calls:
         return ""
-    parts = [f"{calls:,} call{'s' * (calls != 1)}"]
+    parts = [counted(calls, "call")]
     parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
     parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
     if all(one.cost is not None for one in known):
@@ -338,11 +342,11 @@ def errors(outcomes: Sequence[Outcome], known: str | None = None) -> str:
 def _excluded(manifest: Mapping[str, Any]) -> str:
     """How many tasks the run has left out; empty if none."""
     count = len(manifest.get("excluded", {}))
-    return f"{count} task{'s' * (count != 1)} excluded" if count else ""
+    return f"{counted(count, 'task')} excluded" if count else ""
 
 
 def _images(names: Sequence[str]) -> str:
-    return f"image {names[0]}" if len(names) == 1 else f"{len(names)} images"
+    return f"image {names[0]}" if len(names) == 1 else counted(len(names), "image")
 
 
 # Charts

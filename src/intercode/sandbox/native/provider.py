@@ -22,9 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from intercode.capabilities import OF_SEVERAL_USERS
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.rights import is_root
-from intercode.sandbox.base import Evidence, Limits, Snapshot, check_limits
+from intercode.rights import is_root, one_user
+from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native.process import ProcessOne, read_if_there
@@ -66,7 +67,6 @@ class NativeProvider:
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
         limits = limits or Limits()
-        check_limits(limits)
         spawner = self._running()  # says what is not permitted here, before an image is built
         resolved = self.image(image)
         held = image.layers if isinstance(image, NativeSnapshot) else ()
@@ -104,6 +104,22 @@ class NativeProvider:
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine, for a run's record."""
         return dict(self._running().facts)
+
+    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+        """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
+        alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
+        if alone and one_user():
+            return (
+                f"several users are needed for {alone}, and a native sandbox has a single one "
+                "unless root of the machine starts it. Run this as root, or on Docker: --sandbox "
+                "docker"
+            )
+        if network and "net_bind_service" in capabilities:
+            return (
+                "with --network the native sandbox shares this machine's ports, of which those "
+                "below 1024 stay the machine's. Leave one of the two out, or take --sandbox docker"
+            )
+        return ""
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
         """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
