@@ -164,7 +164,7 @@ def test_the_report_of_a_part_of_a_run(cli: Run, data: Path, tmp_path: Path) -> 
     cli("report", "run", "--html", "page.html")
     assert "unfinished: 1 of 4 episodes" in (tmp_path / "page.html").read_text()
     log.write_text("garbage")
-    assert "not an episode" in cli("report", "run", code=1).stderr
+    assert "not an episode" in cli("report", "run", code=2).stderr
 
 
 def test_a_benchmarks_own_name(cli: Run, tmp_path: Path) -> None:
