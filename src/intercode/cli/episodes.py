@@ -101,7 +101,7 @@ def _said(talk: Talk, turn: int, action: str, lines: int | None) -> Iterator[str
 
 
 def _around(reply: RecordedMessage, action: str) -> str:
-    """Return what a reply says besides its action; all of it if it holds no action."""
+    """Return what a reply says without its action; all of it if it holds no action."""
     content = reply["content"]
     if not action.strip():
         return "\n".join([content, *_tool_calls(reply)]).strip()
