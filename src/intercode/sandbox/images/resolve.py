@@ -37,6 +37,7 @@ MakeBase = Callable[[str, Context], Image]
 """A function that makes an image of the text after the scheme's colon."""
 SCHEMES: dict[str, str] = {
     "host": "host:make",
+    "base": "pinned:make",
     "folder": "resolve:make_folder",
     "debian": "debian:make",
     "scratch": "resolve:make_scratch",
