@@ -20,7 +20,7 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-cgroup2 soak chaos lint bench graders clean
+.PHONY: help demo set-up test test-cgroup2 soak chaos lint bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -93,5 +93,8 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules, spelling 
 bench: $(VENV)/.test  ## Measure against the machine's physical limits; writes benchmarks/results/
 	@$(BIN)/python benchmarks/bench.py
 
+dist:  ## Build the sdist and the wheel into dist/, twice, and check them
+	@scripts/dist
+
 clean:  ## Remove what the other targets made here
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs

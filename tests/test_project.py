@@ -64,9 +64,12 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, message: s
 def test_paths_begin_in_the_folder(tmp_path: Path) -> None:
     found = read(write(tmp_path, 'env = "bash"\nimage = "host+./a.sh"\nreward = "r.py:f"'))
     assert found.tasks == str(tmp_path / "tasks.jsonl")
-    assert found.options == {"image": f"host+{tmp_path}/a.sh", "reward": f"{tmp_path}/r.py:f"}
+    assert found.options == {
+        "default_image": f"host+{tmp_path}/a.sh",
+        "reward": f"{tmp_path}/r.py:f",
+    }
     found = read(write(tmp_path, 'env = "bash"\nimage = "debian:bookworm"\ntasks = "mbpp"'))
-    assert found.tasks == "mbpp" and found.options == {"image": "debian:bookworm"}
+    assert found.tasks == "mbpp" and found.options == {"default_image": "debian:bookworm"}
     text = 'env = "swe"\nrepositories = "https://example.org/a"\ntimeout = 5'
     found = read(write(tmp_path, text))
     assert found.options == {"repositories": "https://example.org/a"}

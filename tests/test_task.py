@@ -174,7 +174,7 @@ def test_an_unknown_id() -> None:
 
 
 def test_duplicate_ids_are_refused() -> None:
-    with pytest.raises(TaskError, match=r"row 1, field 'task_id': 'a' is already the id of row 0"):
+    with pytest.raises(TaskError, match=r"row 2, field 'task_id': 'a' is already the id of row 1"):
         Dataset([Task("a", "q"), Task("a", "r")])
 
 

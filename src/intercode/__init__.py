@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from intercode.sandbox.base import Limits
     from intercode.task import Dataset, Task
 
-__version__ = "0.1.0"
+__version__ = "2.0.0"
 
 __all__ = [
     "ActionError",

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 FILE = "intercode.toml"
 
-_NOT_IN_A_FILE = {"limits", "render_mode"}
-"""Options that are not keys: limits are keys one by one, and nothing in a folder renders."""
+_NOT_IN_A_FILE = {"limits", "render_mode", "default_image"}
+"""Options that are not keys: limits are keys one by one, nothing in a folder renders, and its
+`image` is the default one."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -78,13 +79,16 @@ def read(folder: str | Path) -> Project:
             raise UsageError(f"{path}: {key!r} must be a number above 0, not {value!r}")
     if "provider" in given:  # its older name
         given["sandbox"] = given.pop("provider")
-    known = {key: one for key, one in taken(ENVS.get(env)).items() if key not in _NOT_IN_A_FILE}
+    all_known = taken(ENVS.get(env))
+    known = {key: one for key, one in all_known.items() if key not in _NOT_IN_A_FILE}
     if unknown := sorted(set(given) - set(known)):
         raise UsageError(
             f"{path}: environment {env!r} has no option {unknown[0]!r}; known: "
             f"{', '.join(sorted({'env', 'tasks', *known, *limits_known}))}"
         )
     options = {key: _value(path, known[key], value) for key, value in given.items()}
+    if "image" in options and "default_image" in all_known:
+        options["default_image"] = options.pop("image")
     return Project(folder, env, tasks, options, limits)
 
 

@@ -631,5 +631,5 @@ _PORTABLE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
     **dict.fromkeys(("data", "databases", "env", "repositories"), _place),
     **dict.fromkeys(("agent", "reward"), _code),
-    "image": _image,
+    **dict.fromkeys(("image", "default_image"), _image),
 }

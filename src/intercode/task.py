@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any, overload
@@ -132,6 +133,7 @@ class Dataset(Sequence[Task]):
         name: What people call it.
         source: The file or folder that it was read from, if any.
         databases: For SQL: the folder or file that holds the tasks' databases, if any.
+        rows: Task id → its place in `source`, such as ``row 3 (line 7)``, where known.
 
     Raises:
         TaskError: Two tasks have the same id.
@@ -143,18 +145,20 @@ class Dataset(Sequence[Task]):
         name: str = "dataset",
         source: str | None = None,
         databases: str | None = None,
+        rows: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.source = source
         self.databases = databases
+        self.rows = rows or {}
         self._tasks = tuple(tasks)
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
             first = self._index.setdefault(task.task_id, row)
             if first != row:
                 raise TaskError(
-                    f"{source or name}: row {row}, field 'task_id': {task.task_id!r} is already "
-                    f"the id of row {first}"
+                    f"{source or name}: row {row + 1}, field 'task_id': {task.task_id!r} is "
+                    f"already the id of row {first + 1}"
                 )
         self._digest: str | None = None
 
@@ -205,6 +209,22 @@ class Dataset(Sequence[Task]):
         except KeyError:
             raise TaskNotFoundError(f"{self.name}: no task has the id {str(task_id)!r}") from None
 
+    def where(self, task: Task) -> str:
+        """Tell where a task stands, for messages: ``tasks.jsonl: row 3 (line 7), task 'a'``."""
+        return f"{self._place(task)}task {task.task_id!r}"
+
+    @contextmanager
+    def naming(self, task: Task) -> Iterator[None]:
+        """Put file and row before a `TaskError` that begins with the task."""
+        try:
+            yield
+        except TaskError as error:
+            raise TaskError(f"{self._place(task)}{error}") from error
+
+    def _place(self, task: Task) -> str:
+        row = f"{self.rows[task.task_id]}, " if task.task_id in self.rows else ""
+        return f"{self.source or self.name}: {row}"
+
     def filter(self, keep: Callable[[Task], bool]) -> Dataset:
         """The tasks for which `keep` is true, in the same order."""
         return self._with(task for task in self._tasks if keep(task))
@@ -227,7 +247,7 @@ class Dataset(Sequence[Task]):
         return self._with(self._tasks[row] for row in self.order(seed)[:count])
 
     def _with(self, tasks: Iterable[Task]) -> Dataset:
-        return Dataset(tasks, self.name, self.source, self.databases)
+        return Dataset(tasks, self.name, self.source, self.databases, self.rows)
 
 
 def _checked(name: str, check: Callable[[object], Any], value: object) -> Any:

@@ -66,8 +66,8 @@ def test_verification_without_gold(cli: Run, tmp_path: Path) -> None:
         ("[", "JSON"),
         ("[]", "no tasks"),
         ('[{"task_id": "a", "query": "q"}]', "neither 'gold' nor 'verification'"),
-        ('[{"query": "q", "gold": 3}]', "row 0, field 'gold'"),
-        ('[{"task_id": "a", "query": "q", "gold": "g"}, {"task_id": "a", "query": "q"}]', "row 1"),
+        ('[{"query": "q", "gold": 3}]', "row 1, field 'gold'"),
+        ('[{"task_id": "a", "query": "q", "gold": "g"}, {"task_id": "a", "query": "q"}]', "row 2"),
     ],
 )
 def test_bad_data_is_refused_before_anything_starts(
@@ -264,3 +264,43 @@ def test_reviewed(cli: Run, tmp_path: Path, cache: Path) -> None:
 
     refused = cli("run", "bash", "--reviewed", code=2)
     assert "--reviewed: there is no review of the golds of 'bash'" in refused.stderr
+
+
+def shop(folder: Path) -> Path:
+    """A folder whose image is for the tasks that name none."""
+    folder.mkdir()
+    for name in ("folder", "own"):
+        (folder / f"{name}.sh").write_text(f"echo {name} > /srv/which\n")
+    tasks = [
+        {"task_id": "own", "query": "q", "image": f"host+{folder}/own.sh"},
+        {"task_id": "other", "query": "q"},
+    ]
+    for task, which in zip(tasks, ("own", "folder"), strict=True):
+        task |= {"gold": "cat /srv/which", "verification": f"grep {which} /srv/which"}
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    (folder / "intercode.toml").write_text('env = "bash"\nimage = "host+./folder.sh"\n')
+    return folder
+
+
+def test_a_folders_image_is_for_tasks_that_name_none(cli: Run, tmp_path: Path) -> None:
+    folder = shop(tmp_path / "shop")
+    told = parsed(cli("run", folder, "--json"))
+    assert told["statistics"]["successes"] == 2
+    cli("run", folder, "--quiet", "--locked", told["run"])  # the record says the same
+    played = cli("play", folder, "--task", "own", "--json", stdin="cat /srv/which\nsubmit\n")
+    assert parsed(played)[0]["turns"][0]["observation"] == "own\n"
+    (tmp_path / "predictions.jsonl").write_text('{"task_id": "own", "prediction": "true"}\n')
+    assert parsed(cli("score", "predictions.jsonl", folder, "--json"))["statistics"]["successes"]
+    assert "own gold does not solve" not in cli("validate", folder, "--quiet", code=1).stdout
+    # The command line's is for all.
+    told = parsed(cli("run", folder, "--json", "--image", f"host+{folder}/folder.sh"))
+    assert told["statistics"]["successes"] == 1
+
+
+def test_a_tasks_image_that_does_not_exist_is_refused(cli: Run, tmp_path: Path) -> None:
+    folder = shop(tmp_path / "shop")
+    with (folder / "tasks.jsonl").open("a") as file:
+        file.write('\n{"task_id": "c", "query": "q", "gold": "true", "image": "./img"}\n')
+    done = cli("run", folder, code=2)
+    assert "tasks.jsonl: row 3 (line 4), task 'c', field 'image': the image ./img: " in done.stderr
+    assert f"{tmp_path}/img does not exist\n" in done.stderr and not (tmp_path / "runs").exists()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from intercode.records import EPISODES, read_episodes
+from intercode.records import EPISODES, MANIFEST, read_episodes
 from waiting import PATIENCE, eventually, new_marker, sleepers
 
 from .conftest import Run, command, parsed, write
@@ -51,6 +53,77 @@ def start(tmp_path: Path, data: Path, *options: object) -> Iterator[subprocess.P
             yield child
         finally:
             child.kill()  # where a test has failed: it would act for an hour
+
+
+@contextmanager
+def console(
+    tmp_path: Path, *arguments: object, stdout: int = subprocess.PIPE, path: str = ""
+) -> Iterator[subprocess.Popen[str]]:
+    """The console script, as pip writes it, in a process of its own."""
+    script = "import sys; from intercode_console import main; sys.exit(main())"
+    source = str(Path(__file__).parents[2] / "src")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, source)))},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def stopped(child: subprocess.Popen[str]) -> str:
+    """Send Ctrl-C, and return what is told of it."""
+    child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 130
+    return told
+
+
+WAITING = "from pathlib import Path; import time\nPath('here').touch(); time.sleep(3600)\n"
+"""A module whose import has no end."""
+
+
+def test_ctrl_c_during_the_imports_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "gymnasium.py").write_text(WAITING)
+    with console(tmp_path, "--version", path=str(tmp_path)) as child:
+        assert eventually((tmp_path / "here").exists)
+        assert stopped(child) == ""
+
+
+def test_ctrl_c_before_the_first_write_promises_nothing(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(WAITING)
+    arguments = ("run", "bash", "--agent", "agent.py:make", "--out", "run")
+    with console(tmp_path, *arguments) as child:
+        assert eventually((tmp_path / "here").exists)
+        told = stopped(child)
+    assert told == "stopped before any episode began\n\n"
+    assert not (tmp_path / "run" / MANIFEST).exists()
+
+
+def test_ctrl_c_during_the_summary(tmp_path: Path) -> None:
+    data = many(tmp_path, 1, "echo hi")
+    reading, writing = os.pipe()
+    # The pipe is full: the summary can begin, and cannot end.
+    os.write(writing, b"." * fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096))
+    arguments = ("run", "bash", "--quiet", "--data", data, "--out", "run")
+    manifest = tmp_path / "run" / MANIFEST
+    with (
+        open(reading, encoding="utf-8") as pipe,
+        console(tmp_path, *arguments, stdout=writing) as child,
+    ):
+        os.close(writing)
+        # Its main thread is in a call for descriptor 1.
+        call = Path(f"/proc/{child.pid}/syscall")
+        assert eventually(lambda: manifest.exists() and call.read_text().split()[1:2] == ["0x1"])
+        child.send_signal(signal.SIGINT)
+        assert child.stderr is not None and child.stderr.readline() == "\n"
+        pipe.read()
+        assert child.wait(PATIENCE) == 130 and child.stderr.read() == ""
 
 
 def many(tmp_path: Path, count: int, gold: str) -> Path:

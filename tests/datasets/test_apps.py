@@ -153,7 +153,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="no problem of APPS"):
         apps.load(tmp_path)
     layouts.write_lines(tmp_path / "train.jsonl", [{"problem_id": 1, "input_output": "{}"}])
-    with pytest.raises(TaskError, match=r"train\.jsonl: row 0 .*'question'"):
+    with pytest.raises(TaskError, match=r"train\.jsonl: row 1 .*'question'"):
         apps.load(tmp_path, "train")
     layouts.write_lines(tmp_path / "train.jsonl", [{"question": "?"}])
     with pytest.raises(TaskError, match="'problem_id' must be a number"):

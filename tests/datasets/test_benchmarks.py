@@ -119,7 +119,7 @@ def test_wikisql_malformed(tmp_path: Path, change: dict[str, Any], message: str)
     layouts.write_lines(root / "dev.jsonl", [{**row, **change}])
     with pytest.raises(TaskError, match=message) as caught:
         wikisql.load(root)
-    assert "dev.jsonl: row 0" in str(caught.value)
+    assert "dev.jsonl: row 1" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["spider", "bird", "bird-mini-dev", "wikisql"])
@@ -134,10 +134,10 @@ def test_what_is_not_there(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_malformed_rows_are_named(tmp_path: Path) -> None:
     root = layouts.spider(tmp_path)
     layouts.write(root / "dev.json", [{"db_id": "shop", "question": "q"}])
-    with pytest.raises(TaskError, match=r"dev\.json: row 0: field 'query' is missing"):
+    with pytest.raises(TaskError, match=r"dev\.json: row 1: field 'query' is missing"):
         spider.load(root)
     layouts.write(root / "tables.json", [{"db_id": "shop"}])
-    with pytest.raises(TaskError, match=r"tables\.json: row 0"):
+    with pytest.raises(TaskError, match=r"tables\.json: row 1"):
         spider.load(root)
 
 

@@ -78,9 +78,9 @@ def test_without_assets_a_task_has_an_empty_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"query": "q", "gold": "g"}], "row 0: field 'task_id' is missing"),
+        ([{"query": "q", "gold": "g"}], "row 1: field 'task_id' is missing"),
         ([{"task_id": "../0", "query": "q", "gold": "g"}], "must be a number, not '../0'"),
-        ([7], "row 0: must be an object"),
+        ([7], "row 1: must be an object"),
     ],
 )
 def test_malformed(tmp_path: Path, rows: Any, message: str) -> None:

@@ -84,7 +84,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 def test_a_row_without_tests(tmp_path: Path) -> None:
     row = {key: value for key, value in ROW.items() if key != "test_list"}
     (tmp_path / "mbpp.jsonl").write_text(json.dumps(row))
-    with pytest.raises(TaskError, match=r"row 0 .*field 'test_list' is missing"):
+    with pytest.raises(TaskError, match=r"row 1 .*field 'test_list' is missing"):
         mbpp.load(tmp_path)
 
 

@@ -73,7 +73,7 @@ def test_an_episode_from_a_mirror(tmp_path: Path) -> None:
     ("make", "message"),
     [
         (lambda place: place, "there are 0"),
-        (lambda place: write(place / "a.json", [{"repo": "x"}]), "row 0: field .* is missing"),
+        (lambda place: write(place / "a.json", [{"repo": "x"}]), "row 1: field .* is missing"),
         (lambda place: write(place / "a.txt", []), "unknown format .txt"),
     ],
 )

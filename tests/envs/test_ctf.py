@@ -274,7 +274,7 @@ def test_malformed_tasks_are_refused_before_any_work(facts: Any, message: str) -
 def test_usage() -> None:
     with pytest.raises(UsageError, match="attempts must be at least 0, not -1"):
         CtfEnv(TASKS, attempts=-1)
-    with pytest.raises(TaskError, match="row 0, task 't' has no flag"):
+    with pytest.raises(TaskError, match="task 't' has no flag"):
         CtfEnv(Dataset([Task("t", "q")]))
     with pytest.raises(TaskError, match=r"'metadata\.solution' must be a list of texts"):
         CtfEnv(Dataset([Task("t", "q", (FLAG,), metadata={"solution": "ls"})]))

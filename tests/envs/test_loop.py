@@ -164,7 +164,7 @@ def test_a_task_that_cannot_be_prepared(make_env: MakeEnv, fields: Any, says: st
 
 
 def test_what_stands_against_the_start(make_env: MakeEnv, tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="small: row 1, task 't' has neither 'gold' nor 'verif"):
+    with pytest.raises(TaskError, match="small: task 't' has neither 'gold' nor 'verif"):
         make_env(Dataset([TASKS[0], Task("t", "q")], "small"))
     with pytest.raises(TaskError, match="holds no tasks"):
         make_env(Dataset([]))

@@ -90,7 +90,7 @@ def test_a_task_with_a_verification(make_python: MakePython) -> None:
 
 
 def test_a_task_that_nothing_can_grade() -> None:
-    with pytest.raises(TaskError, match="row 1, task 'u' has neither 'tests' nor 'verification'"):
+    with pytest.raises(TaskError, match="task 'u' has neither 'tests' nor 'verification'"):
         PythonEnv(Dataset([TASKS[0], Task("u", "?", gold=("1",))]))
 
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from intercode.cli.main import main
+from intercode_console import main
 
 sys.exit(main())

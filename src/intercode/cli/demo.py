@@ -50,6 +50,7 @@ from intercode.report.html import Episodes, write_page
 from intercode.report.runs import Run, read_runs
 from intercode.report.tables import by_agent, made_of, matrix, of_run, of_runs
 from intercode.spec import RunSpec, positive
+from intercode_console import INTERRUPTED
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
 STAND_IN = StandIn()
@@ -63,7 +64,6 @@ SHOWN_LINES = 6
 """Lines of each observation in the episode that is shown, the stand-in's first: with the dice of
 this seed it fails once, then recovers."""
 MOST_WORKERS = 8
-INTERRUPTED = 130
 INTRODUCTION = (
     "An agent is given a task in words, acts, sees what its actions really do, and\n"
     "submits. Here is one episode, in a sandbox of its own:\n"

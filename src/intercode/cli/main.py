@@ -13,6 +13,7 @@ from importlib import import_module
 
 from intercode import __version__
 from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, UsageError
+from intercode_console import INTERRUPTED, interruptible
 
 COMMANDS = {
     "demo": "see it work: three scripted agents on all bundled tasks",
@@ -35,7 +36,7 @@ COMMANDS = {
 }
 """Name → what it does; the module is ``intercode.cli.NAME``."""
 
-FAILED, USAGE, INTERRUPTED, PIPE = 1, 2, 130, 141
+FAILED, USAGE, PIPE = 1, 2, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,8 +83,9 @@ def run_command(
     args = parser.parse_args(arguments)
     debug = debug or args.debug
     try:
-        code = int(module.execute(args))
-        sys.stdout.flush()
+        with interruptible():
+            code = int(module.execute(args))
+            sys.stdout.flush()
         return code
     except InterCodeError as error:
         if debug:

@@ -38,7 +38,7 @@ from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.prepare import JUDGE, JUDGES_TOO, Setting, plan, run_folder, setting
 from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
-from intercode.records import read_manifest
+from intercode.records import MANIFEST, read_manifest
 from intercode.spec import (
     EnvSpec,
     How,
@@ -121,7 +121,8 @@ def execute(args: argparse.Namespace) -> int:
             print_json({"rescored": str(folder), "differences": found})
         raise
     except KeyboardInterrupt:
-        print(f"stopped; what was finished is in {out}", file=sys.stderr)
+        rest = f"; what was finished is in {out}" if (out / MANIFEST).is_file() else ""
+        print(f"stopped{rest}", file=sys.stderr)
         raise
     _show(spec.how.json, folder, out, result)
     failed = result.lost or len(result.outcomes) < result.planned

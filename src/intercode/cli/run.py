@@ -54,7 +54,7 @@ from intercode.evaluate import RunResult
 from intercode.evaluate.drift import DriftError
 from intercode.evaluate.prepare import Plan, run_folder
 from intercode.evaluate.runner import run
-from intercode.records import read_manifest
+from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import judge_of, rate_name
 from intercode.spec import (
     AgentSpec,
@@ -131,7 +131,9 @@ def carry_out(asked: RunSpec | Plan, watcher: Watcher, budget: Budget | None = N
             print_json({"locked": how.locked, "differences": found})
         raise
     except KeyboardInterrupt:
-        print(f"stopped; resume with: {resuming(how.out)}", file=sys.stderr)
+        can_resume = how.out is not None and (Path(how.out) / MANIFEST).is_file()
+        rest = f"; resume with: {resuming(how.out)}" if can_resume else " before any episode began"
+        print(f"stopped{rest}", file=sys.stderr)
         raise
 
 

@@ -2,7 +2,7 @@
 
 A data file is JSON (an object or a list), JSONL, CSV, TSV or YAML, told apart by its suffix. A
 fault in it is a `TaskError` that names file, row and field, before anything is started. Rows count
-from 0, like the ids of rows without one; where a format has lines, the line is named too. Pickle is
+from 1, as editors count lines; where a format has lines, the line is named too. Pickle is
 refused: reading it runs its code.
 
 A benchmark is found by the files that its loader needs, in a folder and a little below it: archives
@@ -41,7 +41,8 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
         TaskError: It cannot be read, or is malformed.
     """
     path = Path(path)
-    tasks = []
+    tasks: list[Task] = []
+    rows: dict[str, str] = {}
     for index, (where, row) in enumerate(read_rows(path)):
         if not isinstance(row, dict):
             raise TaskError(f"{path}: {where} must be an object, not {type(row).__name__}")
@@ -49,9 +50,10 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
             tasks.append(Task.from_dict(row, index))
         except TaskError as error:
             raise TaskError(f"{path}: {where}, {error}") from None
+        rows.setdefault(tasks[-1].task_id, where)
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
-    return Dataset(tasks, path.stem if name is None else name, str(path))
+    return Dataset(tasks, path.stem if name is None else name, str(path), rows=rows)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -93,7 +95,7 @@ def _numbered(data: object) -> Iterator[Row]:
     if not isinstance(data, (list, dict)):
         raise ValueError(f"must hold an object or a list of objects, not {type(data).__name__}")
     rows = data if isinstance(data, list) else [data]
-    yield from ((f"row {index}", row) for index, row in enumerate(rows))
+    yield from ((f"row {number}", row) for number, row in enumerate(rows, start=1))
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -120,17 +122,17 @@ def _json(text: str) -> Iterator[Row]:
 
 
 def _jsonl(text: str) -> Iterator[Row]:
-    index = 0
+    row = 0
     # Not splitlines(): U+2028 and its like may stand unescaped within a JSON text.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        where = f"row {index} (line {number})"
+        row += 1
+        where = f"row {row} (line {number})"
         try:
             yield where, _parse(line)
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
-        index += 1
 
 
 def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
@@ -143,8 +145,8 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
             header = next(reader, [])
             if len(set(header)) < len(header) or "" in header:
                 raise ValueError("line 1: the header has an empty or repeated field name")
-            for index, cells in enumerate(row for row in reader if row):
-                where = f"row {index} (line {reader.line_num})"
+            for number, cells in enumerate(filter(None, reader), start=1):
+                where = f"row {number} (line {reader.line_num})"
                 if len(cells) != len(header):
                     raise ValueError(f"{where}: has {len(cells)} cells, the header {len(header)}")
                 # An empty cell is an absent field: a table has no other way to say so.

@@ -195,7 +195,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         Raises:
             TaskError, ImageError: Its image or database does not exist.
         """
-        self._stage.check(task)
+        with self.dataset.naming(task):
+            self._stage.check(task)
 
     def digest(self, task: Task) -> str:
         """Identify the content of its image or database; an image is built if need be."""
@@ -400,7 +401,13 @@ def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
         sandbox = traits.provider(sandbox)
     if isinstance(image, Path) or (image and Path(image).exists()):  # "./" is not needed
         image = str(Path(image).absolute())
-    return SandboxStage(sandbox, image, options.limits, getattr(options, "network", False))
+    return SandboxStage(
+        sandbox,
+        image,
+        options.limits,
+        getattr(options, "network", False),
+        getattr(options, "default_image", None),
+    )
 
 
 def _no_reward() -> NoReturn:

@@ -67,7 +67,13 @@ class BashEnv(InterCodeEnv[Sandbox]):
             )
         judge, reward = (reward, None) if isinstance(reward, Judge) else (None, reward)
         tasks = load(data)
-        stage = SandboxStage(options.sandbox, options.image, options.limits, options.network)
+        stage = SandboxStage(
+            options.sandbox,
+            options.image,
+            options.limits,
+            options.network,
+            options.default_image,
+        )
         cache = GoldCache.chosen(options.cache_gold)
         chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge))
         super().__init__(tasks, stage, BashInterpreter, chosen, options=options)
@@ -77,11 +83,11 @@ def _reward(
     tasks: Dataset, stage: SandboxStage, cache: GoldCache | None, judge: Judge | None
 ) -> Reward[Sandbox]:
     """Make the reward by verification where a task has one, else by gold."""
-    for row, task in enumerate(tasks):
+    for task in tasks:
         if not task.gold and task.verification is None:
             raise TaskError(
-                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has neither "
-                f"'gold' nor 'verification': nothing says when it is solved"
+                f"{tasks.where(task)} has neither 'gold' nor 'verification': nothing says when it "
+                "is solved"
             )
     by_gold = BashReward(GoldRunner(stage.start, BashInterpreter, stage.identify, cache), judge)
     by_command = CommandReward(stage.provider, stage.start, stage.network)

@@ -112,7 +112,13 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         self.attempts = options.attempts or None
         kept = tasks if options.network else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
-        self._folders = CtfStage(options.sandbox, options.image, options.limits, options.network)
+        self._folders = CtfStage(
+            options.sandbox,
+            options.image,
+            options.limits,
+            options.network,
+            options.default_image,
+        )
         chosen = choose("ctf", options.reward, FlagReward)
         super().__init__(kept, self._folders, self._shell_in, chosen, options=options)
 
@@ -191,12 +197,9 @@ def _check(tasks: Dataset) -> None:
     Raises:
         TaskError: It names the task and what is wrong with it.
     """
-    for row, task in enumerate(tasks):
+    for task in tasks:
         if not task.gold:
-            raise TaskError(
-                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has no flag "
-                f"under 'gold'"
-            )
+            raise TaskError(f"{tasks.where(task)} has no flag under 'gold'")
         subtasks(task)
         solution = task.metadata.get("solution", [])
         if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
@@ -227,9 +230,10 @@ class CtfStage(SandboxStage):
         image: str | None = None,
         limits: Limits | None = None,
         network: bool = False,
+        default_image: str | None = None,
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
-        super().__init__(provider, image, limits, network)
+        super().__init__(provider, image, limits, network, default_image)
         self._packed: dict[tuple[Path, str, tuple[str, ...]], Path] = {}
 
     def check(self, task: Task) -> None:

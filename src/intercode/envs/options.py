@@ -50,8 +50,15 @@ _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 Image = Annotated[
     str | None,
     Meta(
-        description="for all tasks (default: each task's own, else host)",
+        description="for all tasks, also those that name one (default: each task's own, else host)",
         extra={"metavar": "IMAGE", "path": True},
+    ),
+]
+DefaultImage = Annotated[
+    str | None,
+    Meta(
+        description="of the tasks that name none: what a benchmark's folder says (default: host)",
+        extra={"flag": False, "path": True},
     ),
 ]
 Network = Annotated[
@@ -170,6 +177,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     """The options of an environment whose tasks are tried in sandboxes."""
 
     image: Image = None
+    default_image: DefaultImage = None
     network: Network = False
     reward: RewardOption = None
 

@@ -107,7 +107,9 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         if isinstance(provider, str):
             provider = self.traits.provider(provider)
         network, self._python = options.network, options.python
-        stage = SandboxStage(provider, options.image, options.limits, network)
+        stage = SandboxStage(
+            provider, options.image, options.limits, network, options.default_image
+        )
         self._provider = provider
         self._tests = PythonReward(provider, stage.start, stage.image, network, self._python)
         self._command = CommandReward(provider, stage.start, network)
@@ -144,10 +146,10 @@ class PythonEnv(InterCodeEnv[Sandbox]):
 
 
 def _check_tests(tasks: Dataset) -> None:
-    for row, task in enumerate(tasks):
+    for task in tasks:
         stdio_cases(task)
         if not has_tests(task) and task.verification is None:
             raise TaskError(
-                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r} has neither "
-                f"'tests' nor 'verification': nothing says when it is solved"
+                f"{tasks.where(task)} has neither 'tests' nor 'verification': nothing says when it "
+                "is solved"
             )

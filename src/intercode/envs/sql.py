@@ -73,7 +73,8 @@ class SqlEnv(InterCodeEnv[Session]):
             engine = shared_engine(engine, sandbox=_named(options.sandbox))
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         for task in tasks:
-            stage.check(task)
+            with tasks.naming(task):
+                stage.check(task)
         cache, permute = GoldCache.chosen(options.cache_gold), options.permute_columns
         reward = options.reward or "default"
         super().__init__(
@@ -227,9 +228,8 @@ def _reward(
 
 
 def _check_gold(tasks: Dataset) -> None:
-    for row, task in enumerate(tasks):
+    for task in tasks:
         if not task.gold:
             raise TaskError(
-                f"{tasks.source or tasks.name}: row {row}, task {task.task_id!r}: field 'gold' is "
-                f"missing: nothing says when it is solved"
+                f"{tasks.where(task)}: field 'gold' is missing: nothing says when it is solved"
             )

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
 from intercode.episode import decode, encode
-from intercode.errors import TaskError
+from intercode.errors import ImageError, TaskError
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.images.resolve import check
 from intercode.task import Task
@@ -75,10 +75,14 @@ class SandboxStage:
 
     Args:
         provider: Starts the sandboxes; or its name.
-        image: The image of all tasks; None: each task's own, or ``host``.
+        image: The image of all tasks; None: each task's own.
         limits: What a sandbox may use; None: the defaults.
         network: Whether the network can be reached.
+        default_image: The image of tasks that name none; None: ``host``.
     """
+
+    DEFAULT = "host"
+    """The image where nothing names one."""
 
     def __init__(
         self,
@@ -86,15 +90,17 @@ class SandboxStage:
         image: str | None = None,
         limits: Limits | None = None,
         network: bool = False,
+        default_image: str | None = None,
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
         self._image = image
+        self._default_image = default_image or self.DEFAULT
         self._limits = limits
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in."""
-        return self._image or task.image or "host"
+        return self._image or task.image or self._default_image
 
     def directory(self, task: Task) -> str:
         """Return where its relative files and its setup begin, from the image's directory."""
@@ -104,9 +110,15 @@ class SandboxStage:
         """Refuse a task whose image cannot exist.
 
         Raises:
-            ImageError: The name means nothing, or names a file that is not there.
+            TaskError: The task's own image means nothing, or names a file that is not there.
+            ImageError: The image of all tasks does.
         """
-        check(self.image(task))
+        try:
+            check(self.image(task))
+        except ImageError as error:
+            if self._image is not None or task.image is None:
+                raise
+            raise TaskError(f"task {task.task_id!r}, field 'image': {error}") from error
 
     def digest(self, task: Task) -> str:
         """Identify that image's content."""

@@ -92,6 +92,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
             options.image,
             options.limits,
             options.network,
+            options.default_image,
             options.repositories,
             _folder(tasks),
         )
@@ -126,9 +127,7 @@ class SweStage(SandboxStage):
 
     Args:
         provider: Starts the sandboxes; or its name.
-        image: The image of all tasks; None: each task's own, or ``host``.
-        limits: What a sandbox may use; None: the defaults.
-        network: Whether the network can be reached.
+        image, limits, network, default_image: As in `SandboxStage`.
         repositories: A folder or URL with the repositories that tasks name and do not have.
         folder: Where a task's relative ``repository`` begins.
     """
@@ -139,10 +138,11 @@ class SweStage(SandboxStage):
         image: str | None = None,
         limits: Limits | None = None,
         network: bool = False,
+        default_image: str | None = None,
         repositories: str | Path | None = None,
         folder: Path | None = None,
     ) -> None:
-        super().__init__(provider, image, limits, network)
+        super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
         self._folder = folder or Path.cwd()
         self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)

@@ -373,7 +373,7 @@ def _facts(spec: RunSpec) -> dict[str, Any]:
     return {
         "env": spec.env.name,
         "protocol": spec.env.protocol,
-        "image": given.get("image"),
+        "image": given.get("image", given.get("default_image")),
         "reward": reward or "default",
         "max_turns": given.get("max_turns"),
         "limits": limits,

@@ -42,9 +42,7 @@ class PaperBashStage(SandboxStage):
     What is prepared once for an image is shared by all environments of a provider.
     """
 
-    def image(self, task: Task) -> str:
-        """Return the name of the task's image."""
-        return self._image or task.image or IMAGE
+    DEFAULT = IMAGE
 
     def changed(self, task: Task, place: Sandbox) -> bool:
         """Return False: an image is prepared once, and gold runs in the same."""
@@ -114,9 +112,9 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
         options = PaperOptions.of(options, changes)
         refuse_limits(options.limits)
         tasks = datasets.load(data)
-        for row, task in enumerate(tasks):
-            _check(tasks, row, task)
-        stage = PaperBashStage(options.sandbox, options.image)
+        for task in tasks:
+            _check(tasks, task)
+        stage = PaperBashStage(options.sandbox, options.image, default_image=options.default_image)
 
         def interpreter(sandbox: Sandbox) -> Interpreter:
             assert self._task is not None  # there is an episode
@@ -134,8 +132,8 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
         return ending(action)
 
 
-def _check(tasks: Dataset, row: int, task: Task) -> None:
-    where = f"{tasks.source or tasks.name}: row {row}"
+def _check(tasks: Dataset, task: Task) -> None:
+    where = tasks.where(task)
     if not task.gold:
         raise TaskError(f"{where}, field 'gold': the paper protocol compares with gold")
     for field in ("setup", "files", "verification"):

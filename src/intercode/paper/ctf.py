@@ -73,7 +73,8 @@ class PaperCtfEnv(CtfEnv):
         refuse_limits(options.limits)
         tasks = datasets.load(data)
         for task in tasks:
-            _check(task)
+            with tasks.naming(task):
+                _check(task)
         super().__init__(
             Dataset(map(_in_its_folder, tasks), tasks.name, tasks.source),
             options=CtfOptions(

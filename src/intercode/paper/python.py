@@ -257,7 +257,9 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
         provider = options.sandbox
         if isinstance(provider, str):
             provider = self.traits.provider(provider)
-        stage = PythonStage(SandboxStage(provider, options.image, LIMITS))
+        stage = PythonStage(
+            SandboxStage(provider, options.image, LIMITS, default_image=options.default_image)
+        )
         for task in tasks:
             stage.check(task)
         super().__init__(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from intercode.envs.options import EnvOptions, Image, Network
+from intercode.envs.options import DefaultImage, EnvOptions, Image, Network
 from intercode.envs.stage import PlaceT, Stage
 from intercode.episode import Status
 from intercode.errors import UsageError
@@ -21,6 +21,7 @@ class PaperOptions(EnvOptions, frozen=True, kw_only=True):
     """The options of the environments whose tasks are tried in sandboxes."""
 
     image: Image = None
+    default_image: DefaultImage = None
 
 
 class PaperCtfOptions(PaperOptions, frozen=True, kw_only=True):

@@ -138,6 +138,7 @@ _ADDITION = re.compile(r"\+(?=/|\./|\.\./|~|builtin:)")
 _DOCKERFILE = re.compile(
     r"(.*/)?(Dockerfile(\.[^/\[]*)?|[^/]*\.[Dd]ockerfile)(\[[^\[\]]*\])?", re.DOTALL
 )
+_OPTIONS = re.compile(r"\[[^\[\]]*\]$")
 _WITH_PATH = ("dockerfile", "oci")
 _NAME = re.compile(r"(?P<scheme>[a-z][a-z0-9_-]*)(?::(?P<argument>.*))?", re.DOTALL)
 _PATH = re.compile(r"/|~|\.{1,2}(?:/|$)")
@@ -167,6 +168,13 @@ class Spec:
     argument: str = ""
     """The text after the scheme's colon, or the folder's absolute path."""
     additions: tuple[Addition, ...] = ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files and folders that the name tells of."""
+        has_path = self.scheme in (FOLDER, *_WITH_PATH) and self.argument
+        base = (Path(_OPTIONS.sub("", self.argument)),) if has_path else ()
+        return (*base, *(addition.path for addition in self.additions))
 
     def __str__(self) -> str:
         if self.scheme == FOLDER:

@@ -92,11 +92,13 @@ def check(spec: str) -> Spec:
     """Return the parsed name of an image that can be made, as far as the name tells.
 
     Raises:
-        ImageError: It is not understood.
+        ImageError: It is not understood, or names a file or folder that does not exist.
     """
     parsed = parse(spec)
     if parsed.scheme not in SCHEMES and (parsed.argument or parsed.scheme not in RECIPES):
         raise ImageError(f"there is no image called {spec!r}.\n{UNDERSTOOD}")
+    if missing := next((path for path in parsed.paths if not path.exists()), None):
+        raise ImageError(f"the image {spec}: {missing} does not exist")
     return parsed
 
 
