@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.images.base import rebased
 from intercode.sandbox.images.resolve import check
 from intercode.task import Task
 
@@ -75,7 +76,7 @@ class SandboxStage:
 
     Args:
         provider: Starts the sandboxes; or its name.
-        image: The image of all tasks; None: each task's own.
+        image: The base of all tasks' images; they keep what they lay over it. None: their own.
         limits: What a sandbox may use; None: the defaults.
         network: Whether the network can be reached.
         default_image: The image of tasks that name none; None: ``host``.
@@ -100,7 +101,8 @@ class SandboxStage:
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in."""
-        return self._image or task.image or self._default_image
+        own = task.image or self._default_image
+        return own if self._image is None else rebased(own, self._image)
 
     def directory(self, task: Task) -> str:
         """Return where its relative files and its setup begin, from the image's directory."""

@@ -63,48 +63,38 @@ def fetch(packages: Sequence[Package], time: str, folder: Path) -> None:
 
 
 def _fetch(package: Package, sources: Sequence[str], folder: Path) -> None:
-    failures = []
-    for source in sources:
-        url = f"{source}/{quote(package.path)}"
-        for attempt in range(_TRIES):
-            try:
-                _download(url, package, folder / package.sha256)
-                return
-            except (OSError, http.client.HTTPException) as error:
-                failure = f"  {url}: {_reason(error)}"
-            except _OtherContentError as error:
-                failure = f"  {url}: {error}"
-                break
-        failures.append(failure)
+    urls = [f"{source}/{quote(package.path)}" for source in sources]
+    failures = {}
+    for url in urls * _TRIES:
+        failures[url] = _failure(url, package, folder / package.sha256)
+        if not failures[url]:
+            return
+    told = "".join(f"  {url}: {failure}\n" for url, failure in failures.items())
     raise ImageError(
-        f"cannot get the package {package.name} {package.version}:\n"
-        + "\n".join(failures)
-        + "\nName a mirror that has it in INTERCODE_DEBIAN_MIRROR, or a copy of the snapshot "
-        "archive in INTERCODE_DEBIAN_SNAPSHOT; or take the image from a machine that has it: "
+        f"cannot get the package {package.name} {package.version}:\n{told}"
+        "Name a mirror that has it in INTERCODE_DEBIAN_MIRROR, or a copy of the snapshot archive "
+        "in INTERCODE_DEBIAN_SNAPSHOT; or take the image from a machine that has it: "
         "'intercode images export base FILE' there, 'intercode images import FILE' here"
     )
 
 
-class _OtherContentError(Exception):
-    """A server has something else under a package's name."""
-
-
-def _download(url: str, package: Package, place: Path) -> None:
+def _failure(url: str, package: Package, place: Path) -> str:
+    """Download a package; return why that failed, or nothing."""
     hasher, size = hashlib.sha256(), 0
-    with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, place.open("wb") as file:
-        while size <= package.size and (chunk := response.read(_CHUNK)):
-            hasher.update(chunk)
-            size += file.write(chunk)
-    if (size, hasher.hexdigest()) != (package.size, package.sha256):
-        place.unlink()
-        raise _OtherContentError("it has another content: its SHA-256 is not the pinned one")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, place.open("wb") as file:
+            while size <= package.size and (chunk := response.read(_CHUNK)):
+                hasher.update(chunk)
+                size += file.write(chunk)
+    except urllib.error.HTTPError as error:
         return f"{error.code} {error.reason}"
-    reason = getattr(error, "reason", error)
-    return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        return str(getattr(reason, "strerror", None) or reason or type(error).__name__)
+    if (size, hasher.hexdigest()) == (package.size, package.sha256):
+        return ""
+    place.unlink()
+    return "it has another content: its SHA-256 is not the pinned one"
 
 
 @contextmanager

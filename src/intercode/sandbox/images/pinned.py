@@ -25,6 +25,7 @@ from intercode.sandbox.images.base import HOSTNAME, Context, Image, Progress
 from intercode.sandbox.images.packages import Package, fetch, opened
 from intercode.sandbox.images.tree import content_digest
 
+VERSION = "1"
 SPEC = "base"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -33,24 +34,37 @@ set -eu
 umask 022
 export LC_ALL=C PYTHONHASHSEED=0
 
-cp /usr/share/base-passwd/passwd.master /etc/passwd
-cp /usr/share/base-passwd/group.master /etc/group
-cp /usr/share/base-files/profile /etc/profile
-cp /usr/share/base-files/dot.bashrc /root/.bashrc
-cp /usr/share/base-files/dot.profile /root/.profile
-cp /usr/share/libc-bin/nsswitch.conf /etc/nsswitch.conf
+cd /usr/share
+cp base-passwd/passwd.master /etc/passwd
+cp base-passwd/group.master /etc/group
+cp base-files/profile /etc/profile
+cp base-files/dot.bashrc /root/.bashrc
+cp base-files/dot.profile /root/.profile
+cp libc-bin/nsswitch.conf /etc/nsswitch.conf
 printf '/bin/sh\\n/usr/bin/sh\\n/bin/bash\\n/usr/bin/bash\\n' >/etc/shells
 printf 'Etc/UTC\\n' >/etc/timezone
 ln -s /usr/share/zoneinfo/Etc/UTC /etc/localtime
 ln -s /proc/mounts /etc/mtab
 : >/etc/machine-id
+mkdir -p /media /mnt /opt /srv /var/mail /var/opt
+mkdir -p /usr/local/bin /usr/local/etc /usr/local/include /usr/local/lib /usr/local/sbin \\
+    /usr/local/share /usr/local/src
+mkdir -m 1777 /run/lock
+rmdir /var/run /var/lock
+ln -s /run /var/run
+ln -s /run/lock /var/lock
 
-# The programs among which a system may choose.
-choose() { ln -s "$2" "/etc/alternatives/${1##*/}"; ln -s "/etc/alternatives/${1##*/}" "$1"; }
-choose /usr/bin/awk /usr/bin/mawk
-choose /usr/bin/nawk /usr/bin/mawk
-choose /usr/bin/which /usr/bin/which.debianutils
-choose /usr/bin/pager /usr/bin/less
+# Of several programs with one name, the one that is meant by it.
+choose() {
+    ln -s "/usr/bin/$2" "/etc/alternatives/$1"
+    ln -s "/etc/alternatives/$1" "/usr/bin/$1"
+}
+choose awk mawk
+choose nawk mawk
+choose nc nc.openbsd
+choose netcat nc.openbsd
+choose pager less
+choose which which.debianutils
 
 # Else a program that imports a module would change the system's files.
 python3 -m compileall -q /usr/lib/python3 /usr/lib/python3.*
@@ -109,6 +123,12 @@ def parse_lock(text: str) -> Lock:
     )
 
 
+def trees() -> dict[str, str]:
+    """Return the digest of each lock's image, which is that of its tree."""
+    locks = (parse_lock(path.read_text(encoding="ascii")) for path in _HERE.glob("*.lock"))
+    return {lock.tree: lock.tree for lock in locks if lock.tree}
+
+
 def make(argument: str, context: Context) -> Image:
     """Return the image ``base``."""
     if argument:
@@ -130,15 +150,15 @@ def make_locked(lock: Lock, context: Context) -> Image:
     Raises:
         ImageError: A package cannot be had, or what was made of them is not the lock's tree.
     """
-    made_of = digest_of(SPEC, repr(replace(lock, tree="")), FINISH, _LEFT_OUT.pattern)
-    template = Image(name=SPEC, digest=lock.tree or made_of, layers=())
+    laid = digest_of("packages", VERSION, repr(replace(lock, tree="")))
+    template = Image(name=SPEC, digest=lock.tree or digest_of(laid, FINISH), layers=())
     if found := context.cache.lookup(template.digest):
         return found
 
     def unpack(layer: Path, _: int) -> Mapping[str, object]:
         return _unpack(lock, layer, context.progress)
 
-    parts = replace(template, name=f"{SPEC} (packages)", digest=digest_of("packages", made_of))
+    parts = replace(template, name=f"{SPEC} (packages)", digest=laid)
     unpacked = context.cache.build(parts, SPEC, unpack, context.progress)
 
     def finish(layer: Path, _: int) -> Mapping[str, object]:
@@ -166,7 +186,7 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
     try:
         fetch(lock.packages, lock.snapshot, folder)
         progress(f"unpacking {count} packages")
-        installed = _lay(lock.packages, folder, layer)
+        installed = _lay(lock, folder, layer)
     finally:
         remove_tree(folder)
     database = {f"var/lib/dpkg/info/{name}.list": names for name, (_, names) in installed.items()}
@@ -179,17 +199,18 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
     return {"release": lock.release, "packages": count}
 
 
-def _lay(packages: tuple[Package, ...], folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
+def _lay(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
     """Unpack packages; return each one's part of dpkg's database: its paragraph, its files."""
     unpacker, installed = Unpacker(layer, (), ()), {}
-    with tarfile.open(fileobj=io.BytesIO(_merged())) as archive:
+    with tarfile.open(fileobj=io.BytesIO(_merged(_seconds(lock.snapshot)))) as archive:
         for member in archive:
             unpacker.add(archive, member)
-    for package in packages:
+    for package in lock.packages:
         try:
             with opened(folder / package.sha256) as (control, archive):
-                names = [member.name for member in archive]
+                names = []
                 for member in archive:
+                    names.append(member.name)
                     if not _LEFT_OUT.fullmatch(member.name):
                         unpacker.add(archive, member)
         except DAMAGE as error:
@@ -205,7 +226,7 @@ def _lay(packages: tuple[Package, ...], folder: Path, layer: Path) -> dict[str, 
     return installed
 
 
-def _merged() -> bytes:
+def _merged(latest: int) -> bytes:
     """Return an archive of the folders of ``/usr`` that packages name from the root."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
@@ -213,6 +234,7 @@ def _merged() -> bytes:
             folder, link = tarfile.TarInfo(f"usr/{name}"), tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755
             link.type, link.linkname = tarfile.SYMTYPE, folder.name
+            folder.mtime = link.mtime = latest
             archive.addfile(folder)
             archive.addfile(link)
     return file.getvalue()

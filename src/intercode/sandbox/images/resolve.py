@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -45,6 +46,7 @@ SCHEMES: dict[str, str] = {
     "oci": "oci:make",
     "docker": "oci:pull",
     "docker-daemon": "resolve:refuse_daemon",
+    "digest": "resolve:make_known",
 }
 """Scheme → the module of this package and its function (a `MakeBase`) that makes such an image."""
 
@@ -196,6 +198,20 @@ def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
     for name in ("dev", "proc"):
         (layer / name).mkdir()
     return {"version": "2"}
+
+
+def make_known(argument: str, context: Context) -> Image:
+    """Return the image in the cache whose digest begins so."""
+    found = []
+    if re.fullmatch("[0-9a-f]{8,}", argument):
+        folders = (context.cache.root / "images").glob(f"{argument}*")
+        found = [image for path in folders if (image := context.cache.lookup(path.name))]
+    if len(found) != 1:
+        raise ImageError(
+            f"{len(found) or 'no'} images here have a digest that begins with {argument!r}; "
+            "'intercode images list' shows their first twelve digits"
+        )
+    return found[0]
 
 
 def refuse_daemon(argument: str, context: Context) -> NoReturn:
