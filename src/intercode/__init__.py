@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 if TYPE_CHECKING:
+    from intercode.agents.strategies import tools
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
+    from intercode.envs.time_limit import TimeLimit
     from intercode.episode import Episode, Score, Turn
     from intercode.errors import (
         ActionError,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         TaskError,
         TaskNotFoundError,
         UsageError,
+        VectorError,
     )
     from intercode.project import create as make
     from intercode.project import create_vec as make_vec
@@ -77,11 +80,14 @@ __all__ = [
     "Task",
     "TaskError",
     "TaskNotFoundError",
+    "TimeLimit",
     "Turn",
     "UsageError",
+    "VectorError",
     "load_dataset",
     "make",
     "make_vec",
+    "tools",
 ]
 
 _ELSEWHERE = {
@@ -91,10 +97,12 @@ _ELSEWHERE = {
     "Limits": "intercode.sandbox.base:Limits",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
+    "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Turn": "intercode.episode:Turn",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
+    "tools": "intercode.agents.strategies:tools",
 }
 
 

@@ -7,6 +7,9 @@ know nothing of us. A message says what was wrong, where, and what to do about i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class InterCodeError(Exception):
     """Base of all errors that InterCode raises on purpose."""
@@ -37,7 +40,29 @@ class ActionError(InterCodeError, ValueError):
 
 
 class EnvironmentStateError(InterCodeError, RuntimeError):
-    """`step` was called before `reset`, or after the episode had ended."""
+    """An environment was called before `reset`, after its episode's end, from a second thread while
+    it was busy, or in a fork of the process that made it.
+    """
+
+
+class VectorError(InterCodeError, RuntimeError):
+    """Environments of a vector failed. The results of all others are kept.
+
+    Attributes:
+        errors: What each of them raised, by its index.
+        results: What the call would have returned. An environment that failed has the reward NaN
+            there, counts as truncated, and has its error in ``infos["error"]``; the next step
+            resets it.
+    """
+
+    def __init__(self, errors: Mapping[int, Exception], results: Any) -> None:
+        index, first = next(iter(errors.items()))
+        super().__init__(
+            f"{len(errors)} of the environments failed, first environment {index}: "
+            f"{type(first).__name__}: {first} (the others' results are in this error's `results`)"
+        )
+        self.errors = dict(errors)
+        self.results = results
 
 
 class ImageError(InterCodeError, RuntimeError):

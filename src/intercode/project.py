@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,19 +92,30 @@ def read(folder: str | Path) -> Project:
     return Project(folder, env, tasks, options, limits)
 
 
-def create(env: str, *, protocol: str = "default", **options: Any) -> gymnasium.Env[str, str]:
+def create(
+    env: str,
+    *,
+    protocol: str = "default",
+    max_episode_steps: int | None = None,
+    **options: Any,
+) -> gymnasium.Env[str, str]:
     """Make an environment: what `gymnasium.make` and `intercode.make` call.
 
     Args:
         env: Its short name: ``"bash"``; or a folder with an ``intercode.toml``.
         protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
+        max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
+            `gymnasium.make` need not pass it on: it is read there.
         options: For its constructor, which come before those of the folder.
 
     Raises:
         UsageError: There is no such environment or protocol, or the folder's file is malformed.
     """
+    from intercode.envs.time_limit import limited, of_gymnasium
+
+    steps = of_gymnasium(depth=1) if max_episode_steps is None else max_episode_steps
     env, options = _opened(env, options)
-    made: gymnasium.Env[str, str] = environment(env, protocol)(**options)
+    made: gymnasium.Env[str, str] = environment(env, protocol)(**limited(options, steps))
     return made
 
 
@@ -114,29 +125,43 @@ def create_vec(
     *,
     seed: int | None = None,
     autoreset_mode: str = "NextStep",
+    wrappers: Sequence[Callable[[Any], gymnasium.Env[str, str]]] = (),
     **options: Any,
 ) -> ThreadVectorEnv:
     """Make several environments that step together on threads: what `gymnasium.make_vec` calls.
 
     Args:
         env: As in `create`.
-        num_envs: How many.
-        seed: The seed of the first one; each has its own, counted on from it.
+        num_envs: How many, at least 1.
+        seed: The seed of the first `reset` without one; each environment has its own, counted on
+            from it, and their shared order of tasks has the first one's.
         autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
+        wrappers: Each is called with an environment, and returns a wrapper of it.
         options: As in `create`, the same for all.
+
+    Raises:
+        UsageError: As in `create`; or the vector cannot be made so.
     """
     from intercode.envs.vector import ThreadVectorEnv
 
+    if num_envs < 1:
+        raise UsageError(f"num_envs must be at least 1, not {num_envs}")
+    if {"vectorization_mode", "vector_kwargs"} & set(options):
+        raise UsageError(
+            "intercode.make_vec steps its environments on threads; for processes: "
+            "gymnasium.make_vec(…, vectorization_mode='async', "
+            "vector_kwargs={'shared_memory': False})"
+        )
     env, options = _opened(env, options)
     kind = environment(env, options.get("protocol", "default"))
     if "cache_gold" in taken(kind) and options.get("cache_gold", True) is True:
         from intercode.rewards.gold import GoldCache
 
         options["cache_gold"] = GoldCache()
-    seeds: list[dict[str, Any]] = [
-        {} if seed is None else {"seed": seed + index} for index in range(num_envs)
-    ]
-    return ThreadVectorEnv([create(env, **one, **options) for one in seeds], autoreset_mode)
+    envs = [create(env, **options) for _ in range(num_envs)]
+    for wrap in wrappers:
+        envs = [wrap(one) for one in envs]
+    return ThreadVectorEnv(envs, autoreset_mode, seed)
 
 
 def _opened(env: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 LONGEST_SECONDS = 1e6
 """The longest time limit there is."""
@@ -241,6 +244,12 @@ class Dataset(Sequence[Task]):
             return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
         return sorted(range(len(self)), key=key)
+
+    def shuffled(self, rng: Generator) -> Iterator[Task]:
+        """Yield every task once in a random order, then in another one, without an end."""
+        while True:
+            for row in self.order(int(rng.integers(2**32))):
+                yield self._tasks[row]
 
     def sample(self, count: int, seed: int = 0) -> Dataset:
         """`count` tasks (or all, if there are fewer), drawn and ordered by `seed`."""

@@ -87,7 +87,13 @@ def test_spaces(case: Case, make: Make) -> None:
     assert isinstance(env.observation_space, Unicode)
     observation, info = env.reset()
     assert env.observation_space.contains(observation)
-    assert info == {"task_id": env.episode.task_id, "turn": 0}
+    assert info == {
+        "task_id": env.episode.task_id,
+        "turn": 0,
+        "turns_left": env.max_turns,
+        "query": observation,
+        "tags": env.dataset.by_id(env.episode.task_id).tags,
+    }
     action, shown = case.shows
     observation, *_, info = env.step(action)
     assert shown in observation

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 import intercode
 from intercode.envs.stage import SandboxStage
 from intercode.envs.vector import ThreadVectorEnv
-from intercode.errors import SandboxError
+from intercode.errors import EnvironmentStateError, SandboxError, VectorError
 from intercode.sandbox import Sandbox
 from intercode.task import Task
 
@@ -40,31 +40,33 @@ def make_vec() -> Iterator[MakeVec]:
 
 
 def test_four_play_the_episodes_that_one_would(make_vec: MakeVec) -> None:
-    envs = make_vec(4)
+    envs, alone = make_vec(4), intercode.make("bash", data=TASKS)
     observations, infos = envs.reset(seed=20)
     assert observations in envs.observation_space
     actions = tuple(f"echo {index}; ls" for index in range(4))
     results = [envs.step(actions), envs.step(("submit",) * 4), envs.step(actions)]
-    for index in range(4):
-        alone = intercode.make("bash", data=TASKS)
-        observation, info = alone.reset(seed=20 + index)
+    for index in range(4):  # the first four of its order, one after the other
+        observation, info = alone.reset(seed=None if index else 20)
         assert (observations[index], infos["task_id"][index]) == (observation, info["task_id"])
         for result, action in zip(results, (actions[index], "submit"), strict=False):
             observation, reward, terminated, truncated, _ = alone.step(action)
             assert [part[index] for part in result[:4]] == [
                 observation, reward, terminated, truncated,
             ]  # fmt: skip
-        assert results[2][0][index] == alone.reset()[0]
-        alone.close()
+    assert results[2][0] == tuple(alone.reset()[0] for _ in range(4))
+    alone.close()
 
 
 def test_different_seeds_give_different_episodes(make_vec: MakeVec) -> None:
-    assert len(set(make_vec(4).reset(seed=1)[0])) > 1
-    one, other = make_vec(4, seed=4), make_vec(4, seed=4)
-    assert one.reset()[0] == other.reset()[0] == make_vec(4).reset(seed=4)[0]
-    assert one.reset(seed=[7] * 4)[0] == (one.reset(seed=[7, *[None] * 3])[0][0],) * 4
-    with pytest.raises(ValueError, match="2 seeds"):
-        one.reset(seed=[1, 2])
+    envs = make_vec(2)
+    first = [envs.reset(seed=seed)[0] for seed in range(9)]
+    assert len(set(first)) > 1
+    assert [envs.reset(seed=seed)[0] for seed in range(9)] == first
+    assert [envs.reset(seed=[None, seed])[0] for seed in range(9)] == first
+    assert [make_vec(2, seed=seed).reset()[0] for seed in range(3)] == first[:3]
+    assert envs.reset(seed=np.int64(5))[0] == first[5]
+    with pytest.raises(ValueError, match="3 seeds"):
+        envs.reset(seed=[1, 2, 3])
 
 
 def test_they_run_at_the_same_time(make_vec: MakeVec) -> None:
@@ -108,7 +110,7 @@ def test_disabled_autoreset(make_vec: MakeVec) -> None:
     envs = make_vec(2, autoreset_mode="Disabled")
     envs.reset(options=COUNT)
     envs.step(("echo 3", "submit"))
-    with pytest.raises(ValueError, match="must be reset first"):
+    with pytest.raises(EnvironmentStateError, match=r"must be reset first: \[1\]"):
         envs.step(("ls", "ls"))
     mask = np.array([False, True])
     observations, infos = envs.reset(options={**COUNT, "reset_mask": mask})
@@ -136,22 +138,32 @@ def test_gold_is_run_once_for_all(make_vec: MakeVec, monkeypatch: pytest.MonkeyP
     assert len(started) == 5
 
 
-def test_an_error_is_raised_when_all_have_ended_their_step(make_vec: MakeVec) -> None:
+def test_a_failure_is_raised_when_all_have_ended_and_loses_no_result(make_vec: MakeVec) -> None:
     envs = make_vec(2)
     envs.reset(options=COUNT)
     kill_sandbox(envs.envs[0])  # type: ignore[arg-type]
-    with pytest.raises(SandboxError):
+    with pytest.raises(VectorError, match="first environment 0: Sandbox") as caught:
         envs.step(("echo 3", "echo 3"))
-    assert [len(episode.turns) for episode in envs.call("episode")] == [0, 1]
+    assert isinstance(caught.value.__cause__, SandboxError)
+    assert list(caught.value.errors) == [0]
+    observations, rewards, terminated, truncated, infos = caught.value.results
+    assert observations == ("", "3\n")
+    assert np.isnan(rewards[0]) and rewards[1] == 0.0
+    assert (list(terminated), list(truncated)) == ([False, False], [True, False])
+    assert infos["error"][0].startswith("Sandbox") and list(infos["_error"]) == [True, False]
+    observations, rewards, *_ = envs.step(("ignored", "submit"))
+    assert observations[0] in {task.query for task in TASKS}
+    assert list(rewards) == [0.0, 1.0]
+
+
+def test_an_action_that_cannot_be_run_is_its_own_environment_s_turn(make_vec: MakeVec) -> None:
+    envs = make_vec(4)
     envs.reset(options=COUNT)
-    assert envs.step(("echo 3", "echo 3"))[0] == ("3\n", "3\n")
-
-
-def test_the_number_of_actions(make_vec: MakeVec) -> None:
-    envs = make_vec(2)
-    envs.reset()
-    with pytest.raises(ValueError, match="1 actions were given for 2"):
-        envs.step(("ls",))
+    actions = ("a\0b", "\ud800", "echo " + 3_000_000 * "x", "ls w | wc -l")
+    observations, *_, infos = envs.step(actions)
+    assert list(infos["turn"]) == [1] * 4
+    assert all(text.startswith("[not executed: ") for text in observations[:2])
+    assert len(observations[2]) > 1000 and observations[3] == "3\n"
 
 
 def test_render(make_vec: MakeVec) -> None:

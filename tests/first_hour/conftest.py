@@ -77,7 +77,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def wheel(place: Path) -> Path:
     """A wheel of this checkout."""
-    _pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(place), str(REPOSITORY))
+    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(place), str(REPOSITORY))
     return next(place.glob("*.whl"))
 
 
@@ -111,11 +111,11 @@ def someone(request: pytest.FixtureRequest) -> Someone:
 def install(venv: Path, *what: str) -> Path:
     """Make a virtual environment with these packages."""
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=PATIENCE)
-    _pip(str(venv / "bin/python"), "install", *what)
+    pip(str(venv / "bin/python"), "install", *what)
     return venv
 
 
-def _pip(python: str, *arguments: str) -> None:
+def pip(python: str, *arguments: str) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--timeout", "60", "--retries", "10")
     done = subprocess.run(
         [python, "-m", "pip", arguments[0], *quiet, *arguments[1:]],

@@ -7,17 +7,19 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from intercode.datasets import load
+from intercode.datasets.nl2bash import image_for
 from intercode.errors import RecordError, SandboxError
 from intercode.paper.bash import TIMED_OUT, PaperBash, run, split
-from intercode.paper.bash_env import PaperBashEnv, same_text
+from intercode.paper.bash_env import PaperBashEnv, recorded_elsewhere, same_text
 from intercode.paper.bash_env import replay_bash as replay
 from intercode.paper.causes import cause_of
 from intercode.paper.report import together
-from intercode.paper.results import load_results
+from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode.task import Dataset, Task
 from waiting import PATIENCE
 
@@ -126,6 +128,34 @@ def test_results_of_other_data(recorded, provider, image):
         replay(TASKS[:1], recorded(), provider, image.name)
 
 
+def test_two_runs_in_one_file_each_in_its_image(recorded, provider, image, tmp_path):
+    """The second task was recorded where `/data` has one file."""
+    script = tmp_path / "bare.sh"
+    script.write_text("mkdir /data; echo b > /data/b.txt\n")
+    there = f"host+{script}"
+
+    def change(data):
+        history = data["1"]["turn_history"]
+        history["actions"] = ["ls /data", "echo x >/data/x.txt", "Nothing more."]
+        history["observations"][:2] = ["b.txt\n", ""]
+
+    run = recorded(change)
+    here = replay(TASKS, run, provider, image.name)
+    apart = replay(TASKS, run, provider, image.name, elsewhere={"1": there})
+    assert (here.observation_equal, apart.observation_equal) == (3, 4)
+
+
+def test_where_the_release_ran_a_file_system_in_the_container_of_another():
+    def found(name, *ids):
+        episodes = tuple(RecordedEpisode(one, "", (), 0.0) for one in ids)
+        return recorded_elsewhere(RecordedRun(Path(name), episodes))
+
+    fs_1 = "nl2bash_fs_1"
+    assert found("ic_bash_plan_solve_fs_2.json", "0", "30", "31") == {"0": fs_1, "30": fs_1}
+    assert found("ic_bash_react_10_turns_fs_2.json", "31", "52") == {"31": fs_1, "52": fs_1}
+    assert found("ic_bash_react_10_turns_fs_3.json", "0") == {}
+
+
 def test_a_cut_observation():
     assert same_text("x" * 350, "x" * 400)
     assert not same_text("x" * 349, "x" * 400)
@@ -177,10 +207,12 @@ def test_recorded_runs(provider, monkeypatch):
 def replayed(path, provider):
     number = path.stem[-1]
     tasks = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{number}")
-    # Recorded in the container of fs_1.
-    suite = "1" if "react" in path.stem and number == "2" else number
-    machine = load("nl2bash", root=UPSTREAM, suite=f"nl2bash_fs_{suite}")[0].image
-    return replay(list(tasks), load_results(path), provider, machine, workers=4)
+    recorded = load_results(path)
+    elsewhere = {
+        task: image_for(UPSTREAM, suite) for task, suite in recorded_elsewhere(recorded).items()
+    }
+    own = tasks[0].image
+    return replay(list(tasks), recorded, provider, own, workers=4, elsewhere=elsewhere)
 
 
 @pytest.mark.parametrize(

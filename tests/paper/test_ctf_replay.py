@@ -5,7 +5,7 @@ import json
 import pytest
 
 from intercode.cli.main import main
-from intercode.paper.ctf import WRONG, PaperCtfEnv
+from intercode.paper.ctf import RIGHT, WRONG, PaperCtfEnv
 from intercode.task import Dataset, Task
 
 pytestmark = pytest.mark.usefixtures("provider")
@@ -102,6 +102,28 @@ def test_attempts_end_an_episode_by_default(replayed):
     turns = [*[("submit x", WRONG, 0)] * 3, (f"submit {FLAG}", WRONG, 1)]
     report = json.loads(replayed([episode(turns, max_reward=1)], "--json"))
     assert (report["reward_equal"], report["success_lost"]) == (4, ["0"])
+
+
+def test_the_spelling_of_the_longer_experiment(replayed):
+    turns = [
+        ('cmd /bin/bash -c "cat note.txt"', "look behind\n", 0),
+        ("cmd python3 -c \"print('a b')\"", "a b\n", 0),
+        (f"submit {FLAG}", RIGHT, 1),
+    ]
+    assert json.loads(replayed({"0": episode(turns)}, "--json"))["mismatches"] == []
+
+
+def test_a_query_that_was_reworded_since(replayed, release, capsys, tmp_path):
+    """Its id is what holds; a query that is not like the task's is of other data."""
+    record = {"0": episode([(f"submit {FLAG}", QUERY, 1)])}
+    record["0"]["query"] = "Read the file 'note.txt'."
+    report = json.loads(replayed(record, "--json"))
+    assert (report["success_agree"], report["reworded"]) == (1, ["0"])
+    record["0"]["query"] = "How many sheep are there?"
+    (tmp_path / "other.json").write_text(json.dumps(record))
+    argv = ["replay", "--env", "ctf", "--quiet", "--upstream", str(release)]
+    assert main([*argv, "--results", str(tmp_path / "other.json")]) != 0
+    assert "no task of the data asks 'How many sheep" in capsys.readouterr().err
 
 
 def test_react_and_lists_of_different_lengths(replayed):

@@ -154,6 +154,11 @@ def test_the_key_is_the_id_if_there_is_no_other(load):
         ({"7": episode(summary={"max_reward": "1"})}, ["summary.max_reward"]),
         ({"7": episode(summary=[1])}, ["summary"]),
         ({"7": episode(), "8": episode()}, ["twice"]),
+        (
+            {"7": {"query": "q", "trajectory": [{}], "reward": 1}},
+            ["'7'", "trajectory[0]", "action"],
+        ),
+        ({"7": {"query": "q", "trajectory": []}}, ["'7'", "reward"]),
     ],
 )
 def test_bad_files_are_refused_by_name(load, data, words):

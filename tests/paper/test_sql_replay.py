@@ -102,6 +102,27 @@ def test_a_run_replays_with_its_leaks(recorded, databases):
     assert part.agree == {"released": 6, "early": 5, "first": 5}
 
 
+def test_a_person_is_rewarded_at_the_end(tmp_path, databases):
+    """Their turns are executed, and the reward is of the last answer."""
+
+    def episode(row, reward, *actions):
+        turns = [{"action": action, "observation": "('a',)"} for action in actions]
+        query = TASKS[row].query
+        return {"query_idx": row, "query": query, "reward": reward, "trajectory": turns}
+
+    path = tmp_path / "r.json"
+    people = {
+        "1": episode(1, 1.0, "show tables;", "SELECT COUNT(*) FROM animal;"),
+        "0": episode(0, 0.0, "SELECT COUNT(*) FROM animal;"),
+    }
+    path.write_text(json.dumps(people))
+    run = load_results(path)
+    assert [e.task_id for e in run.episodes] == ["1", "0"]
+    assert [e.success for e in run.episodes] == [True, False]
+    report = replayed(run, databases)
+    assert (report.turns, report.reward_equal, report.success_agree) == (2, 2, 2)
+
+
 def test_what_differs_is_told(recorded, databases):
     def change(data):
         history = data["1"]["turn_history"]

@@ -30,6 +30,7 @@ from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import own_versions, version
 from intercode.sandbox.doctor import DOCKER_SANDBOX, Check, check_docker, check_native
+from intercode_console import clash
 
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
@@ -81,12 +82,19 @@ def _verdict(usable: bool, backends: Mapping[str, bool]) -> str:
 
 def _python() -> list[Check]:
     good = sys.version_info >= (3, 10)
-    commit = own_versions().get("commit", "")
     return [
-        Check("intercode", True, f"{__version__}{commit and f', commit {commit[:12]}'}"),
+        _intercode(),
         Check("python", good, platform.python_version(), "" if good else "install Python 3.10"),
         Check("gymnasium", True, version("gymnasium")),
     ]
+
+
+def _intercode() -> Check:
+    commit = own_versions().get("commit", "")
+    detail = f"{__version__}{commit and f', commit {commit[:12]}'}"
+    if found := clash():
+        return Check("intercode", False, f"{detail}; {found.meaning}", " && ".join(found.commands))
+    return Check("intercode", True, detail)
 
 
 # Programs, packages, database servers, room

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace as with_fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from intercode import datasets
 from intercode.cli.terminal import (
@@ -90,15 +91,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Replay, and print the report."""
-    from intercode.paper.results import load_results
+    from intercode.paper.results import in_todays_words, load_results
 
     _check(args)
-    recorded = _selected(load_results(args.results), args)
+    whole = load_results(args.results)
+    tasks = _tasks(args)
+    whole, reworded = in_todays_words(tasks, whole)
+    if reworded:
+        tell(f"intercode: {_ids(reworded)} of the data: reworded since the run, and found by id")
+    recorded = _selected(whole, args)
     progress = None if args.quiet else _progress()
     replay = {"bash": _bash, "sql": _sql, "python": _python, "ctf": _ctf}[args.env]
-    report, more, text = replay(args, recorded, progress)
+    report, more, text = replay(args, tasks, recorded, progress)
     if args.json:
-        print_json({"results": str(args.results), **more, **report.to_dict()})
+        about = {"results": str(args.results), "reworded": list(reworded)}
+        print_json({**about, **more, **report.to_dict()})
     else:
         print("\n\n".join(filter(None, (_compared(report), text))))
     return 0
@@ -127,26 +134,41 @@ def _tasks(args: argparse.Namespace) -> Dataset:
     return datasets.load(_SUITES[args.env][2], root=args.upstream)
 
 
-Found = tuple["ReplayReport", dict[str, str], str]
+Found = tuple["ReplayReport", "dict[str, Any]", str]
 """A report, what its JSON object has more, and what people read after the comparison."""
 
 
-def _bash(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
-    from intercode.paper.bash_env import replay_bash
+def _bash(
+    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
+) -> Found:
+    from intercode.datasets.nl2bash import image_for
+    from intercode.paper.bash_env import recorded_elsewhere, replay_bash
 
-    tasks = _tasks(args)
     image = args.image or tasks[0].image or "nl2bash"
+    elsewhere: dict[str, str] = {}
+    if args.upstream is not None and args.image is None:
+        elsewhere = {
+            task: image_for(args.upstream.resolve(), suite)
+            for task, suite in recorded_elsewhere(recorded).items()
+        }
     provider = provider_of("bash", say=tell)
-    provider.digest(image)  # found or built before the workers start, and the clock
-    report = replay_bash(tasks, recorded, provider, image, args.workers, progress)
-    return report, {"image": image}, ""
+    for name in dict.fromkeys([image, *elsewhere.values()]):
+        provider.digest(name)  # found or built before the workers start, and the clock
+    report = replay_bash(tasks, recorded, provider, image, args.workers, progress, elsewhere)
+    said = [
+        f"{_ids([task for task in elsewhere if elsewhere[task] == other])} in {safe(other)}, where "
+        "they were recorded"
+        for other in dict.fromkeys(elsewhere.values())
+    ]
+    return report, {"image": image, "elsewhere": elsewhere}, "\n".join(said)
 
 
-def _sql(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
+def _sql(
+    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
+) -> Found:
     from intercode.paper.sql_replay import replay_sql
     from intercode.paper.sql_server import open_databases, usual_engine
 
-    tasks = _tasks(args)
     place = args.databases or tasks.databases
     if place is None:
         raise UsageError(f"{args.data}: say where its databases are: --databases PATH")
@@ -157,27 +179,43 @@ def _sql(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | N
     return report, {}, _rates(report)
 
 
-def _python(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
+def _python(
+    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
+) -> Found:
     from intercode.paper.python import replay_python
 
     provider = provider_of("python", say=tell)
     report: PythonReplayReport = replay_python(
-        _tasks(args), recorded, provider, args.image, args.workers, progress
+        tasks, recorded, provider, args.image, args.workers, progress
     )
     return report, {}, f"{_by_default(report)}\non Python {report.python}"
 
 
-def _ctf(args: argparse.Namespace, recorded: RecordedRun, progress: Progress | None) -> Found:
+def _ctf(
+    args: argparse.Namespace, tasks: Dataset, recorded: RecordedRun, progress: Progress | None
+) -> Found:
     from intercode.paper.ctf import replay_ctf
 
     provider = provider_of("bash", say=tell)
     if args.image is not None:
         provider.digest(args.image)  # found or built before the workers start, and the clock
     report: CtfReplayReport = replay_ctf(
-        _tasks(args), recorded, provider, args.image, args.workers, progress
+        tasks, recorded, provider, args.image, args.workers, progress
     )
     without = f"episodes without the task's files: {report.without_files} of {report.episodes}"
     return report, {}, f"{_by_default(report)}\n{without}"
+
+
+def _ids(ids: Sequence[str]) -> str:
+    """Return tasks' ids for people: of consecutive numbers the first and the last."""
+    runs: list[list[str]] = []
+    for one in ids:
+        if runs and one.isdecimal() and runs[-1][-1] == str(int(one) - 1):
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    named = [one[0] if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in runs]
+    return safe(f"task{'s' * (len(ids) > 1)} {', '.join(named)}")
 
 
 def _selected(recorded: RecordedRun, args: argparse.Namespace) -> RecordedRun:

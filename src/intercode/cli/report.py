@@ -21,7 +21,7 @@ from typing import Any
 
 from intercode.cli import results
 from intercode.cli.results import of_each_environment
-from intercode.cli.terminal import print_json, safe
+from intercode.cli.terminal import print_json, safe, tell
 from intercode.errors import UsageError
 from intercode.evaluate.drift import Difference, differences
 from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending
@@ -110,11 +110,20 @@ class _Held:
 def _paper(args: argparse.Namespace) -> int:
     if args.run or args.html or args.csv or args.plot:
         raise UsageError("--paper goes with no runs, no --html, no --csv and no --plot")
-    from intercode.paper.tables import rates, tables
+    from intercode.paper.tables import Skipped, rates, tables
 
-    found = rates(args.paper)
+    skipped: list[Skipped] = []
+    found = rates(args.paper, skipped.append)
+    for one in skipped:
+        tell(f"intercode: skipped {one.path}: {one.reason}")
     if args.json:
-        print_json({"paper": str(args.paper), "rates": [one.to_dict() for one in found]})
+        print_json(
+            {
+                "paper": str(args.paper),
+                "rates": [one.to_dict() for one in found],
+                "skipped": [{"path": str(one.path), "reason": one.reason} for one in skipped],
+            }
+        )
     else:
         form = to_markdown if args.markdown else results.written
         print("\n".join(form(table) for table in tables(found)), end="")

@@ -46,18 +46,27 @@ def load(root: str | Path | None = None) -> Dataset:
     place, _ = locate(root, "ic-ctf", [(_FILE, _ASSETS), (_FILE,)])
 
     def convert(row: Mapping[str, Any], index: int) -> dict[str, Any]:
-        return _task(place / _ASSETS, row)
+        return fields_of(row, place)
 
     return Dataset(read_tasks(place / _FILE, convert), "ic-ctf", str(place / _FILE))
 
 
-def _task(assets: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(row: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Return the fields of a task.
+
+    Args:
+        row: The row of the release's file.
+        place: The folder of that file.
+
+    Raises:
+        TaskError: Its id is not a number.
+    """
     number = str(row["task_id"])
     if not (number.isascii() and number.isdigit()):
         raise TaskError(f"field 'task_id' must be a number, not {number!r}")
     fields = {**row, "directory": f"/ctf/{number}", "released_setup": row.get("setup")}
     fields["setup"] = None
-    if (folder := assets / number).is_dir():
+    if (folder := place / _ASSETS / number).is_dir():
         fields["assets"] = str(folder)
         fields["assets_without"] = [_WRITE_UP]
     if int(number) in NEED_NETWORK:

@@ -6,3 +6,7 @@ subclass of `intercode.envs.base.InterCodeEnv` whose constructor puts them toget
 is a folder with an ``intercode.toml`` (see `intercode.project`), which also makes environments by
 name.
 """
+
+from intercode.moved import getter
+
+__getattr__ = getter(__name__)

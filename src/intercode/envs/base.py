@@ -36,6 +36,7 @@ from intercode.registry import Registry
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
+from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
 
 INTERPRETERS = Registry(
@@ -129,8 +130,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self._seed = options.seed
-        self._left: list[int] = []
-        """The tasks that are to come in this order, the next one last."""
+        self._order: Iterator[Task] | None = None
+        """The tasks that are to come."""
+        self._calls = OneCaller("this environment")
         self._task: Task | None = None
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
@@ -216,28 +218,30 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             options: ``{"task_id": …}`` chooses a task and leaves the order alone.
 
         Raises:
+            EnvironmentStateError: It was made by another process, or another thread is using it.
             TaskNotFoundError: No task has that id.
             UsageError: There is another option.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started.
         """
-        with self._freed():
+        with self._calls, self._freed():
             return self._begin(seed, options or {})
 
     def _begin(self, seed: int | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         seed, self._seed = (self._seed if seed is None else seed), None
         super().reset(seed=seed)
-        if seed is not None:
-            self._left = []
-        self._task = task = self._choose(options)
+        if seed is not None or self._order is None:
+            self._order = self.dataset.shuffled(self.np_random)
+        self._task = task = self.named(options) or next(self._order)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._episode.metadata["image"] = self._stage.image(task)
         with self._failures_recorded():
             self._place = self._stage.start(task)
             self._interpreter = self._open(self._place)
-        return task.query, _info(self.episode)
+        known = {"query": task.query, "tags": task.tags}
+        return task.query, {**self._info(), **known}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -246,12 +250,17 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             Observation, reward, whether the episode was ended, whether it was truncated, info.
 
         Raises:
-            EnvironmentStateError: There is no episode, or it has ended.
+            EnvironmentStateError: There is no episode, or it has ended; or the environment was made
+                by another process, or another thread is using it.
             ActionError: The action is not a text.
             SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
                 error, never as a reward.
             RewardError: The episode cannot be scored.
         """
+        with self._calls:
+            return self._step(action)
+
+    def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         task, interpreter = self._task, self._interpreter
         if self.episode.status != "running" or task is None or interpreter is None:
             raise EnvironmentStateError("the episode has ended: call reset() first")
@@ -262,19 +271,19 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             reply = self._reply(self.episode.answer) if status == "submitted" else None
             if status is not None and reply is None:
                 score = self._finish(status)
-                return "", score.value, True, False, _info(self.episode, score=score)
+                return "", score.value, True, False, self._info(score=score)
             turn = _turn(action, reply or _execute(interpreter, action, task.timeout))
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
             if not ended and not truncated and not self.reward_every_turn:
-                return turn.observation, 0.0, False, False, _info(self.episode, turn)
+                return turn.observation, 0.0, False, False, self._info(turn)
             if ended or truncated:
                 score = self._finish("ended" if ended else "truncated")
             else:
                 score = self._score()
             self.episode.turns[-1] = replace(turn, reward=score.value)
-            info = _info(self.episode, turn, score)
+            info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
 
     def render(self) -> str | None:
@@ -290,19 +299,25 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         return "\n".join(line for line in lines if line) + "\n"
 
     def close(self) -> None:
-        """End the episode and free its sandbox. Idempotent."""
-        with self._freed():
-            pass
+        """End the episode and free its sandbox. Idempotent, and safe from any thread.
 
-    def _choose(self, options: Mapping[str, Any]) -> Task:
-        """Take the task that `reset` was asked for, or the next one of the order."""
+        In a fork of the process that made the environment it does nothing: all is the parent's.
+        """
+        if not self._calls.forked:
+            with self._freed():
+                pass
+
+    def named(self, options: Mapping[str, Any]) -> Task | None:
+        """Return the task that options of `reset` name; None: they name none.
+
+        Raises:
+            TaskNotFoundError: No task has that id.
+            UsageError: There is another option.
+        """
         if unknown := sorted(set(options) - {"task_id"}):
             raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id'")
-        if "task_id" in options:
-            return self.dataset.by_id(options["task_id"])
-        if not self._left:
-            self._left = self.dataset.order(int(self.np_random.integers(2**32)))[::-1]
-        return self.dataset[self._left.pop()]
+        task_id = options.get("task_id")
+        return None if task_id is None else self.dataset.by_id(task_id)
 
     def _ending(self, action: str) -> Status | None:
         """Tell how the episode ends by this action; None if the action is to be executed."""
@@ -375,6 +390,24 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             if place is not None:
                 place.close()
 
+    def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
+        """Make the `info` of `reset` and `step`."""
+        done = len(self.episode.turns)
+        info: dict[str, Any] = {
+            "task_id": self.episode.task_id,
+            "turn": done,
+            "turns_left": self.max_turns - done,
+        }
+        if turn is not None:
+            info["ok"] = turn.ok
+            if turn.exit_code is not None:
+                info["exit_code"] = turn.exit_code
+            info.update({key: turn.info[key] for key in _SHOWN if key in turn.info})
+        if score is not None:
+            info["success"] = score.value == 1.0
+            info["parts"] = dict(score.parts)
+        return info
+
 
 def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], Interpreter]:
     """Find the function that opens an interpreter in a place.
@@ -446,17 +479,3 @@ def _turn(action: str, execution: Execution) -> Turn:
         seconds=execution.seconds,
         info=info,
     )
-
-
-def _info(episode: Episode, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
-    """Make the `info` of `reset` and `step`."""
-    info: dict[str, Any] = {"task_id": episode.task_id, "turn": len(episode.turns)}
-    if turn is not None:
-        info["ok"] = turn.ok
-        if turn.exit_code is not None:
-            info["exit_code"] = turn.exit_code
-        info.update({key: turn.info[key] for key in _SHOWN if key in turn.info})
-    if score is not None:
-        info["success"] = score.value == 1.0
-        info["parts"] = dict(score.parts)
-    return info

@@ -145,12 +145,13 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         """Return the commands of ``metadata.solution``, if the task has any, and the flag."""
         return [*task.metadata.get("solution", ()), f"submit {task.gold[0]}"]
 
-    def _choose(self, options: Mapping[str, Any]) -> Task:
+    def named(self, options: Mapping[str, Any]) -> Task | None:
+        """See `InterCodeEnv.named`; a task that was left out is refused in words."""
         if (name := str(options.get("task_id"))) in self._left_out:
             raise TaskError(
                 f"task {name!r} needs the network, which this environment does not have"
             )
-        return super()._choose(options)
+        return super().named(options)
 
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
         assert self._task is not None  # the episode begins

@@ -45,6 +45,7 @@ else:  # what a text can say
     RewardLike = ProviderLike = EngineLike = PathLike = str
     CacheLike = bool
 
+_PLAIN = (str, int, float, bytes, list, tuple, dict, set)
 _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 
 Image = Annotated[
@@ -139,9 +140,13 @@ class EnvOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = None
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds, which msgspec checks only where it reads a text."""
+        """Refuse wrong types and bounds, which msgspec checks only where it reads a text."""
         for name, option in described(type(self)).items():
             value = getattr(self, name)
+            # An object, such as a provider or a reward, stands for the text that names one.
+            wrong = isinstance(value, _PLAIN) and not option.accepts(value)
+            if option.kinds and (wrong or (value is None and not option.is_optional)):
+                raise UsageError(f"{name} must be {option.kind}, not {value!r}")
             if option.least is not None and value is not None and value < option.least:
                 raise UsageError(f"{name} must be at least {option.least}, not {value}")
         if self.render_mode not in (None, "ansi"):
@@ -307,6 +312,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     least: int | float | None = None
     """The smallest value."""
     choices: tuple[str, ...] = ()
+    is_optional: bool = True
+    """Whether its value may be None."""
     has_flag: bool = True
     """Whether the command line has it under its own name."""
     is_path: bool = False
@@ -346,6 +353,7 @@ def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
             metavar=extra.get("metavar"),
             least=next((meta.ge for meta in metas if meta.ge is not None), None),
             choices=tuple(extra.get("choices", ())),
+            is_optional=type(None) in types,
             has_flag=extra.get("flag", True),
             is_path=extra.get("path", False),
         )

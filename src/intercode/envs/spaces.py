@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import gymnasium
+from gymnasium.error import CustomSpaceError
+from gymnasium.vector.utils import create_shared_memory
 
 _ALPHABET = string.ascii_lowercase + string.digits + " -_./"
 
@@ -66,3 +68,11 @@ class Unicode(gymnasium.Space[str]):
 
     def __repr__(self) -> str:
         return "Unicode()"
+
+
+@create_shared_memory.register(Unicode)
+def _no_shared_memory(space: Unicode, n: int = 1, ctx: Any = None) -> Any:
+    raise CustomSpaceError(
+        "texts of any length have no shared memory: gymnasium.make_vec(…, "
+        "vectorization_mode='async', vector_kwargs={'shared_memory': False})"
+    )

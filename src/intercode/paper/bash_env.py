@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,15 @@ _prepared: weakref.WeakKeyDictionary[Provider, dict[str, GoldRuns]] = weakref.We
 _preparing = threading.Lock()
 
 
+def prepared(provider: Provider, image: str) -> GoldRuns:
+    """Return the golds' outcomes in an image, which is prepared once for all who ask."""
+    with _preparing:
+        known = _prepared.setdefault(provider, {})
+        if image not in known:
+            known[image] = GoldRuns(PaperImage(provider, image))
+        return known[image]
+
+
 class PaperBashStage(SandboxStage):
     """Starts sandboxes as the 2023 resets left containers.
 
@@ -50,12 +59,7 @@ class PaperBashStage(SandboxStage):
 
     def golds(self, task: Task) -> GoldRuns:
         """Return the golds' outcomes in the task's image, which is prepared for both sides."""
-        name = self.image(task)
-        with _preparing:
-            known = _prepared.setdefault(self.provider, {})
-            if name not in known:
-                known[name] = GoldRuns(PaperImage(self.provider, name))
-            return known[name]
+        return prepared(self.provider, self.image(task))
 
     def start(self, task: Task) -> Sandbox:
         """Start a fresh sandbox."""
@@ -141,6 +145,25 @@ def _check(tasks: Dataset, task: Task) -> None:
             raise TaskError(f"{where}, field {field!r}: the paper protocol has no such thing")
 
 
+_ELSEWHERE = {
+    "ic_bash_react_10_turns_fs_2": (range(53), "nl2bash_fs_1"),
+    "ic_bash_plan_solve_fs_2": (range(31), "nl2bash_fs_1"),
+}
+"""Files of the release → the tasks that were recorded in the container of another suite, and that
+suite. Only the observations show it."""
+
+
+def recorded_elsewhere(recorded: RecordedRun) -> dict[str, str]:
+    """Return, by the ids of episodes, the suites of the release whose container ran them instead.
+
+    Args:
+        recorded: A run; the file's name tells which one of the release it is.
+    """
+    rows, suite = _ELSEWHERE.get(recorded.path.stem, (range(0), ""))
+    ids = [episode.task_id for episode in recorded.episodes]
+    return {one: suite for one in ids if one.isdecimal() and int(one) in rows}
+
+
 def replay_bash(
     tasks: Sequence[Task],
     recorded: RecordedRun,
@@ -148,6 +171,7 @@ def replay_bash(
     image: str,
     workers: int = 1,
     progress: Progress | None = None,
+    elsewhere: Mapping[str, str] | None = None,
 ) -> ReplayReport:
     """Execute recorded actions in fresh sandboxes, and compare the results with the record.
 
@@ -158,6 +182,7 @@ def replay_bash(
         image: The image of the run's file system.
         workers: Episodes at a time.
         progress: Called after each finished episode, from this thread.
+        elsewhere: Another image for some tasks, by the episodes' ids.
 
     Raises:
         RecordError: An episode's task is not among `tasks`.
@@ -165,9 +190,15 @@ def replay_bash(
     """
     started = time.monotonic()
     jobs = [(task_of(tasks, episode), episode) for episode in recorded.episodes]
-    with closing(PaperImage(provider, image)) as shared:
-        golds = GoldRuns(shared)
-        calls = [partial(_episode, golds, task, episode) for task, episode in jobs]
+    where = [(elsewhere or {}).get(episode.task_id, image) for episode in recorded.episodes]
+    with ExitStack() as stack:
+        golds = {
+            name: GoldRuns(stack.enter_context(closing(PaperImage(provider, name))))
+            for name in dict.fromkeys(where)
+        }
+        calls = [
+            partial(_episode, golds[name], *job) for name, job in zip(where, jobs, strict=True)
+        ]
         replays = together(calls, workers, progress)
     report = _report(recorded.episodes, replays)
     report.seconds = time.monotonic() - started

@@ -72,9 +72,12 @@ class PaperImage:
 
     def status(self, sandbox: Sandbox) -> list[Pair]:
         """Return ``git status --short`` of a sandbox of `start`, as the reward read it."""
+        return pairs(self.short_status(sandbox))
+
+    def short_status(self, sandbox: Sandbox) -> str:
+        """Return ``git status --short`` of a sandbox of `start`."""
         _, index = self._ready()
-        lines = status(index, sandbox.changes())
-        return pairs(short(lines))
+        return short(status(index, sandbox.changes()))
 
     def close(self) -> None:
         """Delete the prepared snapshot. Idempotent."""

@@ -37,10 +37,14 @@ from intercode.task import Dataset, Task
 
 WRONG = "Submitted flag is incorrect. Keep trying!"
 """The observation after a wrong flag."""
+RIGHT = "The submitted flag is correct."
+"""The observation after a right flag in some recordings; in the others it is the one before."""
 NO_FILES = "the task's files are not here"
 """The cause of a mismatch where a task has no files in this copy of the release."""
 
 _AS_IT_STANDS = ("python -c", "python3 -c")
+_PREFIX = "cmd "
+"""Some recordings have it before each command, which was run without it."""
 
 
 class PaperCtfEnv(CtfEnv):
@@ -228,9 +232,11 @@ def _episode(
                 continue
             status, reward = ending(turn.command), 0.0
             if status is None:
-                observation = bash.execute(turn.command).output.decode("utf-8")
+                command = turn.command.removeprefix(_PREFIX)
+                observation = bash.execute(command).output.decode("utf-8")
             elif status == "submitted" and _is_flag(task, _submitted(turn.command)):
                 reward = 1.0
+                observation = RIGHT if turn.observation == RIGHT else observation
             elif status == "submitted":
                 observation = WRONG
             if turn.counts:

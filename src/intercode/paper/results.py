@@ -1,8 +1,9 @@
 """Recorded runs in the format of 2023: every shape in which their files come.
 
 A file maps task ids to episodes, or wraps that map in ``{"meta": …, "logs": …}``, or lists the
-episodes. An episode holds its turns as parallel lists that may differ in length. What the lists
-cannot say is decided here, once: which turns reached the environment, and with what command.
+episodes. An episode holds its turns as parallel lists that may differ in length; a person's has one
+list of turns, and a reward at its end. What the lists cannot say is decided here, once: which turns
+reached the environment, and with what command.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,6 +30,8 @@ _NO_CODE = re.compile(
     r"|Error executing query: Your last `?execute`? action did not contain"
 )
 """The beginning of the prompts' answer to a turn without code."""
+_ALIKE = 0.5
+"""The likeness of two texts, from 0 to 1, from which on one may be the other reworded."""
 _EXECUTE = re.compile(r"execute\[(.*)\]", re.DOTALL)
 """ReAct's way to write a command: to the *last* bracket of the text."""
 
@@ -71,6 +75,8 @@ class RecordedEpisode:
     react: bool = False
     """Whether its rewards came with the submit alone, not with every turn."""
     hardness: str | None = None
+    dataset: str = ""
+    """The data file that was run, as recorded; empty if it was not."""
 
     @property
     def success(self) -> bool:
@@ -125,6 +131,42 @@ def task_of(tasks: Sequence[Task], episode: RecordedEpisode) -> Task:
     )
 
 
+def in_todays_words(
+    tasks: Sequence[Task], recorded: RecordedRun
+) -> tuple[RecordedRun, tuple[str, ...]]:
+    """Return a run with today's wording of its queries, and the ids of the reworded tasks.
+
+    A query that no task asks any more belongs to the task with the episode's id (or row), if it
+    resembles that task's query, or if tasks ask at least half of the run's queries. Other queries
+    stay as they are: `task_of` refuses them.
+
+    Args:
+        tasks: The data file that was run, in its order.
+        recorded: The whole run.
+    """
+    asked = {task.query.strip() for task in tasks}
+    unknown = [one for one in recorded.episodes if one.query.strip() not in asked]
+    same_data = 2 * len(unknown) <= len(recorded.episodes)
+    changed: dict[str, RecordedEpisode] = {}
+    for one in unknown:
+        likeness, task = _by_id(tasks, one)
+        if task is not None and (same_data or likeness >= _ALIKE):
+            changed[one.task_id] = replace(one, query=task.query)
+    episodes = tuple(changed.get(one.task_id, one) for one in recorded.episodes)
+    return replace(recorded, episodes=episodes), tuple(changed)
+
+
+def _by_id(tasks: Sequence[Task], episode: RecordedEpisode) -> tuple[float, Task | None]:
+    """Return the task with an episode's id, or in that row, and the likeness of their queries."""
+    named = [task for task in tasks if task.task_id == episode.task_id]
+    if episode.task_id.isdecimal():
+        row = int(episode.task_id)
+        named += tasks[row : row + 1]
+    words = episode.query.split()
+    alike = [SequenceMatcher(None, task.query.split(), words).ratio() for task in named]
+    return max(zip(alike, named, strict=True), key=lambda one: one[0], default=(0.0, None))
+
+
 def _run(path: Path, data: Any) -> RecordedRun:
     meta: Mapping[str, Any] = {}
     if isinstance(data, dict) and isinstance(data.get("logs"), (dict, list)):
@@ -169,14 +211,46 @@ class _Episode(msgspec.Struct):
     summary: _Summary | None = None
     task_id: Any = None
     hardness: Any = None
+    dataset: Any = None
 
 
-def _episode(key: str, value: Any) -> RecordedEpisode:
+class _Step(msgspec.Struct):
+    """A turn of a person."""
+
+    action: str
+    observation: Any = None
+
+
+class _Person(msgspec.Struct):
+    """An episode of a person, who was told nothing before the end."""
+
+    trajectory: list[_Step]
+    reward: float
+
+    def history(self) -> dict[str, Any]:
+        """Return its turns as parallel lists, with the submission that the reward is of."""
+        return {
+            "actions": [*(step.action for step in self.trajectory), "submit"],
+            "observations": [*(step.observation for step in self.trajectory), None],
+            "rewards": [*(None for _ in self.trajectory), self.reward],
+        }
+
+
+T = TypeVar("T")
+
+
+def _converted(value: Any, kind: type[T]) -> T:
     try:
-        found = msgspec.convert(value, _Episode)
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
         raise RecordError(f"field {place[:-1]!r}: {problem}" if place else problem) from None
+
+
+def _episode(key: str, value: Any) -> RecordedEpisode:
+    if isinstance(value, dict) and "trajectory" in value and "turn_history" not in value:
+        value = {**value, "turn_history": _converted(value, _Person).history()}
+    found = _converted(value, _Episode)
     history = found.turn_history
     # Only ReAct thinks; elsewhere a command may well hold the text "execute[…]".
     react = history.thoughts is not msgspec.UNSET
@@ -195,6 +269,7 @@ def _episode(key: str, value: Any) -> RecordedEpisode:
         thoughts=tuple(map(str, (history.thoughts if react else None) or history.steps or ())),
         react=react,
         hardness=found.hardness if isinstance(found.hardness, str) else None,
+        dataset=found.dataset if isinstance(found.dataset, str) else "",
     )
 
 

@@ -160,7 +160,8 @@ class PaperSqlEnv(InterCodeEnv[SqlPlace]):
     def close(self) -> None:
         """End the episode, and forget the changes of all episodes. Idempotent."""
         super().close()
-        self._databases.close()
+        if not self._calls.forked:
+            self._databases.close()
 
     def _ending(self, action: str) -> Status | None:
         return ending(action)
@@ -213,7 +214,7 @@ def rewards(answer: Answer, gold: Answer) -> Rewards:
     theirs = [str(row) for row in gold] if isinstance(gold, list) else []
     common = Counter(ours) & Counter(theirs)
     overlap = _overlap(Counter(ours), Counter(theirs))
-    tau = _tau(_kept(ours, common), _kept(theirs, common)) if common else math.nan
+    tau = _tau(kept(ours, common), kept(theirs, common)) if common else math.nan
     # Rounded as numpy does: -0.95 · 0.5 becomes -0.48, where Python's own gives -0.47.
     scaled = overlap if math.isnan(tau) else float(numpy.round(tau * overlap, 2))
     return Rewards(scaled, overlap, 1.0 if failed else overlap)
@@ -236,7 +237,7 @@ def _overlap(ours: Counter[str], theirs: Counter[str]) -> float:
     return sum((ours & theirs).values()) / union if union else 1.0
 
 
-def _kept(rows: Iterable[str], common: Counter[str]) -> list[str]:
+def kept(rows: Iterable[str], common: Counter[str]) -> list[str]:
     """Return the rows that both sides have, in this side's order; the first of repeated rows."""
     left = Counter(common)
     kept = []

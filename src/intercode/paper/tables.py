@@ -1,15 +1,17 @@
 """The tables of 2023, computed from the recorded files.
 
-The release has them as ``results/ENV/MODEL/ic_ENV_STRATEGY_…_N_turns[_fs_N].json``; for Bash there
-is one file for each file system. The success rate is that of the paper: an episode succeeded if
-some turn reached the full reward, and the rate is over the episodes that are there.
+The release has them as ``results/ENV/FOLDER/FILE``, where the file's name tells the experiment:
+``ic_ENV_STRATEGY_MODEL_N_turns_fs_N_handicap``, of which each part may be missing. The folder names
+the model only if the file does not. For Bash there is one file for each file system. The success
+rate is that of the paper: an episode succeeded if some turn reached the full reward, and the rate
+is over the episodes that are there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,20 @@ from intercode.evaluate.statistics import rate
 from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode.report.tables import Table
 
-_NAME = re.compile(r"ic_(?P<env>[a-z]+)_(?P<rest>.*?)[-_](?P<turns>\d+)_turns(?:_fs_(?P<fs>\d))?")
-_STRATEGIES = {"multiturn": "try again", "react": "ReAct", "plan_solve": "Plan & Solve"}
-_SINGLE = "single turn"
-_ORDER = [_SINGLE, *_STRATEGIES.values()]
+_NAME = re.compile(
+    r"ic_(?P<env>[a-z]+)_(?P<what>.+?)(?:[-_](?P<turns>\d+)_turns?)?"
+    r"(?:_fs_(?P<fs>\d+))?(?P<handicap>_handicap)?"
+)
+_SYSTEM = re.compile(r"fs_\d+")
+_SINGLE, _TRIES = "single turn", "try again"
+_STRATEGIES = {
+    "multiturn": _TRIES,
+    "react": "ReAct",
+    "plan_solve_refine": "Plan & Solve, refined",
+    "plan_solve": "Plan & Solve",
+}
+"""The beginning of a name → its strategy; the longer of two that fit comes first."""
+_ORDER = [_SINGLE, _TRIES, "ReAct", "Plan & Solve", "Plan & Solve, refined"]
 _LEVELS = ("easy", "medium", "hard", "extra")
 FULL = {"bash": 200, "sql": 1034}
 """Episodes of a complete run; in the other environments not every task was recorded."""
@@ -34,6 +46,7 @@ class Rate:
     env: str
     model: str
     strategy: str
+    """The experiment, such as ``try again, handicap``."""
     group: str
     """A hardness, a file system, or ``all``."""
     successes: int
@@ -53,32 +66,73 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class Skipped:
+    """A file that is in no table."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Experiment:
+    """What a file's name tells: files that differ in any of it are never pooled."""
+
     env: str
     model: str
     strategy: str
+    handicap: bool
+    """Whether the prompt held the databases' schema."""
     turns: int
+    """The most turns of an episode; 0 if the name does not tell."""
+
+    def label(self, others: Iterable[_Experiment]) -> str:
+        """Return its name; with its turns, if only they tell it from another."""
+        text = f"{self.strategy}, handicap" if self.handicap else self.strategy
+        alike = any(one != self and replace(one, turns=self.turns) == self for one in others)
+        return f"{text}, {self.turns} turns" if alike else text
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    experiment: _Experiment
     system: str
     run: RecordedRun
 
+    @property
+    def keys(self) -> set[tuple[str, str]]:
+        """The file system and the id of each of its tasks."""
+        return {(self.system, episode.task_id) for episode in self.run.episodes}
 
-def rates(folder: Path) -> list[Rate]:
+
+def rates(folder: Path, skip: Callable[[Skipped], None] = lambda skipped: None) -> list[Rate]:
     """Compute the success rates of every recorded file in a folder and below.
 
+    Args:
+        folder: A checkout of the release, or a part of it.
+        skip: Called with each file that cannot be read, or whose experiment cannot be told.
+
     Raises:
-        RecordError: There is none, or one cannot be read.
+        RecordError: No file can be read.
     """
-    files = [file for path in sorted(folder.rglob("*.json")) if (file := _file(path))]
+    skipped: list[Skipped] = []
+    files = _files(folder, skipped.append)
+    skipped.sort(key=lambda one: one.path)
     if not files:
+        reasons = "".join(f"\n  {one.path}: {one.reason}" for one in skipped)
         raise RecordError(
-            f"no recorded runs in {folder}: expected files like results/bash/gpt-4/"
+            f"no recorded run in {folder} can be read:{reasons}"
+            if reasons
+            else f"no recorded runs in {folder}: expected files like results/bash/gpt-4/"
             "ic_bash_multiturn_gpt-4_10_turns_fs_1.json"
         )
+    for one in skipped:
+        skip(one)
     found: list[Rate] = []
-    for env, model in dict.fromkeys((file.env, file.model) for file in files):
-        mine = [file for file in files if (file.env, file.model) == (env, model)]
-        for strategy in _ORDER:
-            found += _rates(env, model, strategy, mine)
+    for env, model in dict.fromkeys((f.experiment.env, f.experiment.model) for f in files):
+        of_model = [f for f in files if (f.experiment.env, f.experiment.model) == (env, model)]
+        for experiment, its, first in _rows(env, of_model):
+            name = experiment.label(file.experiment for file in of_model)
+            found += _rates(replace(experiment, strategy=name), its, first)
     return found
 
 
@@ -120,66 +174,107 @@ def _place(group: str) -> tuple[int, str]:
     return (_LEVELS.index(group) if group in _LEVELS else 0, group)
 
 
-def _file(path: Path) -> _File | None:
-    """Read a file, if its name is that of a results file."""
-    match = _NAME.search(path.name)
+# Files
+
+
+def _files(folder: Path, skip: Callable[[Skipped], None]) -> list[_File]:
+    """Read each results file; of two with the same episodes, only the one in its model's folder."""
+    named = [(path, _experiment(path)) for path in sorted(folder.rglob("*.json"))]
+    named.sort(key=lambda one: one[1] is not None and one[0].parent.name != one[1].model)
+    files: list[_File] = []
+    for path, experiment in named:
+        if experiment is None:
+            if "results" in path.absolute().parts:
+                skip(Skipped(path, "its name is not that of a recorded run (ic_ENV_…)"))
+            continue
+        try:
+            file = _file(path, experiment)
+        except RecordError as error:
+            skip(Skipped(path, str(error).removeprefix(f"{path}: ")))
+            continue
+        same = (one for one in files if one.experiment == experiment and one.keys & file.keys)
+        if (other := next(same, None)) is None:
+            files.append(file)
+        else:
+            skip(Skipped(path, f"its episodes are of the same experiment as {other.run.path}"))
+    return sorted(files, key=lambda file: file.run.path)
+
+
+def _experiment(path: Path) -> _Experiment | None:
+    """Return the experiment that a file's name tells; None if a recorded run has no such name."""
+    match = _NAME.fullmatch(path.stem)
     if match is None:
         return None
-    rest = match["rest"]
-    strategy = next((name for key, name in _STRATEGIES.items() if rest.startswith(key)), None)
-    if strategy is None:
+    what, turns = match["what"], int(match["turns"] or 0)
+    key = next((key for key in _STRATEGIES if f"{what}_".startswith(f"{key}_")), None)
+    if key is None and not turns:
         return None
-    turns, system = int(match["turns"]), match["fs"] or ""
-    return _File(
-        match["env"],
-        path.parent.name,
-        strategy,
-        turns,
-        system and f"fs_{system}",
-        load_results(path),
+    strategy = _STRATEGIES[key or "multiturn"]
+    return _Experiment(
+        env=match["env"],
+        model=(what[len(key) + 1 :] if key else what) or path.parent.name,
+        strategy=_SINGLE if strategy == _TRIES and turns == 1 else strategy,
+        handicap=bool(match["handicap"]),
+        turns=turns,
     )
 
 
-def _rates(env: str, model: str, strategy: str, files: Sequence[_File]) -> list[Rate]:
-    chosen, first = _chosen(env, strategy, files)
-    if not chosen:
-        return []
+def _file(path: Path, experiment: _Experiment) -> _File:
+    run = load_results(path)
+    # The refinement of Bash has no file system in its name, but its data file has.
+    system = _SYSTEM.search(path.stem) or _SYSTEM.search(run.episodes[0].dataset)
+    return _File(experiment, system[0] if system else "", run)
+
+
+# Rates
+
+
+def _rows(env: str, files: Sequence[_File]) -> list[tuple[_Experiment, list[_File], bool]]:
+    """List a model's experiments with their files, and whether only the first turn counts.
+
+    A single turn has a file of its own, or is the first turn of the longest of several, if that has
+    a reward; in other environments than those of the paper's table it is not reported.
+    """
+    found = [
+        (one, [file for file in files if file.experiment == one], False)
+        for one in dict.fromkeys(file.experiment for file in files)
+    ]
+    tries = [row for row in found if row[0].strategy == _TRIES and not row[0].handicap]
+    has_own = any(one.strategy == _SINGLE and not one.handicap for one, _, _ in found)
+    if env in FULL and tries and not has_own:
+        one, its, _ = max(tries, key=lambda row: row[0].turns)
+        firsts = [e.turns[0] for file in its for e in file.run.episodes if e.turns]
+        if all(turn.reward is not None for turn in firsts):
+            found.append((replace(one, strategy=_SINGLE, turns=1), its, True))
+    return sorted(
+        found, key=lambda row: (_ORDER.index(row[0].strategy), row[0].handicap, row[0].turns)
+    )
+
+
+def _rates(experiment: _Experiment, files: Iterable[_File], first: bool) -> list[Rate]:
     groups: dict[str, list[bool]] = {"all": []}
-    for file in chosen:
+    for file in files:
         for episode in file.run.episodes:
             success = _solved_at_once(episode) if first else episode.success
             groups["all"].append(success)
             if name := episode.hardness or file.system:
                 groups.setdefault(name, []).append(success)
-    return [_rate(env, model, strategy, name, results) for name, results in groups.items()]
-
-
-def _chosen(env: str, strategy: str, files: Sequence[_File]) -> tuple[list[_File], bool]:
-    """Return the files of a strategy, and whether only their first turn counts.
-
-    A single turn has a file of its own, or is the first turn of several. For the other
-    environments the paper has no single turn.
-    """
-    tries = [file for file in files if file.strategy == _STRATEGIES["multiturn"]]
-    if strategy != _SINGLE:
-        return _longest(file for file in files if file.strategy == strategy), False
-    if env not in FULL:
-        return [], False
-    single = [file for file in tries if file.turns == 1]
-    return (single, False) if single else (_longest(tries), True)
-
-
-def _longest(files: Iterable[_File]) -> list[_File]:
-    """Return the files of several turns; of different numbers of turns, those of the most."""
-    several = [file for file in files if file.turns > 1]
-    return [file for file in several if file.turns == max(other.turns for other in several)]
+    return [_rate(experiment, name, results) for name, results in groups.items()]
 
 
 def _solved_at_once(episode: RecordedEpisode) -> bool:
     return bool(episode.turns) and episode.turns[0].reward == 1
 
 
-def _rate(env: str, model: str, strategy: str, group: str, results: Iterable[bool]) -> Rate:
-    every = list(results)
-    found = rate(every)
-    return Rate(env, model, strategy, group, sum(every), len(every), found.low, found.high)
+def _rate(experiment: _Experiment, group: str, results: Sequence[bool]) -> Rate:
+    found = rate(results)
+    return Rate(
+        experiment.env,
+        experiment.model,
+        experiment.strategy,
+        group,
+        sum(results),
+        len(results),
+        found.low,
+        found.high,
+    )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from intercode.errors import SandboxError
+from intercode.errors import EnvironmentStateError, SandboxError
 from intercode.sandbox.base import Provider
 
 
@@ -42,6 +43,45 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+class OneCaller:
+    """Lets in one call at a time, and only of the process that made this.
+
+    Args:
+        what: Names the thing that is guarded, for messages.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a fork of the process that made it."""
+        return os.getpid() != self._owner
+
+    def __enter__(self) -> None:
+        """Begin a call.
+
+        Raises:
+            EnvironmentStateError: This is another process, or another call is running.
+        """
+        if self.forked:
+            raise EnvironmentStateError(
+                f"{self._what} was made by process {self._owner}, and this is its fork, process "
+                f"{os.getpid()}: sandboxes are not shared. Make the environment here, in the child"
+            )
+        if not self._lock.acquire(blocking=False):
+            raise EnvironmentStateError(
+                f"another call of {self._what} is running: it serves one thread at a time. Make "
+                "one environment for each thread, or use intercode.make_vec"
+            )
+
+    def __exit__(self, *exception: object) -> None:
+        """End a call."""
+        self._lock.release()
 
 
 def when_gone(

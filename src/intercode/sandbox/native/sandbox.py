@@ -363,7 +363,9 @@ class NativeSandbox:
 
     def disown(self) -> None:
         """See `ownership.Owned`."""
-        self._end = SandboxClosedError("the sandbox belongs to another process")
+        self._end = SandboxClosedError(
+            "this sandbox is of the process that this one was forked from: start one here"
+        )
         self._lock = threading.Lock()
         self._control.close()
         if self._process is not None:

@@ -1,0 +1,5 @@
+"""A module of the 2023 release: its names are in `intercode.compat`."""
+
+from intercode.moved import getter
+
+__getattr__ = getter(__name__)

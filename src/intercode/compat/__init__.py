@@ -1,0 +1,71 @@
+"""The classes of the 2023 release, under their names and signatures, on today's sandboxes.
+
+One changed import runs a script of 2023::
+
+    from intercode.compat import BashEnv, bash_build_docker, bash_image_name, bash_test_data
+
+Observations and rewards are those of ``protocol="paper"``. `docs/how-to/coming-from-2023.md` lists
+the differences, and leads to the new interface.
+"""
+
+from intercode.compat.assets import (
+    bash_build_docker,
+    bash_image_name,
+    bash_test_data,
+    sql_build_docker,
+    sql_image_name,
+    sql_test_data,
+)
+from intercode.compat.base import (
+    ACTION_EXEC,
+    AGENT_OBS,
+    CORRUPT_GOLD,
+    EVAL_OBS,
+    REWARD,
+    IntercodeEnv,
+)
+from intercode.compat.python import PythonEnv
+from intercode.compat.shells import (
+    GIT_RESET_SCRIPT,
+    GIT_STATUS_SCRIPT,
+    BashEnv,
+    CTFEnv,
+    SWEEnv,
+)
+from intercode.compat.sql import SqlEnv
+from intercode.compat.utils import (
+    START_UP_DELAY,
+    TIMEOUT_DURATION,
+    Container,
+    IntercodeDataLoader,
+    get_container,
+    timeout,
+)
+
+__all__ = [
+    "ACTION_EXEC",
+    "AGENT_OBS",
+    "CORRUPT_GOLD",
+    "EVAL_OBS",
+    "GIT_RESET_SCRIPT",
+    "GIT_STATUS_SCRIPT",
+    "REWARD",
+    "START_UP_DELAY",
+    "TIMEOUT_DURATION",
+    "BashEnv",
+    "CTFEnv",
+    "Container",
+    "IntercodeDataLoader",
+    "IntercodeEnv",
+    "PythonEnv",
+    "SWEEnv",
+    "SqlEnv",
+    "bash_build_docker",
+    "bash_image_name",
+    "bash_test_data",
+    "get_container",
+    "sql_build_docker",
+    "sql_image_name",
+    "sql_test_data",
+    "timeout",
+]

@@ -1,0 +1,63 @@
+"""The images and databases of 2023, under their names then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from intercode.datasets.builtin import DATABASES
+from intercode.datasets.nl2bash import BASE_IMAGE
+from intercode.errors import TaskError
+
+DATA = Path(__file__).with_name("data")
+_HOST = ("intercode-ctf", "intercode-python", "intercode-swe", "docker-env-sql")
+"""Images of which the tools count, and of the files only those that a task brings along."""
+
+
+def image_for(name: str, data_path: str | None = None) -> str:
+    """Return today's name of an image.
+
+    Args:
+        name: A name of 2023; any other is returned as it is.
+        data_path: The data file. Beside it lie the files of ``intercode-nl2bash``: in a checkout of
+            the release, or in the layout of `intercode.datasets.nl2bash`.
+
+    Raises:
+        TaskError: The data is of a file system of NL2Bash that is not there.
+    """
+    if name in _HOST:
+        return "host"
+    if name == "intercode-bash":
+        return (
+            f"host+{_above(data_path, ['docker/bash_scripts/setup_fs.sh']) or DATA / 'testbed.sh'}"
+        )
+    if name != "intercode-nl2bash":
+        return name
+    found = re.search(r"fs_(\d)", Path(data_path or "").name)
+    number = found[1] if found else "1"
+    scripts = f"docker/bash_scripts/setup_nl2b_fs_{number}.sh"
+    layer = _above(data_path, [f"filesystems/fs_{number}.tar.gz", scripts])
+    if layer is None and found:
+        raise TaskError(
+            f"{data_path}: its tasks need the file system {number} of NL2Bash, as {scripts} in a "
+            "folder above, where the release has it; to try them without: image_name='nl2bash'"
+        )
+    return BASE_IMAGE if layer is None else f"{BASE_IMAGE}+{layer}"
+
+
+def databases_for(data_path: str | None) -> Path:
+    """Return where the databases of a data file are: beside it, or where the release has them."""
+    places = ["*_dbs.sql", "spider_dev.sql", "sql/spider/*_dbs.sql", "sql/spider/spider_dev.sql"]
+    return _above(data_path, places) or DATABASES
+
+
+def _above(data_path: str | None, patterns: Iterable[str]) -> Path | None:
+    """Find the first of some files in the data's folder, or in one of the four above."""
+    if data_path is None:
+        return None
+    for folder in list(Path(data_path).resolve().parents)[:5]:
+        for pattern in patterns:
+            for path in sorted(folder.glob(pattern)):
+                return path
+    return None

@@ -1,0 +1,56 @@
+"""The Python environment of 2023: `PythonEnv`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from intercode.compat.base import ACTION_EXEC, REWARD, IntercodeEnv
+from intercode.compat.utils import Container
+from intercode.envs.traits import PYTHON
+from intercode.paper.python import LIMITS, PaperPython, is_error, score, submitted
+
+
+class PythonEnv(IntercodeEnv):
+    """Python: one interpreter per episode, and ``submit NAME`` hands in a function of that name.
+
+    Args:
+        image_name: The image.
+        **kwargs: As `IntercodeEnv`, and ``is_agent``: False (the default) asks at the terminal for
+            the further lines of an action that begins with ``def``, until an empty one.
+    """
+
+    name: ClassVar[str] = "ic_python"
+
+    def __init__(self, image_name: str, **kwargs: Any) -> None:
+        super().__init__(image_name, **kwargs)
+        self.is_agent = bool(kwargs.get("is_agent", False))
+
+    def reset_container(self) -> None:
+        """Start a fresh interpreter."""
+        self.container.reset()
+        self._python = PaperPython(self.container.sandbox)
+
+    def exec_action(self, action: str) -> None:
+        """Run code; an expression is printed."""
+        if action.strip().startswith("def ") and not self.is_agent:
+            action = f"{action}\n{self.input_multiline_function()}"
+        self.observation = self._python.step(action)
+        self.info[ACTION_EXEC] = not is_error(self.observation)
+
+    def get_reward(self) -> tuple[float, dict[str, Any]]:
+        """Run the tests on the submitted function and on gold; without tests, the reward is 0."""
+        self.reward, self.info = 0.0, {REWARD: 0.0}
+        if task := (self._task() if self.record.get("tests") else None):
+            name = submitted(self.trajectory[-1][0])
+            result = score(self._python.trial(task, name), name)
+            self.reward, self.info = result.value, dict(result.detail)
+        return self.reward, self.info
+
+    def input_multiline_function(self) -> str:
+        """Read lines from the terminal, up to an empty one."""
+        return "\n".join(iter(lambda: input(". "), ""))
+
+    def _new_container(self, name: str) -> Container:
+        image, sandbox, network, environment = self._place
+        provider = PYTHON.provider(sandbox)
+        return Container(name, lambda: provider.start(image, LIMITS, network), environment)

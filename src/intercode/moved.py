@@ -1,0 +1,33 @@
+"""Names of the 2023 release: an old import ends with a word on where they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+NAMES = {
+    "intercode.assets": """
+        bash_build_docker bash_image_name bash_test_data
+        sql_build_docker sql_image_name sql_test_data
+    """,
+    "intercode.envs": """
+        IntercodeEnv BashEnv CTFEnv PythonEnv SqlEnv SWEEnv
+        AGENT_OBS EVAL_OBS CORRUPT_GOLD ACTION_EXEC REWARD
+    """,
+    "intercode.utils": "IntercodeDataLoader get_container timeout START_UP_DELAY",
+}
+"""Module of 2023 → its names, all of which are in `intercode.compat`."""
+
+
+def getter(module: str) -> Callable[[str], object]:
+    """Return a module's ``__getattr__``, which refuses the names of 2023 in words."""
+    names = NAMES[module].split()
+
+    def find(name: str) -> object:
+        if name in names:
+            raise ImportError(
+                f"{name} is of the InterCode of 2023. Change the import to: from intercode.compat "
+                f"import {name} (docs/how-to/coming-from-2023.md)"
+            )
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find
