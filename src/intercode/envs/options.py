@@ -51,8 +51,8 @@ _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 Image = Annotated[
     str | None,
     Meta(
-        description="for all tasks; what a task's own lays over its base (+…) stays (default: each "
-        "task's own, else host)",
+        description="for all tasks; what they lay over host (host+…) they lay over it (default: "
+        "each task's own, else host)",
         extra={"metavar": "IMAGE", "path": True},
     ),
 ]

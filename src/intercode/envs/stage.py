@@ -13,7 +13,6 @@ from typing import Protocol, TypeVar, runtime_checkable
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
-from intercode.sandbox.images.base import rebased
 from intercode.sandbox.images.resolve import check
 from intercode.task import Task
 
@@ -76,7 +75,8 @@ class SandboxStage:
 
     Args:
         provider: Starts the sandboxes; or its name.
-        image: The base of all tasks' images; they keep what they lay over it. None: their own.
+        image: The image of all tasks; what they lay over ``host``, they lay over it. None: each
+            task's own.
         limits: What a sandbox may use; None: the defaults.
         network: Whether the network can be reached.
         default_image: The image of tasks that name none; None: ``host``.
@@ -102,7 +102,10 @@ class SandboxStage:
     def image(self, task: Task) -> str:
         """Name the image that the task runs in."""
         own = task.image or self._default_image
-        return own if self._image is None else rebased(own, self._image)
+        if self._image is None:
+            return own
+        base, plus, additions = own.partition("+")
+        return f"{self._image}{plus}{additions}" if base == "host" else self._image
 
     def directory(self, task: Task) -> str:
         """Return where its relative files and its setup begin, from the image's directory."""

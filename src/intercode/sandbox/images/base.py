@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -218,16 +217,6 @@ def parse(text: str, folder: Path | None = None) -> Spec:
     if match["scheme"] in _WITH_PATH and argument:
         argument = str(_absolute(argument, folder))
     return Spec(match["scheme"], argument, additions)
-
-
-@lru_cache(maxsize=1024)
-def rebased(image: str, base: str) -> str:
-    """Return the name of an image whose base is another: ``host+./a.sh`` on base is base+./a.sh.
-
-    Raises:
-        ImageError: The image's name does not fit the grammar.
-    """
-    return "+".join([base, *(addition.text for addition in parse(image).additions)])
 
 
 def _addition(part: str, text: str, folder: Path | None) -> Addition:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import json
 import lzma
 import os
 import platform
 import stat
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+import msgspec
 
 from intercode.errors import ImageError
 from intercode.files import replaced
@@ -28,7 +29,27 @@ from intercode.sandbox.images.cache import ImageCache
 from intercode.sandbox.images.tree import Found, Tree, content_digest
 
 _HEADER = "INTERCODE.image"
-_FACTS = ("name", "digest", "env", "cwd", "user", "config")
+_Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """What the header says: the image's own fields, and for which machine it is."""
+
+    spec: str
+    machine: str
+    tree: _Digest
+    name: str
+    digest: _Digest
+    env: dict[str, str]
+    cwd: str
+    user: str
+    config: dict[str, Any]
+
+    def image(self) -> Image:
+        """Return the image, without its layers."""
+        return Image(self.name, self.digest, (), False, self.env, self.cwd, self.user, self.config)
+
+
 _OPENERS: dict[str, Callable[..., Any]] = {
     ".tar": open,
     ".tar.gz": partial(gzip.open, compresslevel=6),
@@ -58,64 +79,69 @@ def export_image(image: Image, spec: str, file: Path) -> None:
             f"the image {spec!r} is this machine's own /usr, which cannot be carried: take one "
             "that is based on base, debian:SUITE or a tarball"
         )
-    facts = {"spec": spec, "machine": platform.machine(), "tree": content_digest(image.layers)}
-    facts |= {name: getattr(image, name) for name in _FACTS}
+    facts = _Facts(
+        spec=spec,
+        machine=platform.machine(),
+        tree=content_digest(image.layers),
+        name=image.name,
+        digest=image.digest,
+        env=dict(image.env),
+        cwd=image.cwd,
+        user=image.user,
+        config=dict(image.config),
+    )
     try:
         with replaced(file) as temporary, opener(temporary, "wb") as out:
-            write_tree(image.layers, out, {_HEADER: json.dumps(facts)})
+            write_tree(image.layers, out, {_HEADER: msgspec.json.encode(facts).decode()})
     except OSError as error:
         raise ImageError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def import_image(
-    file: Path, pinned: Mapping[str, str], cache: ImageCache, progress: Progress
+    file: Path, pinned: Collection[str], cache: ImageCache, progress: Progress
 ) -> tuple[str, Image]:
     """Take an image from a file into the cache; return the name that it had, and it.
 
     Args:
         file: What `export_image` wrote.
-        pinned: The digests that only one tree may have: each with that tree's digest.
+        pinned: The digests of images that are those of their trees.
         cache: The cache.
         progress: Is told how it goes.
 
     Raises:
         ImageError: It is no such file, is damaged, or is for another machine or other users.
     """
-    try:
-        facts = _facts(file)
-        template = Image(layers=(), **{name: facts[name] for name in _FACTS})
-        spec, machine, tree = (str(facts[name]) for name in ("spec", "machine", "tree"))
-    except (*DAMAGE, KeyError, TypeError) as error:
+    facts = _read(file)
+    if facts.machine != platform.machine():
+        raise ImageError(f"{file} is for {facts.machine}, and this machine is {platform.machine()}")
+    if one_user() and facts.user:
         raise ImageError(
-            f"cannot read {file} as an image: {error}. It must be a file that 'intercode images "
-            "export' made; another root file system in a tarball is the image scratch+./FILE"
-        ) from error
-    if machine != platform.machine():
-        raise ImageError(f"{file} is for {machine}, and this machine is {platform.machine()}")
-    if one_user() and template.user:
-        raise ImageError(
-            f"{file} is for the user {template.user}, and in an ordinary user's sandboxes there "
-            "is no user but root: run as root"
+            f"{file} is for the user {facts.user}, and in an ordinary user's sandboxes there is "
+            "no user but root: run as root"
         )
+    template = facts.image()
 
     def fill(layer: Path, _: int) -> Mapping[str, object]:
         with file.open("rb") as source:
             unpack(source, file, layer, template)
         found = content_digest((layer,))
-        if found != tree or pinned.get(template.digest, tree) != tree:
+        if found != facts.tree or (facts.digest in pinned and found != facts.digest):
             raise ImageError(f"{file} has not the files that it should: their digest is {found}")
-        return {"imported": str(file), "tree": tree}
+        return {"imported": str(file), "tree": found}
 
-    return spec, cache.build(template, spec, fill, progress)
+    return facts.spec, cache.build(template, facts.spec, fill, progress)
 
 
-def _facts(file: Path) -> dict[str, Any]:
-    with tarfile.open(file, "r:*") as archive:
-        archive.next()
-        facts = json.loads(archive.pax_headers[_HEADER])
-    if not isinstance(facts, dict) or not str(facts["digest"]).isalnum():
-        raise ValueError("its header makes no sense")
-    return facts
+def _read(file: Path) -> _Facts:
+    try:
+        with tarfile.open(file, "r:*") as archive:
+            archive.next()
+            return msgspec.json.decode(archive.pax_headers[_HEADER], type=_Facts)
+    except (*DAMAGE, KeyError, msgspec.MsgspecError) as error:
+        raise ImageError(
+            f"cannot read {file} as an image: {error}. It must be a file that 'intercode images "
+            "export' made; another root file system in a tarball is the image scratch+./FILE"
+        ) from error
 
 
 _ATTRIBUTE = "SCHILY.xattr."

@@ -44,7 +44,6 @@ cp libc-bin/nsswitch.conf /etc/nsswitch.conf
 printf '/bin/sh\\n/usr/bin/sh\\n/bin/bash\\n/usr/bin/bash\\n' >/etc/shells
 printf 'Etc/UTC\\n' >/etc/timezone
 ln -s /usr/share/zoneinfo/Etc/UTC /etc/localtime
-ln -s /proc/mounts /etc/mtab
 : >/etc/machine-id
 mkdir -p /media /mnt /opt /srv /var/mail /var/opt
 mkdir -p /usr/local/bin /usr/local/etc /usr/local/include /usr/local/lib /usr/local/sbin \\
@@ -76,8 +75,11 @@ find / -xdev -mindepth 1 \\( -path /dev -o -path /proc -o -path /sys \\) -prune 
 """The set-up script, run as root in a sandbox; ``TIME`` stands for the lock's."""
 
 _HERE = Path(__file__).parent
-_MERGED = ("bin", "sbin", "lib", "lib64")
-"""Folders of ``/usr`` to which links in the root lead; packages name them by these."""
+_LINKS = {
+    **{name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")},
+    "etc/mtab": "/proc/mounts",
+}
+"""Links that are there before the packages, some of which name their files by them."""
 _TEXTS = {  # not by the script: over some of them an engine mounts its own
     "etc/hostname": f"{HOSTNAME}\n",
     "etc/hosts": f"127.0.0.1\tlocalhost {HOSTNAME}\n::1\tlocalhost ip6-localhost ip6-loopback\n",
@@ -123,10 +125,10 @@ def parse_lock(text: str) -> Lock:
     )
 
 
-def trees() -> dict[str, str]:
+def trees() -> set[str]:
     """Return the digest of each lock's image, which is that of its tree."""
     locks = (parse_lock(path.read_text(encoding="ascii")) for path in _HERE.glob("*.lock"))
-    return {lock.tree: lock.tree for lock in locks if lock.tree}
+    return {lock.tree for lock in locks if lock.tree}
 
 
 def make(argument: str, context: Context) -> Image:
@@ -150,7 +152,8 @@ def make_locked(lock: Lock, context: Context) -> Image:
     Raises:
         ImageError: A package cannot be had, or what was made of them is not the lock's tree.
     """
-    laid = digest_of("packages", VERSION, repr(replace(lock, tree="")))
+    made_of = (replace(lock, tree=""), _LINKS, _TEXTS, _LEFT_OUT.pattern)
+    laid = digest_of("packages", VERSION, repr(made_of))
     template = Image(name=SPEC, digest=lock.tree or digest_of(laid, FINISH), layers=())
     if found := context.cache.lookup(template.digest):
         return found
@@ -202,9 +205,9 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
 def _lay(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
     """Unpack packages; return each one's part of dpkg's database: its paragraph, its files."""
     unpacker, installed = Unpacker(layer, (), ()), {}
-    with tarfile.open(fileobj=io.BytesIO(_merged(_seconds(lock.snapshot)))) as archive:
-        for member in archive:
-            unpacker.add(archive, member)
+    with tarfile.open(fileobj=io.BytesIO(), mode="w") as nothing:
+        for name, target in _LINKS.items():
+            unpacker.add(nothing, _link(name, target, _seconds(lock.snapshot)))
     for package in lock.packages:
         try:
             with opened(folder / package.sha256) as (control, archive):
@@ -226,18 +229,10 @@ def _lay(lock: Lock, folder: Path, layer: Path) -> dict[str, tuple[str, str]]:
     return installed
 
 
-def _merged(latest: int) -> bytes:
-    """Return an archive of the folders of ``/usr`` that packages name from the root."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        for name in _MERGED:
-            folder, link = tarfile.TarInfo(f"usr/{name}"), tarfile.TarInfo(name)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-            link.type, link.linkname = tarfile.SYMTYPE, folder.name
-            folder.mtime = link.mtime = latest
-            archive.addfile(folder)
-            archive.addfile(link)
-    return file.getvalue()
+def _link(name: str, target: str, mtime: int) -> tarfile.TarInfo:
+    link = tarfile.TarInfo(name)
+    link.type, link.linkname, link.mtime = tarfile.SYMTYPE, target, mtime
+    return link
 
 
 def _set_times(layer: Path, latest: int) -> None:
