@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any, Dict, List  # noqa: UP035 - as scripts of 2023 wrote it
@@ -111,11 +112,26 @@ def test_a_wrong_answer_and_a_fresh_container(bash):
     assert bash.container.exec_run("ls /testbed/other").exit_code != 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user starts no engine")
+def test_in_containers_of_docker(engine):
+    env = BashEnv(bash_image_name, data_path=bash_test_data, sandbox="docker")
+    env.reset(2)
+    env.step(env.gold)
+    assert env.step("submit")[1] == 1.0
+    env.reset(2)
+    assert env.step("submit")[1] < 1.0
+    env.close()
+
+
 def test_an_action_that_ends_its_container_is_no_error(bash):
     bash.reset(0)
     bash.container.sandbox._control.send(b"no request")  # process 1 fails, as by an agent's attack
     assert bash.step("true") == ("Malformed command", 0, False, {ACTION_EXEC: False})
     assert bash.step("echo on")[0] == "on\n"
+    bash.container.sandbox._control.send(b"no request")
+    _, reward, done, info = bash.step("submit")
+    assert (reward, done) == (0.0, True) and "ended" in info
+    assert bash.reset(0)[0] == bash.query and bash.step("echo on")[0] == "on\n"
 
 
 def test_containers_are_dockers_to_isinstance(bash):
@@ -150,6 +166,21 @@ def test_sql_without_a_database(tmp_path):
     env = SqlEnv("docker-env-sql")
     env.reset()
     assert env.step("SELECT 1")[0] == "Error executing query: No database selected"
+    env.close()
+
+
+def test_a_database_that_is_not_there(tmp_path):
+    data = tmp_path / "queries.csv"
+    data.write_text("query,gold,db\nHow many?,SELECT COUNT(*) FROM t,mine\n")
+    env = SqlEnv("docker-env-sql", data_path=str(data), preprocess=preprocess_sql)
+    with pytest.raises(TaskError, match=r"'mine'.*databases=PATH"):
+        env.reset(0)
+    env.close()
+    dump = tmp_path / "all_dbs.sql"
+    dump.write_text("CREATE DATABASE `mine`;\nUSE `mine`;\nCREATE TABLE `t` (`a` int);\n")
+    env = SqlEnv("docker-env-sql", data_path=str(data), preprocess=preprocess_sql)
+    env.reset(0)
+    assert env.step("SELECT COUNT(*) FROM t")[0] == [(0,)] and env.step("submit")[1] == 1.0
     env.close()
 
 

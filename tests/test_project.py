@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from intercode import InterCodeEnv, UsageError, load_dataset, make, make_vec
+from intercode import Dataset, InterCodeEnv, Limits, UsageError, load_dataset, make, make_vec
 from intercode.project import read
 from intercode.registry import ENVS
 
@@ -50,8 +52,11 @@ def write(folder: Path, text: str, **files: str) -> Path:
         ('env = "bash"\nmax_turns = "3"', "'max_turns' must be a whole number, not '3'"),
         ('env = "bash"\nnetwork = 1', "'network' must be true or false, not 1"),
         ('env = "bash"\nmax_turns = true', "'max_turns' must be a whole number, not True"),
-        ('env = "bash"\ntimeout = 0', "'timeout' must be a number above 0"),
-        ('env = "bash"\nmemory = "1G"', "'memory' must be a number above 0"),
+        ('env = "bash"\ntimeout = 0', "'timeout' must be a number of seconds"),
+        ('env = "bash"\nmemory = "1K"', "'memory' must be at least 32M, and 1K is 1,024 bytes"),
+        ('env = "bash"\nmax_turns = 0', "'max_turns' must be at least 1, not 0"),
+        ('env = "bash"\nmax_turn = 3', "no option 'max_turn'; did you mean 'max_turns'"),
+        ('env = "bahs"', "no environment 'bahs'; did you mean 'bash'"),
         ('env = "env.py:Maze"', "there is no file"),
     ],
 )
@@ -81,6 +86,19 @@ def test_the_file_that_the_documentation_shows_can_be_read(tmp_path: Path) -> No
     shown = page.read_text().partition("```toml\n")[2].partition("```")[0]
     found = read(write(tmp_path, shown))
     assert found.limits == {"timeout": 30} and found.options["max_turns"] == 20
+
+
+def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
+    folder = write(tmp_path, 'env = "bash"\nmemory = "1.5G"\ntimeout = "20s"\ndisk = 2000000')
+    assert read(folder).limits == {"memory": 1536 << 20, "timeout": 20, "disk": 2000000}
+    tasks = load_dataset(folder / "tasks.jsonl")
+    own = [replace(tasks[0], memory="256M", processes=50)]  # type: ignore[arg-type]
+    for more in ({"timeout": 30}, {"limits": {"timeout": "30"}}):
+        with closing(make(str(folder), data=Dataset(own), **more)) as env:
+            env.reset()
+            assert env.place.limits == Limits(
+                timeout=30, memory=256 << 20, disk=2000000, processes=50
+            )
 
 
 def test_limits_hold_and_what_a_caller_gives_comes_first(tmp_path: Path) -> None:
@@ -174,7 +192,7 @@ def test_an_installed_package_registers(tmp_path: Path) -> None:
     # The current directory is on the path of both, as where packages are installed would be.
     assert python("-c", PROGRAM) == "maze 5 0.25\nBashEnv 0.0\n"
     said = python("-m", "intercode.cli", "run", "mazes", "--quiet", "--max-turns", "3")
-    assert "mazes · agent oracle, shown gold · mazes (1 tasks" in said
+    assert "mazes · agent oracle, shown gold · mazes (1 task," in said
     assert "1 of 1" not in said
 
 

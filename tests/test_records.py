@@ -79,6 +79,20 @@ def test_a_bad_line_in_the_middle_is_named(tmp_path: Path) -> None:
         list(read_episodes(path))
 
 
+@pytest.mark.parametrize("content", [b"garbage", b"garbage\n", b"\x89PNG\r\n\x1a"])
+def test_a_file_of_something_else_is_no_log(tmp_path: Path, content: bytes) -> None:
+    """It is neither read as a run without episodes, nor cut as a torn end."""
+    write(tmp_path / "run")
+    path = tmp_path / "run" / EPISODES
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match="episode"):
+        list(read_episodes(path))
+    if not content.endswith(b"\n"):
+        with pytest.raises(RecordError, match=r"at byte \d+: not an episode"):
+            RecordWriter(tmp_path / "run")
+        assert path.read_bytes() == content
+
+
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="cannot read"):
         list(read_episodes(tmp_path / "none.jsonl"))

@@ -13,7 +13,7 @@ import pytest
 
 from intercode.errors import UsageError
 from intercode.evaluate import evaluate
-from intercode.evaluate.manifest import Manifest
+from intercode.manifest_types import Manifest
 from intercode.records import Difference, read_manifest
 from intercode.spec import (
     PARTS,
@@ -51,10 +51,10 @@ def test_only_what_is_given_is_given() -> None:
 
 def test_arguments_become_typed_parts() -> None:
     spec = RunSpec.from_args(
-        parsed("sql", "--timeout", "2s", "--memory", "1K", "--task", "a", "--model", "x/y")
+        parsed("sql", "--timeout", "2s", "--memory", "1G", "--task", "a", "--model", "x/y")
     )
     assert spec.env.name == "sql" and spec.env.protocol == "default"
-    assert spec.env.options == {"timeout": 2.0, "memory": 1024}
+    assert spec.env.options == {"timeout": 2.0, "memory": 1 << 30}
     assert (spec.tasks, spec.model.name, spec.agent.name) == (("a",), "x/y", "oracle")
     assert (spec.how.workers, spec.epochs, spec.seed) == (1, 1, 0)
 

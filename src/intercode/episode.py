@@ -131,13 +131,11 @@ class Episode:
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(data) - known):
             raise RecordError(f"episode has unknown fields: {', '.join(unknown)}")
+        import msgspec
+
         try:
-            values = dict(data)
-            values["turns"] = [Turn(**turn) for turn in data.get("turns", [])]
-            if values.get("score") is not None:
-                values["score"] = Score(**values["score"])
-            return cls(**values)
-        except TypeError as error:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
             raise RecordError(f"episode cannot be read: {error}") from error
 
     @classmethod

@@ -31,6 +31,10 @@ class RecordError(InterCodeError, ValueError):
     """A recorded episode or run cannot be read, or does not belong to this run."""
 
 
+class RecordWriteError(RecordError):
+    """A record, or a file made of one, cannot be written: the disk is full, for instance."""
+
+
 class RunLockedError(InterCodeError, RuntimeError):
     """Another process is writing to this run folder."""
 

@@ -16,21 +16,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from intercode.rights import needs_stand_in
+from intercode.rights import cache_place, needs_stand_in
 
 _CHUNK = 1 << 20
 
 
 def cache_root() -> Path:
     """The folder for everything that InterCode can make again."""
-    if own := os.environ.get("INTERCODE_CACHE"):
-        return Path(own).expanduser().absolute()
-    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
-        return Path(xdg) / "intercode"
-    home = Path.home()
-    if home == Path("/root") and needs_stand_in():
+    place = cache_place()
+    named = "INTERCODE_CACHE" in os.environ
+    if not named and place == Path("/root/.cache/intercode") and needs_stand_in():
         return Path("/var/cache/intercode")  # the sandboxes' user cannot enter root's home
-    return home / ".cache" / "intercode"
+    return place
 
 
 @contextlib.contextmanager

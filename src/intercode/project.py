@@ -7,6 +7,7 @@ Relative paths in it begin in the folder, whatever the working directory is::
 
     env = "bash"                  # or "maze.py:MazeEnv", an environment of its own
     tasks = "tasks.jsonl"         # or a dataset's name
+    name = "Mazes"                # the benchmark's; default: the folder's name
     image = "./Dockerfile"        # any other key is an option of the environment, or a limit
     reward = "reward.py:score"
 """
@@ -20,10 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.envs.options import LimitOptions, Option, described, taken
+from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, UsageError
 from intercode.registry import DATASETS, ENVS, environment
 from intercode.sandbox.base import Limits
+from intercode.spelling import meant
+from intercode.units import LIMITS
 from intercode.user_code import is_reference, load
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ class Project:
     """The environment's registered name."""
     tasks: str
     """A file, or a dataset's name."""
+    name: str
+    """The benchmark's name."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For the environment's constructor; paths are absolute."""
     limits: Mapping[str, Any] = field(default_factory=dict)
@@ -70,26 +75,25 @@ def read(folder: str | Path) -> Project:
     given = _parse(path)
     env = _env(folder, path, given.pop("env", None))
     tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
+    name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
     if tasks not in DATASETS or (folder / tasks).exists():
         tasks = str(folder / tasks)
-    limits_known = described(LimitOptions)
-    limits = {key: given.pop(key) for key in limits_known if key in given}
-    for key, value in limits.items():
-        if not limits_known[key].accepts(value) or value <= 0:
-            raise UsageError(f"{path}: {key!r} must be a number above 0, not {value!r}")
     if "provider" in given:  # its older name
         given["sandbox"] = given.pop("provider")
     all_known = taken(ENVS.get(env))
+    names = LimitOptions.__struct_fields__ if "limits" in all_known else ()
+    limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
     known = {key: one for key, one in all_known.items() if key not in _NOT_IN_A_FILE}
     if unknown := sorted(set(given) - set(known)):
+        keys = sorted({"env", "tasks", "name", *known, *names})
         raise UsageError(
-            f"{path}: environment {env!r} has no option {unknown[0]!r}; known: "
-            f"{', '.join(sorted({'env', 'tasks', *known, *limits_known}))}"
+            f"{path}: environment {env!r} has no option {unknown[0]!r}{meant(unknown[0], keys)}; "
+            f"known: {', '.join(keys)}"
         )
     options = {key: _value(path, known[key], value) for key, value in given.items()}
     if "image" in options and "default_image" in all_known:
         options["default_image"] = options.pop("image")
-    return Project(folder, env, tasks, options, limits)
+    return Project(folder, env, tasks, name, options, limits)
 
 
 def create(
@@ -170,8 +174,9 @@ def _opened(env: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return env, options
     project = read(env)
     options = {"data": project.tasks, **project.options, **options}
-    if project.limits and options.get("limits") is None:
-        options["limits"] = Limits(**project.limits)
+    limits = options.get("limits") or {}
+    if project.limits and isinstance(limits, Mapping):
+        options["limits"] = Limits.of({**project.limits, **limits})
     return project.env, options
 
 
@@ -195,8 +200,11 @@ def _env(folder: Path, path: Path, given: object) -> str:
     if is_reference(name):
         return _register(path, load("environment", str(folder / name)))
     if name not in ENVS or ":" in name:
-        known = ", ".join(known for known in ENVS.names() if ":" not in known)
-        raise UsageError(f"{path}: there is no environment {name!r}; known: {known}")
+        known = [known for known in ENVS.names() if ":" not in known]
+        raise UsageError(
+            f"{path}: there is no environment {name!r}{meant(name, known)}; "
+            f"known: {', '.join(known)}"
+        )
     return name
 
 
@@ -222,14 +230,26 @@ def _text(path: Path, key: str, value: object) -> str:
     return value
 
 
+def _limit(path: Path, name: str, value: object) -> Any:
+    """Read a limit's value.
+
+    Raises:
+        UsageError: It makes no sense.
+    """
+    try:
+        return LIMITS[name](value)
+    except ValueError as error:
+        raise UsageError(f"{path}: {name!r} {error}") from None
+
+
 def _value(path: Path, option: Option, value: Any) -> Any:
     """Check an option's value; a path or an image's name then means the same everywhere.
 
     Raises:
         UsageError: It has the wrong type.
     """
-    if option.kinds and not option.accepts(value):
-        raise UsageError(f"{path}: {option.name!r} must be {option.kind}, not {value!r}")
+    if wrong := option.wrong(value):
+        raise UsageError(f"{path}: {option.name!r} must be {wrong}, not {value!r}")
     if not option.is_path:
         return value
     if option.name == "reward":

@@ -22,8 +22,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from intercode.episode import ENDED, Episode, NoAction, Status, Turn
-from intercode.errors import RecordError, RunLockedError
+from intercode.errors import RecordError, RecordWriteError, RunLockedError
 from intercode.files import sync_folder, write_whole
+from intercode.manifest_types import check_manifest
+from intercode.talks import Talk, judge_talks, talks_of
 
 MANIFEST = "run.json"
 EPISODES = "episodes.jsonl"
@@ -34,6 +36,8 @@ LEVELS = (
 )
 """The tags that say how hard a task is, in each benchmark from the easiest on."""
 
+_BEGINS = b"{\0"
+"""The first byte of an episode's line, and of what a power cut may leave of it."""
 Key = tuple[int, str]
 """The epoch and the id of the task: they identify an episode within a run."""
 T = TypeVar("T")
@@ -46,10 +50,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         RecordError: The folder is not a run's, or its ``run.json`` cannot be read.
     """
     path = folder / MANIFEST
-    data = _json(path, f"{folder} is not the folder of a run: {path.name}")
-    if not isinstance(data, dict):
-        raise RecordError(f"{path} is not a JSON object")
-    return data
+    return check_manifest(_json(path, f"{folder} is not the folder of a run: {path.name}"), path)
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
@@ -152,16 +153,24 @@ def _finished_size(path: Path) -> int:
 
     What follows is the torn end of a write that was never confirmed: a line without its newline,
     or the zeros that some file systems leave after a power cut.
+
+    Raises:
+        RecordError: What follows is neither: the file does not hold episodes.
     """
+    size = 0
     with path.open("rb") as file:
         end = file.seek(0, 2)
         while end > 0:
             start = max(0, end - 65536)
             file.seek(start)
             if (newline := file.read(end - start).rfind(b"\n")) >= 0:
-                return start + newline + 1
+                size = start + newline + 1
+                break
             end = start
-    return 0
+        file.seek(size)
+        if (torn := file.read(20)) and torn[0] not in _BEGINS:
+            raise RecordError(f"{path}: at byte {size}: not an episode: {torn!r}")
+    return size
 
 
 def _json(path: Path, cannot: str) -> Any:
@@ -185,7 +194,8 @@ class RecordWriter:
 
         Raises:
             RunLockedError: Another process, or another `RecordWriter`, is writing to it.
-            RecordError: It exists and is not a run's folder, or cannot be written.
+            RecordError: It exists and is not a run's folder.
+            RecordWriteError: It cannot be written.
         """
         self.folder = folder
         self._path = folder / EPISODES
@@ -200,7 +210,7 @@ class RecordWriter:
             self._open()
         except OSError as error:
             self.close()
-            raise RecordError(f"cannot write to {folder}: {error.strerror}") from error
+            raise RecordWriteError(f"cannot write to {folder}: {error.strerror}") from error
 
     def _open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -222,15 +232,22 @@ class RecordWriter:
         sync_folder(self.folder)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Replace ``run.json``, whole or not at all."""
-        text = json.dumps(manifest, indent=2)
-        write_whole(self.folder / MANIFEST, f"{text}\n", sync=True)
+        """Replace ``run.json``, whole or not at all.
+
+        Raises:
+            RecordWriteError: It could not be written.
+        """
+        path, text = self.folder / MANIFEST, json.dumps(manifest, indent=2)
+        try:
+            write_whole(path, f"{text}\n", sync=True)
+        except OSError as error:
+            raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
     def append(self, episode: Episode) -> None:
         """Record a finished episode. Returns when it is on the disk.
 
         Raises:
-            RecordError: It could not be written; later episodes will not be written either.
+            RecordWriteError: It could not be written; later episodes will not be written either.
         """
         line = episode.to_json().encode("ascii") + b"\n"
         with self._queue_lock:
@@ -244,9 +261,9 @@ class RecordWriter:
     def _commit(self) -> None:
         """Write all that is pending, and wait for the disk once."""
         if self._failure is not None:
-            raise RecordError(f"{self._path} could not be written: {self._failure.strerror}")
+            raise RecordWriteError(f"{self._path} could not be written: {self._failure.strerror}")
         if self._fd < 0:
-            raise RecordError(f"{self._path} was closed")
+            raise RecordWriteError(f"{self._path} was closed")
         with self._queue_lock:
             batch, self._pending = b"".join(self._pending), []
             upto = self._queued
@@ -258,7 +275,7 @@ class RecordWriter:
         except OSError as error:
             # Nothing more is written, so that a half-written line can only be the last.
             self._failure = error
-            raise RecordError(f"cannot write {self._path}: {error.strerror}") from error
+            raise RecordWriteError(f"cannot write {self._path}: {error.strerror}") from error
         self._durable = upto
 
     def close(self) -> None:
@@ -302,8 +319,7 @@ class Judged:
     @classmethod
     def of(cls, episode: Episode) -> Judged | None:
         """Return the judge's part in an episode; None without a judge."""
-        talks = [talk for talk in episode.metadata.get("judge", ()) if isinstance(talk, Mapping)]
-        if not talks:
+        if not (talks := judge_talks(episode)):
             return None
         detail = {} if episode.score is None else episode.score.detail.get("judge", {})
         compared = [one for one in detail.get("golds", ()) if "votes" in one]
@@ -369,9 +385,7 @@ class Outcome:
         """Return the outcome of an episode."""
         metadata, turns = episode.metadata, episode.turns
         detail = {} if episode.score is None else episode.score.detail
-        # Calls before a sandbox died were paid for, too. An agent of a user's may record a name.
-        talks = [*metadata.get("earlier", ()), metadata.get("model")]
-        talks = [talk for talk in talks if isinstance(talk, Mapping)]
+        talks, tags = talks_of(episode), metadata.get("tags")
         calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
         return cls(
             task_id=episode.task_id,
@@ -383,7 +397,7 @@ class Outcome:
             seconds=episode.seconds,
             error=episode.error,
             error_type=metadata.get("error_type"),
-            tags=tuple(metadata.get("tags", ())),
+            tags=tuple(map(str, tags)) if isinstance(tags, list | tuple) else (),
             place=str(metadata.get("image", "")),
             solved_at=_solved_at(episode),
             invalid=sum(not turn.ok for turn in turns),
@@ -394,7 +408,7 @@ class Outcome:
             tokens_out=_sum(talks, "output_tokens"),
             cost=_sum(talks, "cost"),
             ended=episode.status == "ended" or ENDED in detail,
-            restarts=metadata.get("attempts", 1) - 1,
+            restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
             permuted="columns" in detail,
             hard_coded="hard_coded" in detail,
             judged=Judged.of(episode),
@@ -411,7 +425,7 @@ class Outcome:
         return next((tag for tag in self.tags if tag in LEVELS), None)
 
 
-def _sum(talks: Sequence[Mapping[str, Any]], name: str) -> Any:
+def _sum(talks: Sequence[Talk], name: str) -> Any:
     """Return the sum over some talks with models; None if one of them does not know."""
     values = [talk.get(name) for talk in talks]
     return sum(values) if values and None not in values else None

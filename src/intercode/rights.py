@@ -16,7 +16,13 @@ STAND_IN = 0x7000_FFFF
 """The id of sandboxes where root may not make ranges of ids: no account has it, as it lies between
 what systemd keeps for containers and its foreign ids."""
 
-_CAP_SYS_ADMIN = 21
+_STAND_INS = {"chown": 0, "setgid": 6, "setuid": 7}
+_ROOTS = {
+    **_STAND_INS,
+    **{"dac_override": 1, "fowner": 3, "kill": 5},
+    **{"net_admin": 12, "sys_ptrace": 19, "sys_admin": 21, "mknod": 27},
+}
+"""The capabilities that a sandbox of the stand-in, or of root, needs: name → bit."""
 
 
 def permitted() -> int:
@@ -29,7 +35,7 @@ def permitted() -> int:
 
 
 def is_root() -> bool:
-    """Whether this process is the machine's root with its rights.
+    """Whether this process is the machine's root, and can give each sandbox ids of its own.
 
     Root of a user namespace, or of a restricted container, is not.
     """
@@ -40,16 +46,56 @@ def is_root() -> bool:
 def _has_roots_rights() -> bool:
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
         return False
-    return bool(permitted() >> _CAP_SYS_ADMIN & 1)
+    return not lacking() and not _on_overlay(cache_place())
+
+
+def lacking(stand_in: bool = False) -> list[str]:
+    """List the capabilities that root, or the stand-in, needs, and this process has not."""
+    held = permitted()
+    needed = _STAND_INS if stand_in else _ROOTS
+    return [f"CAP_{name.upper()}" for name, bit in needed.items() if not held >> bit & 1]
+
+
+def cache_place() -> Path:
+    """Return the folder for everything that can be made again, as the environment names it."""
+    if own := os.environ.get("INTERCODE_CACHE"):
+        return Path(own).expanduser().absolute()
+    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+        return Path(xdg) / "intercode"
+    return Path.home() / ".cache" / "intercode"
+
+
+def _on_overlay(folder: Path) -> bool:
+    """Whether a folder is on an overlay, as a container's root is: its ids cannot be mapped."""
+    status = next(place for place in (folder, *folder.parents) if place.exists()).stat()
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    with Path("/proc/self/mountinfo").open() as file:
+        for line in file:
+            fields = line.split()
+            if fields[2] == device:
+                return fields[fields.index("-") + 1] == "overlay"
+    return False  # as on btrfs, whose folders have numbers that no mount has
+
+
+def has_machines_id() -> bool:
+    """Whether this process has the machine's user 0, whatever that is called here.
+
+    /proc belongs to it. A sandbox must never have this id: files of the machine that are for root
+    alone would be its own.
+    """
+    return Path("/proc").stat().st_uid == os.geteuid()
 
 
 def needs_stand_in() -> bool:
-    """Whether this process has the machine's user 0, but not the rights of `is_root`.
+    """Whether this process has the machine's user 0, but is not what `is_root` asks for."""
+    return has_machines_id() and not is_root()
 
-    /proc belongs to the machine's user 0, whatever that is called here. A sandbox must never have
-    this id: files of the machine that are for root alone would be its own.
-    """
-    return Path("/proc").stat().st_uid == os.geteuid() and not is_root()
+
+def why_stand_in() -> str:
+    """Say why, where `needs_stand_in`."""
+    if missing := lacking():
+        return f"root has no {', '.join(missing)} here"
+    return f"{cache_place()} is on an overlay, whose ids cannot be mapped"
 
 
 @cache

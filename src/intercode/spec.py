@@ -24,12 +24,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from intercode import project
+from intercode import project, units
 from intercode.agents import presets
 from intercode.envs.options import (
     BashOptions,
     CtfOptions,
-    LimitOptions,
     Option,
     PythonOptions,
     SqlOptions,
@@ -41,6 +40,7 @@ from intercode.records import Difference, diff
 from intercode.registry import ENVS
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
+from intercode.units import LIMITS
 
 Options = Mapping[str, Any]
 """A spec, or some of it, as a flat object: option → value."""
@@ -72,6 +72,9 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
             "FILE",
             "tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
         ),
+    ] = None
+    benchmark: Annotated[
+        str | None, _says("NAME", "the name of a benchmark that is a folder", flag=False)
     ] = None
     reviewed: Annotated[
         bool,
@@ -268,6 +271,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         others: dict[str, Any] = {}
         for option, value in _given(flat).items():
             value = str(value) if isinstance(value, Path) else value
+            if option in LIMITS:
+                value = _limit(option, value)
             part = _part_of().get(option)
             (others if part is None else parts[part] if part else parts)[option] = value
         parts["env"]["options"] = others
@@ -389,7 +394,8 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
         UsageError: The file is malformed.
     """
     found = project.read(folder)
-    return {"env": found.env, "data": found.tasks, **found.options, **found.limits}
+    facts = {"env": found.env, "data": found.tasks, "benchmark": found.name}
+    return {**facts, **found.options, **found.limits}
 
 
 def recorded_options(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,6 +407,13 @@ def recorded_options(manifest: Mapping[str, Any]) -> dict[str, Any]:
     options = {**options.pop("more", {}), **options}
     options.pop("reward_every_turn", None)  # the agent asks for it
     return {_OLD_NAMES.get(name, name): value for name, value in options.items()}
+
+
+def _limit(name: str, value: object) -> Any:
+    try:
+        return LIMITS[name](value)
+    except ValueError as error:
+        raise UsageError(f"{name} {error}") from None
 
 
 def _given(options: Options) -> dict[str, Any]:
@@ -422,19 +435,19 @@ def options_of(part: type[msgspec.Struct]) -> dict[str, Option]:
 
 
 def environment_kinds() -> tuple[type[msgspec.Struct], ...]:
-    """Return the classes of the options of the package's environments, and of the limits."""
-    return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions, LimitOptions
+    """Return the classes of the options of the package's environments."""
+    return BashOptions, CtfOptions, PythonOptions, SqlOptions, SweOptions
 
 
 @cache
 def environment_options() -> dict[str, Option]:
-    """List the options of which the environments of the package take some, and the limits."""
+    """List the options of which the environments of the package take some, the limits last."""
     found: dict[str, Option] = {}
     for kind in environment_kinds():
         for name, option in described(kind).items():
             if option.has_flag:
                 found.setdefault(name, option)
-    return found
+    return dict(sorted(found.items(), key=lambda one: one[0] in LIMITS))
 
 
 @cache
@@ -526,6 +539,8 @@ def _takes(option: Option) -> dict[str, Any]:
         return {"choices": option.choices}
     if option.name in _REPEATED:
         return {"action": "append", "metavar": option.metavar}
+    if option.name in LIMITS and option.metavar != "N":
+        return {"type": _reader(LIMITS[option.name]), "metavar": option.metavar}
     whole = natural if option.least == 0 else positive
     other = whole if int in option.kinds else str
     return {"type": _READERS.get(option.metavar, other), "metavar": option.metavar}
@@ -546,20 +561,20 @@ def natural(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str) -> float:
-    """Return a positive number of seconds, written with or without an ``s``."""
-    if not 0 < (value := _float(text.removesuffix("s"))) < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
-    return value
+def _reader(read: Callable[[object], Any]) -> Callable[[str], Any]:
+    """Return the reader of an argument, whose errors argparse reports."""
+
+    def reader(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return reader
 
 
-def size(text: str) -> int:
-    """Return a number of bytes, written as ``512M``, ``1GiB`` or ``1000000``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    value = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a size such as 512M or 1G, not {text!r}")
-    return value
+seconds = _reader(units.seconds)
+size = _reader(units.size)
 
 
 def _number(text: str) -> float:
@@ -583,7 +598,6 @@ def _float(text: str) -> float:
         return -1.0
 
 
-_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _READERS: dict[str | None, Callable[[str], Any]] = {
     **{"SIZE": size, "SECONDS": seconds, "S": seconds, "USD": _amount, "P": _amount},
     "T": _number,

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
+from intercode.units import LIMITS, counted
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-LONGEST_SECONDS = 1e6
-"""The longest time limit there is."""
-
 SHOWN = ("db_tables",)
 """The keys of a task's `metadata` that its agent may know."""
+
+SANDBOX_LIMITS = ("memory", "disk", "processes", "capabilities")
+"""The fields of a task that limit its sandbox."""
 
 CANNOT = "cannot"
 """The key of a task's `metadata` that says why it cannot be graded: no run tries it."""
@@ -66,6 +67,15 @@ class Task:
     may_change: tuple[str, ...] = ()
     """Absolute paths of system files and settings that an answer is expected to change, for the
     verification: ``*``, ``?`` and ``[…]`` stand within a name, a folder for all that is in it."""
+    memory: int | None = None
+    """Bytes that its sandbox may use, in a file also as ``"1G"``; None: the environment's limit."""
+    disk: int | None = None
+    """Bytes that its sandbox may write; None: the environment's limit."""
+    processes: int | None = None
+    """Processes and threads of its sandbox; None: the environment's limit."""
+    capabilities: tuple[str, ...] | None = None
+    """The capabilities that root of its sandbox has: names of
+    `intercode.capabilities.CAPABILITIES`; None: the environment's."""
 
     def __post_init__(self) -> None:
         for name, check in _CHECKS.items():
@@ -190,7 +200,7 @@ class Dataset(Sequence[Task]):
         return hash(self._tasks)
 
     def __repr__(self) -> str:
-        return f"Dataset({self.name!r}, {len(self)} tasks)"
+        return f"Dataset({self.name!r}, {counted(len(self), 'task')})"
 
     @property
     def digest(self) -> str:
@@ -317,14 +327,8 @@ def _globs(value: object) -> tuple[str, ...]:
     return globs
 
 
-def _seconds(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"must be a number of seconds, not {_kind(value)}")
-    if not 0 < value <= LONGEST_SECONDS:
-        raise ValueError(f"must be above 0, and at most {LONGEST_SECONDS:.0f} seconds, not {value}")
-    return float(value)
+def _limit(name: str) -> Callable[[object], Any]:
+    return lambda value: None if value is None else LIMITS[name](value) or None
 
 
 def _files(value: object) -> dict[str, str]:
@@ -347,7 +351,7 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "verification": _optional,
     "files": _files,
     "image": _optional,
-    "timeout": _seconds,
+    **{name: _limit(name) for name in ("timeout", *SANDBOX_LIMITS)},
     "tests": _texts,
     "db": _optional,
     "tags": _texts,

@@ -117,7 +117,7 @@ def test_validate_finds_what_is_wrong(cli: Run, tmp_path: Path) -> None:
     assert manifest["excluded"]["fails"].startswith("gold scores 0.00")
     assert "3 tasks excluded" in cli("report", "r").stdout
     again = ["run", "bash", "--data", data, "--out", "r"]
-    assert "excluded.fails was" in cli(*again, code=1).stderr, "it is another run now"
+    assert "excluded.fails was" in cli(*again, code=2).stderr, "it is another run now"
 
 
 def test_exclusion_lists_that_do_not_fit(cli: Run, tmp_path: Path) -> None:

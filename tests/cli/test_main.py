@@ -72,7 +72,7 @@ def test_debug_shows_where(cli: Run) -> None:
 
 
 def test_a_failure_is_one_line(cli: Run) -> None:
-    done = cli("report", "nowhere", code=1)
+    done = cli("report", "nowhere", code=2)
     assert done.stderr.startswith("intercode: error: nowhere is not the folder of a run: run.json")
     assert done.stderr.count("\n") == 1
 

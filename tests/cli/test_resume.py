@@ -152,7 +152,7 @@ def with_a_password(manifest: dict[str, Any]) -> None:
     [
         (without_options, 2, "was made in Python"),
         (lambda manifest: manifest.update(sessions=[]), 2, "was made in Python"),
-        (lambda manifest: manifest.update(format=0), 1, "another version of intercode"),
+        (lambda manifest: manifest.update(format=0), 2, "another version of intercode"),
         (with_a_password, 2, "give --engine again"),
     ],
 )
@@ -165,7 +165,7 @@ def test_records_that_do_not_do(
 
 
 def test_what_is_no_run(folder: Path, capsys: Tell) -> None:
-    assert main(["resume", "nothing"]) == 1
+    assert main(["resume", "nothing"]) == 2
     assert "nothing is not the folder of a run" in capsys.readouterr().err
     tasks = dataset(2)
     evaluate(tasks, "noop", Factory(tasks), out="run", limit=1)

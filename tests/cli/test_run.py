@@ -106,7 +106,7 @@ def test_selection_epochs_and_limits(cli: Run, data: Path) -> None:
     assert manifest["env"]["limits"]["timeout"] == 50.0
     assert manifest["env"]["max_turns"] == 3
     assert manifest["env"]["images"]["host"]
-    told = cli("run", "bash", "--data", data, "--out", "run", code=1).stderr
+    told = cli("run", "bash", "--data", data, "--out", "run", code=2).stderr
     assert "env.limits.memory was 268435456 and is now 1073741824" in told
 
 
@@ -151,6 +151,41 @@ def test_show_and_report(cli: Run, data: Path) -> None:
     assert "agent noop" in cli("report", "run").stdout
 
 
+def test_the_report_of_a_part_of_a_run(cli: Run, data: Path, tmp_path: Path) -> None:
+    """It says that it is unfinished; and a log of something else is an error."""
+    cli("run", "bash", "--data", data, "--out", "run")
+    log = tmp_path / "run" / "episodes.jsonl"
+    first, *_ = log.read_bytes().splitlines(keepends=True)
+    assert "unfinished" not in cli("report", "run").stdout
+    log.write_bytes(first)
+    line = "unfinished: 1 of 4 episodes; if it is not running: intercode resume run\n"
+    assert line in cli("report", "run").stdout
+    assert f"  - {line}" in cli("report", "run", "run", "--markdown").stdout
+    cli("report", "run", "--html", "page.html")
+    assert "unfinished: 1 of 4 episodes" in (tmp_path / "page.html").read_text()
+    log.write_text("garbage")
+    assert "not an episode" in cli("report", "run", code=1).stderr
+
+
+def test_a_benchmarks_own_name(cli: Run, tmp_path: Path) -> None:
+    """In the header, in a report, and in the run's folder: the folder's, or what its file says."""
+    folder = tmp_path / "shell ones"
+    folder.mkdir()
+    write(folder / "tasks.json", [TASKS[0]])
+    toml = folder / "intercode.toml"
+    toml.write_text('env = "bash"\ntasks = "tasks.json"\n')
+    done = cli("run", folder)
+    assert done.stdout.startswith("shell ones · bash · agent oracle, shown gold · tasks (1 task, ")
+    assert "\n1 episode in " in done.stdout
+    [run] = (tmp_path / "runs").glob("*-shell-ones-oracle")
+    assert cli("resume", run).stdout.startswith("shell ones · bash")
+    toml.write_text(f'{toml.read_text()}name = "Shell"\n')
+    cli("run", folder, "--agent", "noop")
+    assert "bash · Shell" in cli("report", run, *(tmp_path / "runs").glob("*-Shell-noop")).stdout
+    toml.write_text(f"{toml.read_text()}name = 3\n".replace('name = "Shell"\n', ""))
+    assert "'name' must be text, not 3" in cli("run", folder, code=2).stderr
+
+
 def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import helper\n"
@@ -164,7 +199,7 @@ def test_an_agent_of_ones_own(cli: Run, data: Path, tmp_path: Path) -> None:
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine"))
     assert told["statistics"]["successes"] == 1
     (tmp_path / "mine.py").write_text("def Mine(task): return None\n")
-    assert "agent.digest" in cli(*arguments, "--agent", "mine.py:Mine", code=1).stderr
+    assert "agent.digest" in cli(*arguments, "--agent", "mine.py:Mine", code=2).stderr
     arguments[5] = "other"
     told = parsed(cli(*arguments, "--agent", "mine.py:Mine", code=1))
     assert told["errors"][0]["type"] == "AgentError"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec import Meta
 
@@ -108,8 +109,8 @@ def test_an_option_as_text_sees_it() -> None:
 
 
 def test_they_are_read_from_plain_data() -> None:
-    read = msgspec.convert({"attempts": 2, "limits": {"memory": 4096}}, CtfOptions)
-    assert read == CtfOptions(attempts=2, limits=Limits(memory=4096))
+    read = msgspec.convert({"attempts": 2, "limits": {"memory": 64 << 20}}, CtfOptions)
+    assert read == CtfOptions(attempts=2, limits=Limits(memory=64 << 20))
     with pytest.raises(msgspec.ValidationError, match="unknown field `engine`"):
         msgspec.convert({"engine": "mysql"}, CtfOptions)
 
@@ -119,7 +120,45 @@ def test_there_is_a_schema_of_each(kind: type[EnvOptions]) -> None:
     assert msgspec.json.schema(kind)["$defs"][kind.__name__]["properties"]["max_turns"]
 
 
-def test_limits_from_text_have_the_defaults_of_limits() -> None:
-    assert LimitOptions().limits() == Limits()
-    assert LimitOptions(memory=4096).limits() == Limits(memory=4096)
-    assert described(LimitOptions)["timeout"].accepts(2)
+def test_a_limit_is_an_option_by_its_own_name() -> None:
+    given = BashOptions(timeout=30, limits={"timeout": 5, "memory": "1.5G"})  # type: ignore[arg-type]
+    assert given.limits == Limits(timeout=30, memory=1536 << 20)
+    assert given == BashOptions(limits=given.limits)
+    assert BashOptions.of(given, {"timeout": "90s", "disk": "512M"}).limits == Limits(
+        timeout=90, memory=1536 << 20, disk=512 << 20
+    )
+    assert BashOptions.of(given, {"limits": {"files": 100}}).limits == Limits(files=100)
+    assert BashOptions().limits is None
+    assert set(LimitOptions.__struct_fields__) < set(Limits.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"memory": 10}, "limit 'memory' must be at least 32M, and 10 is 10 bytes; .* mean 10G"),
+        ({"memory": "100K"}, "at least 32M, and 100K is 102,400 bytes; did you mean 100M?"),
+        ({"disk": 512}, "limit 'disk' must be at least 1M.*did you mean 512M?"),
+        ({"memory": "lots"}, "limit 'memory' must be a size such as 512M or 1G, not 'lots'"),
+        ({"memory": True}, "limit 'memory' must be a size"),
+        ({"timeout": 0}, "limit 'timeout' must be a number of seconds, above 0"),
+        ({"timeout": "soon"}, "limit 'timeout' must be a number of seconds"),
+        ({"timeout": float("nan")}, "limit 'timeout' must be a number of seconds"),
+        ({"processes": "many"}, "limit 'processes' must be a whole number, at least 1"),
+        ({"limits": {"files": 3}}, "limit 'files' must be a whole number, at least 64"),
+        ({"limits": {"timout": 3}}, "there is no limit 'timout'; did you mean 'timeout'?"),
+        ({"limits": 5}, "limits must be Limits, or names with values, not 5"),
+        ({"timout": 30}, "there is no option 'timout'; did you mean 'timeout'?"),
+        ({"max_turns": "3"}, "max_turns must be a whole number, not '3'"),
+        ({"max_turns": None}, "max_turns must be a whole number, not None"),
+        ({"max_turns": True}, "max_turns must be a whole number, not True"),
+        ({"network": "yes"}, "network must be true or false, not 'yes'"),
+        ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
+    ],
+)
+def test_wrong_values_are_refused_in_words(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        BashOptions.of(None, wrong)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert BashOptions(seed=np.int64(3), timeout=np.float32(90)).limits == Limits(timeout=90)

@@ -60,6 +60,16 @@ def test_one_episode_says_nothing_of_the_spread() -> None:
     assert stats.reward_low is stats.reward_high is None
 
 
+def test_a_mean_reward_has_no_interval_outside_of_the_rewards_range() -> None:
+    """But where a reward is negative, as in 2023's SQL, nothing is known of the range."""
+    high = summarize([*[outcome(1.0)] * 9, outcome(0.4)])
+    low = summarize([*[outcome(0.0)] * 9, outcome(0.6)])
+    assert high.reward_high == 1.0 and high.reward_low is not None and high.reward_low > 0
+    assert low.reward_low == 0.0 and low.reward_high is not None and low.reward_high < 1
+    beyond = summarize([outcome(-1.0), outcome(0.0), outcome(0.6)])
+    assert beyond.reward_low is not None and beyond.reward_low < -1
+
+
 def test_tags_and_errors() -> None:
     outcomes = [outcome(1.0, "submitted", "a", "b"), outcome(0.0, "submitted", "b")]
     tags = by_tag(outcomes)

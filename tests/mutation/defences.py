@@ -196,7 +196,7 @@ DEFENCES = [
     Defence(
         "never_the_machines_root", "escape",
         (
-            Edit(SPAWNER, "        if needs_stand_in():", "        if False:"),
+            Edit(SPAWNER, "        if has_machines_id():", "        if False:"),
             # No defence: whose the files are that it can have.
             Edit("intercode/rights.py", "return STAND_IN if needs_stand_in() else", "return"),
         ),
@@ -668,7 +668,7 @@ DEFENCES = [
     ),
     _docker(
         "filter", "host DoS", "intercode/sandbox/docker/inside/main.py",
-        '    sc.set_seccomp(seccomp.build(limits["debugger"]))\n', "",
+        '    sc.set_seccomp(seccomp.build(limits["debugger"], chroot))\n', "",
     ),
     _docker(
         "processes", "host DoS", CONTAINER,

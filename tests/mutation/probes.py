@@ -29,10 +29,10 @@ from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError
 from intercode.rights import permitted
 from intercode.sandbox import get_provider
-from intercode.sandbox.base import MIB
 from intercode.sandbox.images import host
 from intercode.sandbox.native import syscalls as sc
 from intercode.task import Dataset, Task
+from intercode.units import MIB
 from waiting import new_marker
 
 from . import probes_caller, probes_docker, probes_grading, probes_limits

@@ -14,6 +14,7 @@ import pytest
 from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
+from intercode.evaluate.manifest import describe
 from intercode.paper.results import load_results
 from intercode.paper.tables import rates
 from intercode.records import load_actions
@@ -51,8 +52,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write(folder: Path, found: list[Episode], **more: Any) -> Path:
     manifest = {
-        "dataset": {"name": "mine", "source": "mine.json", "tasks": 9},
-        "env": {"env": "sql", "max_turns": 4},
+        **describe(
+            dataset={"name": "mine", "source": "mine.json", "digest": "d", "tasks": 9},
+            env={"env": "sql", "max_turns": 4},
+            agent={"name": "noop", "options": {}, "digest": ""},
+            needs_gold=False,
+            seed=0,
+            excluded={},
+        ),
         **more,
     }
     (folder / records.MANIFEST).write_text(json.dumps(manifest))
@@ -127,10 +134,11 @@ def test_react_in_the_form_of_2023(tmp_path: Path) -> None:
 
 def test_plan_and_solve_in_the_form_of_2023(tmp_path: Path) -> None:
     path = tmp_path / "ic_sql_plan_solve_4_turns.json"
-    run = write(tmp_path, thinking("step"), agent={"name": "plan-solve-refine"})
+    agent = {"name": "plan-solve-refine", "options": {}, "digest": ""}
+    run = write(tmp_path, thinking("step"), agent=agent)
     assert main(["export", str(run), "--to", "paper", "--out", str(path)]) == 0
     recorded = load_results(path)
-    assert recorded.meta == {"name": "plan-solve-refine"}
+    assert recorded.meta == agent
     found = {episode.task_id: episode for episode in recorded.episodes}
     assert found["0"].thoughts == ("why 0", "why 1", "why 2") and not found["0"].react
     assert [turn.command for turn in found["1"].turns] == [f"cat {n} {ODD}" for n in (0, 1)]

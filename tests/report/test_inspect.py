@@ -50,6 +50,7 @@ SESSION = {
     "finished": "2026-11-20T23:51:51Z",
     "settings": {"workers": 2, "limit": 3, "tasks": None, "epochs": 2},
     "versions": {"python": "3.11.9", "intercode": "0.1.0", "numpy": "2.0.0", "code": "ab"},
+    "host": {},
 }
 MANIFEST = {
     "format": 1,
@@ -58,6 +59,7 @@ MANIFEST = {
     "agent": {
         "name": "tool-calling",
         "options": {},
+        "digest": "",
         "language_model": {
             "model": "openai/m",
             "settings": {"temperature": 0.5, "top_p": None, "max_tokens": 99, "stop": []},
@@ -268,5 +270,5 @@ def test_refused(
 
 def test_a_record_without_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = write(tmp_path, episodes(), sessions=[])
-    assert main(["export", str(run), "--to", "inspect"]) == 1
+    assert main(["export", str(run), "--to", "inspect"]) == 2
     assert "when the run was started" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from intercode import records
 from intercode.cli.main import main
 from intercode.cli.terminal import table
 from intercode.episode import Episode, Score, Turn
+from intercode.evaluate.manifest import session
 from intercode.report.html import CHUNK, LONGEST
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\udcff|&quot;"
@@ -62,12 +63,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         (folder / records.EPISODES).write_text("".join(f"{line}\n" for line in lines))
         manifest = {
             "format": 1,
-            "dataset": {"name": "fake", "digest": "d", "tasks": COUNT + 20},
+            "dataset": {"name": "fake", "source": None, "digest": "d", "tasks": COUNT + 20},
             "env": {"env": "bash", "protocol": "default"},
-            "agent": {"name": f"{name} {EVIL}", "language_model": {"model": f"m/{name}"}},
+            "agent": {
+                "name": f"{name} {EVIL}",
+                "options": {},
+                "digest": "",
+                "language_model": {"model": f"m/{name}"},
+            },
             "seed": 0,
             "excluded": {},
-            "sessions": [{"settings": {"epochs": 1, "limit": None, "tasks": None}}],
+            "sessions": [session(epochs=1, limit=None, tasks=None)],
         }
         (folder / records.MANIFEST).write_text(json.dumps(manifest))
         made.append(folder)

@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 
 from intercode.sandbox import Limits
-from intercode.sandbox.base import MIB
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.units import MIB
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05], ids=["at once", "when one may be ready"])

@@ -349,9 +349,9 @@ def test_nothing_is_left_of_a_spawner_that_is_killed_meanwhile(when: str) -> Non
     script = f"""
 import os
 from intercode.sandbox.native import identity, spawner
-root = spawner.prepare_namespaces()
+spawner.prepare_namespaces(True)
 identity.{when} = lambda *_: os.kill(os.getpid(), 9)
-identity.Identities(root).take(10)
+identity.Identities(True).take(10)
 """
     read, write = os.pipe()
     try:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from intercode.capabilities import CAPABILITIES
 from intercode.errors import SandboxClosedError
 from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.images import Image, resolve
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for an ordinary user: there is no other user"
 )
 MODULE = "worker_probe"
-RIGHTS = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
+RIGHTS = tuple(CAPABILITIES)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def test_every_system_call_has_its_answer(machine: str, debugger: bool) -> None:
     by_argument = set(tables["_BY_ARGUMENT"][machine].values())
     assert by_argument & set(expected) <= set(tables[f"_DEBUGGER_{name}"].values())
     by_argument -= set(expected)
-    program = seccomp.build(debugger, machine)
+    program = seccomp.build(debugger, machine=machine)
     for number in range(1200):
         if number not in by_argument:
             assert answer(program, MACHINES[machine], number) == expected.get(number, 0), number
@@ -107,7 +107,7 @@ def test_by_arguments(first: int, second: int, third: int) -> None:
     assert asked("setsockopt", first, 6, 14) == errno.EPERM
     assert asked("ptrace", first, second, third) == errno.EPERM
     others = errno.EPERM if low[0] in (16, 0x4206) else 0
-    assert answer(seccomp.build(True, "x86_64"), machine, calls["ptrace"], first) == others
+    assert answer(seccomp.build(True, machine="x86_64"), machine, calls["ptrace"], first) == others
     assert asked("madvise", first, second, 12) == errno.EINVAL
     assert asked("process_madvise", first, second, third, 12) == errno.EINVAL
 

@@ -16,6 +16,7 @@ from intercode.cli.terminal import print_json, safe
 from intercode.sandbox import images
 from intercode.sandbox.docker.provider import sweep_all
 from intercode.sandbox.native.snapshot import sweep
+from intercode.units import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def execute(args: argparse.Namespace) -> int:
         return 0
     for path in found:
         print(safe(path))
-    what = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    what = counted(len(found), "thing")
     print(
         f"{'would remove' if args.dry_run else 'removed'} {what}" if found else "nothing was left"
     )

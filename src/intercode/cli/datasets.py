@@ -26,6 +26,7 @@ from intercode.cli.terminal import LiveLine, print_json, safe, size, table
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Dataset
@@ -126,7 +127,9 @@ def _fetch(args: argparse.Namespace) -> None:
     if args.json:
         print_json({**_as_json(find(args.name)), "tasks": len(dataset)})
     else:
-        print(f"{safe(args.name)}: {len(dataset)} tasks, from {safe(dataset.source or '')}")
+        print(
+            f"{safe(args.name)}: {counted(len(dataset), 'task')}, from {safe(dataset.source or '')}"
+        )
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:

@@ -50,6 +50,7 @@ from intercode.report.html import Episodes, write_page
 from intercode.report.runs import Run, read_runs
 from intercode.report.tables import by_agent, made_of, matrix, of_run, of_runs
 from intercode.spec import RunSpec, positive
+from intercode.units import counted
 from intercode_console import INTERRUPTED
 
 ENVS = ("bash", "sql", "python", "ctf", "swe")
@@ -144,7 +145,7 @@ class Row(results.Watcher):
     def end(self) -> None:
         """Keep the rate of an agent."""
         scored = self._done - self._errors
-        errors = f" ({self._errors} errors)" if self._errors else ""
+        errors = f" ({counted(self._errors, 'error')})" if self._errors else ""
         rate = percent(self._successes / scored if scored else None)
         self._ended.append(f"{self.agent} {rate}{errors}")
 
@@ -216,8 +217,8 @@ class Demo:
         except InterCodeError as error:
             self.left_out[env] = str(error)
             return
-        some = f" of {every}" * (len(asked.tasks) < every)
-        row.title = f"{env:7} {f'{len(asked.tasks)}{some} tasks':8}"
+        some = f"{len(asked.tasks)} of " * (len(asked.tasks) < every)
+        row.title = f"{env:7} {some + counted(every, 'task'):8}"
 
         def run(agent: str, progress: Progress, limit: int | None) -> RunResult:
             label, factory = AGENTS[agent]
@@ -248,9 +249,11 @@ class Demo:
         for episode in result.episodes():
             if episode.task_id == task_id:
                 self.shown = f"{shlex.quote(str(folder))} --task {task_id}"
-                many = "all bundled" if self._limit is None else f"the first {self._limit} bundled"
+                some = "all bundled tasks"
+                if self._limit is not None:
+                    some = f"the first {counted(self._limit, 'bundled task')}"
                 print(INTRODUCTION, results.render(episode, SHOWN_LINES), sep="\n")
-                print(f"Three agents, all scripted, on {many} tasks:\n", flush=True)
+                print(f"Three agents, all scripted, on {some}:\n", flush=True)
                 return
 
 

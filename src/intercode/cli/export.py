@@ -27,11 +27,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from intercode.episode import Episode
-from intercode.errors import RecordError, UsageError
+from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
 from intercode.report import export
 from intercode.spec import natural
+from intercode.units import counted
 
 FORMS = ("paper", "chat", "csv", "parquet", "jsonl", "inspect")
 
@@ -76,13 +77,13 @@ def execute(args: argparse.Namespace) -> int:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        raise RecordError(f"cannot write {args.out}: {error.strerror or error}") from error
+        raise RecordWriteError(f"cannot write {args.out}: {error.strerror or error}") from error
     if args.json:
         told = {"run": str(args.run), "to": args.to, "out": str(args.out)}
         print(json.dumps({**told, "episodes": chosen.count, "errors": chosen.errors}, indent=2))
     else:
         left = f", {chosen.errors} without a result left out" if chosen.errors else ""
-        print(f"{chosen.count} episodes{left}", file=sys.stderr)
+        print(f"{counted(chosen.count, 'episode')}{left}", file=sys.stderr)
     return 0
 
 

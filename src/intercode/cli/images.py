@@ -44,6 +44,7 @@ from intercode.sandbox.images.debian import RECIPES
 from intercode.sandbox.images.pinned import SPEC as BASE
 from intercode.sandbox.images.pinned import trees
 from intercode.sandbox.images.resolve import check
+from intercode.units import counted
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
@@ -125,7 +126,11 @@ def _list(args: argparse.Namespace) -> None:
         print_json({"folder": str(folder), "size": total, "images": listed, "recipes": recipes})
         return
     if images:
-        print(_table(images), f"{len(images)} images, {size(total)}, in {folder}", sep="\n\n")
+        print(
+            _table(images),
+            f"{counted(len(images), 'image')}, {size(total)}, in {folder}",
+            sep="\n\n",
+        )
     else:
         print(f"no images are built yet in {folder}")
     if unbuilt := sorted(set(recipes) - {image.name for image in images}):
@@ -262,7 +267,7 @@ def _prune(args: argparse.Namespace) -> None:
     if removed:
         print(_table(removed))
     did = "would remove" if args.dry_run else "removed"
-    print(f"{did} {len(removed)} images, {size(total)}")
+    print(f"{did} {counted(len(removed), 'image')}, {size(total)}")
     if sources:
         print(f"{did} {len(sources)} packed folders and repositories, {size(packed)}")
 
@@ -305,4 +310,4 @@ def _duration(text: str) -> float:
 def _ago(seconds: float) -> str:
     # Uses are recorded to the day.
     days = int(seconds // 86400)
-    return "today" if days < 1 else f"{days} day{'s' if days > 1 else ''} ago"
+    return "today" if days < 1 else f"{counted(days, 'day')} ago"

@@ -6,13 +6,21 @@ A command's module has ``configure(parser)`` and ``execute(args) -> exit code``.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from intercode import __version__
-from intercode.errors import InterCodeError, TaskError, TaskNotFoundError, UsageError
+from intercode.errors import (
+    InterCodeError,
+    RecordError,
+    RecordWriteError,
+    TaskError,
+    TaskNotFoundError,
+    UsageError,
+)
 from intercode_console import INTERRUPTED, interruptible
 
 COMMANDS = {
@@ -37,6 +45,8 @@ COMMANDS = {
 """Name → what it does; the module is ``intercode.cli.NAME``."""
 
 FAILED, USAGE, PIPE = 1, 2, 141
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+"""Errors of a disk, whatever is written to it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,17 +101,33 @@ def run_command(
         if debug:
             raise
         print(f"intercode: error: {error}", file=sys.stderr)
-        is_usage = isinstance(error, UsageError | TaskError | TaskNotFoundError)
-        return USAGE if is_usage else FAILED
+        return _code_of(error)
     except KeyboardInterrupt:
         if debug:
             raise
         print(file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has gone. Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output has gone
+        _drop_output()
         return PIPE
+    except OSError as error:
+        if debug or error.errno not in _DISK:
+            raise
+        _drop_output()
+        where = "" if error.filename is None else f" {error.filename}"
+        print(f"intercode: error: cannot write{where}: {error.strerror}", file=sys.stderr)
+        return FAILED
+
+
+def _drop_output() -> None:
+    """Send the rest of the output nowhere: Python would fail once more when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _code_of(error: InterCodeError) -> int:
+    """Return the exit code: whether what was named cannot be used, or something failed."""
+    named = UsageError | TaskError | TaskNotFoundError | RecordError
+    return FAILED if isinstance(error, RecordWriteError) or not isinstance(error, named) else USAGE
 
 
 def _parser() -> argparse.ArgumentParser:

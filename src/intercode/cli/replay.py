@@ -34,6 +34,7 @@ from intercode.cli.terminal import (
 from intercode.errors import TaskNotFoundError, UsageError
 from intercode.evaluate.prepare import provider_of
 from intercode.spec import RunSpec, add_options, options_of, positive
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.paper.ctf import CtfReplayReport
@@ -233,7 +234,7 @@ def _progress() -> Progress:
     line = LiveLine()
 
     def show(done: int, total: int) -> None:
-        text = f"{done}/{total} episodes"
+        text = f"{done}/{counted(total, 'episode')}"
         if done == total:
             line.say(text)
         elif line.due():
@@ -264,7 +265,7 @@ def _compared(report: ReplayReport) -> str:
         ]
         text += "\n\n" + table(("mismatches by cause", "turns", "reward differs"), causes)
         text += "\n(--json lists each of them)"
-    return f"{text}\n\n{report.episodes} episodes in {duration(report.seconds)}"
+    return f"{text}\n\n{counted(report.episodes, 'episode')} in {duration(report.seconds)}"
 
 
 def _row(name: str, count: int, total: int) -> tuple[str, str, str, str]:
@@ -298,7 +299,7 @@ def _rates(report: SqlReplayReport) -> str:
     text = table((f"success on {report.engine}", *levels, "all"), rows)
     versions = sorted({part.version for part in report.parts})
     turns = {name: sum(p.turns for p in report.parts if p.version == name) for name in versions}
-    said = ", ".join(f"{name} ({count} turns)" for name, count in turns.items())
+    said = ", ".join(f"{name} ({counted(count, 'turn')})" for name, count in turns.items())
     return f"{text}\n\nversion of the reward, inferred from what agrees: {said}"
 
 

@@ -61,7 +61,8 @@ def execute(args: argparse.Namespace) -> int:
     held = [_Held(first, others) for first, others in baselines(runs) if others]
     warnings = [warning for one in held for warning in one.warnings()]
     if args.html:
-        _write(args.html, runs, held, episodes, warnings)
+        halves = [f"{run.folder}: {run.unfinished}" for run in runs if run.unfinished]
+        _write(args.html, runs, held, episodes, [*halves, *warnings])
     if args.json:
         print_json(_as_json(runs, held))
         return 0
@@ -138,12 +139,15 @@ def _text(args: argparse.Namespace, runs: Sequence[Run], held: Sequence[_Held]) 
     form = to_markdown if args.markdown else results.written
     listed = to_list if args.markdown else str
     if len(runs) == 1:
-        facts, errors = results.facts(runs[0].manifest), results.errors(runs[0].outcomes)
+        facts = "\n".join(filter(None, (results.facts(runs[0].manifest), runs[0].unfinished)))
+        errors = results.errors(runs[0].outcomes)
         return "\n".join(
-            [f"{listed(facts).rstrip()}\n", *map(form, of_run(runs[0])), listed(errors)]
+            [f"{listed(safe(facts)).rstrip()}\n", *map(form, of_run(runs[0])), listed(errors)]
         )
     heads = [
-        f"{safe(str(run.folder))}: {results.facts(run.manifest)}\n{results.errors(run.outcomes)}"
+        f"{safe(str(run.folder))}: {results.facts(run.manifest)}\n"
+        + safe(f"  {run.unfinished}\n" if run.unfinished else "")
+        + results.errors(run.outcomes)
         for run in runs
     ]
     tables = [*of_runs(runs), *(table for one in held for table in one.tables())]

@@ -60,6 +60,7 @@ from intercode.cli.terminal import duration, number, percent, safe, table
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
 from intercode.report.tables import groups, judge_tables
+from intercode.units import counted
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
 
@@ -205,10 +206,10 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
             "\nnote: the agent was told the recorded reward of every turn; with this one it might "
             "have acted otherwise"
         )
-    print(f"\n{result.ran} episodes in {duration(result.seconds)}")
+    print(f"\n{counted(result.ran, 'episode')} in {duration(result.seconds)}")
     print(f"run: {out}")
     if missing := result.planned - len(result.outcomes):
-        print(f"interrupted: {missing} episodes are missing; the same command resumes it")
+        print(f"interrupted: {counted(missing, 'episode')} missing; the same command resumes it")
     else:
         print(f"compare: intercode report {shlex.quote(str(run))} {shlex.quote(str(out))}")
 
@@ -225,8 +226,8 @@ def _compared(paired: Paired | None) -> str:
         return "no task has both a recorded reward and a new one"
     seen = paired.difference
     text = (
-        f"on {paired.tasks} tasks: success {percent(paired.first)} → {percent(paired.second)}, "
-        f"{100 * seen.value:+.1f} points"
+        f"on {counted(paired.tasks, 'task')}: success "
+        f"{percent(paired.first)} → {percent(paired.second)}, {100 * seen.value:+.1f} points"
     )
     if seen.low is not None and seen.high is not None:
         text += f" [{100 * seen.low:.1f}, {100 * seen.high:.1f}]"

@@ -32,9 +32,10 @@ from intercode.evaluate import Progress
 from intercode.evaluate.statistics import Estimate, wilson
 from intercode.evaluate.summary import by_tag, by_turn, errors_by_type, summarize
 from intercode.records import Judged, Outcome
-from intercode.report.runs import Run, as_data, judging, rate_name
+from intercode.report.runs import Run, as_data, benchmark, judging, rate_name
 from intercode.report.tables import Table, groups, judge_tables
 from intercode.report.text import LEAST, chart
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -190,7 +191,7 @@ class Watcher(Progress):
             return f"${self._cost:.4f}" if self._cost < 1 else f"${self._cost:.2f}"
         count = self._tokens
         if count < 10_000:
-            return f"{count} tokens"
+            return counted(count, "token")
         return f"{count / 1e3:.0f}k tokens" if count < 1e6 else f"{count / 1e6:.1f}M tokens"
 
     def _refresh(self) -> None:
@@ -283,11 +284,12 @@ def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
 def facts(manifest: Mapping[str, Any]) -> str:
     """Return one line that says what was run."""
     env, dataset = manifest.get("env", {}), manifest.get("dataset", {})
+    tasks = counted(dataset.get("tasks", 0), "task")
     shown = ", shown gold" if manifest.get("needs_gold") else ""
     parts = [
-        str(env.get("env", "")),
+        *dict.fromkeys((benchmark(manifest), str(env.get("env", "")))),
         f"agent {manifest.get('agent', {}).get('name')}{shown}",
-        f"{dataset.get('name')} ({dataset.get('tasks')} tasks, {str(dataset.get('digest'))[:8]})",
+        f"{dataset.get('name')} ({tasks}, {str(dataset.get('digest'))[:8]})",
         _images(list(env.get("images", {}))),
         f"protocol {env.get('protocol')}",
         f"judged by {env['judge']['model']}" if "judge" in env else "",
@@ -334,7 +336,7 @@ def as_text(outcomes: Sequence[Outcome], tags: int, judge: str | None = None) ->
     rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
     text = written(groups("", rows, rate=rate_name(judge))).rstrip("\n")
     if len(named) > tags:
-        text += f"\n  ... {len(named) - tags} more tags: see 'intercode report'"
+        text += f"\n  … {counted(len(named) - tags, 'more tag')}: see 'intercode report'"
     for found in judge_tables({judge or "": judging(judge, outcomes)}):
         text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
@@ -363,7 +365,9 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
             f"Ended by the agent, whose code ended its sandbox: {found.ended}. They count."
         )
     if found.restarts:
-        lines.append(f"Begun again, as a sandbox was lost otherwise: {found.restarts} times.")
+        lines.append(
+            f"Begun again, as a sandbox was lost otherwise: {counted(found.restarts, 'time')}."
+        )
     return lines
 
 
@@ -384,11 +388,11 @@ def errors(outcomes: Sequence[Outcome]) -> str:
 def _excluded(manifest: Mapping[str, Any]) -> str:
     """How many tasks the run has left out; empty if none."""
     count = len(manifest.get("excluded", {}))
-    return f"{count} task{'s' * (count != 1)} excluded" if count else ""
+    return f"{counted(count, 'task')} excluded" if count else ""
 
 
 def _images(names: Sequence[str]) -> str:
-    return f"image {names[0]}" if len(names) == 1 else f"{len(names)} images"
+    return f"image {names[0]}" if len(names) == 1 else counted(len(names), "image")
 
 
 # Charts

@@ -28,7 +28,6 @@ from typing import Any
 from intercode.cli import run
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult
-from intercode.evaluate.manifest import check_format
 from intercode.evaluate.prepare import plan, run_folder
 from intercode.records import Outcome, RecordWriter, latest, read_manifest
 from intercode.spec import (
@@ -91,7 +90,7 @@ def _how(session: dict[str, Any]) -> dict[str, Any]:
     """Return how the last session was carried out."""
     names = ("workers", "max_connections", "max_sandboxes")
     settings = session["settings"]
-    return {**{name: settings.get(name) for name in names}, "retries": settings["max_retries"]}
+    return {**{name: settings.get(name) for name in names}, "retries": settings.get("max_retries")}
 
 
 def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +100,6 @@ def _last_session(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
         RecordError: There is no run that this version can read.
         UsageError: It was not made by a command.
     """
-    check_format(manifest, folder)
     if rescored := manifest.get("rescored"):
         recording, out = shlex.quote(str(rescored["run"])), shlex.quote(str(folder))
         raise UsageError(

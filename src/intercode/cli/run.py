@@ -69,6 +69,7 @@ from intercode.spec import (
     given,
     options_of,
 )
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.models import Budget
@@ -203,9 +204,9 @@ def _print(workers: int, out: Path, result: RunResult) -> None:
     manifest = read_manifest(out)
     text = results.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
     print(results.facts(manifest), text, sep="\n\n", end="\n\n")
-    count = "1 worker" if workers == 1 else f"{workers} workers"
-    seconds, rate = duration(result.seconds), _rate(result)
-    print(f"{result.ran} episodes in {seconds} ({rate:.1f}/s, {count})")
+    if result.ran:
+        pace = f"({_rate(result):.1f}/s, {counted(workers, 'worker')})"
+        print(f"{counted(result.ran, 'episode')} in {duration(result.seconds)} {pace}")
     print(f"run: {out}")
 
 
@@ -217,8 +218,9 @@ def _default_folder(spec: RunSpec) -> Path:
     """Return a new name below ``runs/``: two runs of the same second get different ones."""
     agent = spec.agent.name
     name = Path(agent).name if ".py:" in agent else agent
-    who = "-".join([name, *(spec.model.name or "").split("/")[1:]])
-    label = re.sub(r"[^\w.-]+", "-", who)
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.env.name}-{label}"
+    what = spec.env.benchmark or spec.env.name
+    words = "-".join([what, name, *(spec.model.name or "").split("/")[1:]])
+    label = re.sub(r"[^\w.-]+", "-", words)
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())

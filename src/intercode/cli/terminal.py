@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from intercode.units import counted
+
 if TYPE_CHECKING:
     from rich.live import Live
 
@@ -58,7 +60,7 @@ def shortened(text: str, lines: int) -> str:
         return "\n".join(every)
     head, tail = every[: lines - lines // 3], every[len(every) - lines // 3 :]
     cut = len(every) - len(head) - len(tail)
-    return "\n".join([*head, f"… {cut} more lines …", *tail])
+    return "\n".join([*head, f"… {counted(cut, 'more line')} …", *tail])
 
 
 def indented(text: str, prefix: str) -> str:
@@ -225,7 +227,8 @@ class LiveLine:
 
     def stopping(self, in_flight: int) -> None:
         """Say that an interrupt was heard."""
-        self.say(f"interrupted: waiting for {in_flight} episodes in flight; again to stop at once")
+        waiting = f"waiting for {counted(in_flight, 'episode')} in flight"
+        self.say(f"interrupted: {waiting}; again to stop at once")
 
 
 def tell(text: str) -> None:

@@ -42,6 +42,7 @@ from intercode.spec import (
     positive,
 )
 from intercode.task import Dataset
+from intercode.units import counted
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +163,7 @@ def _write(args: argparse.Namespace, dataset: Dataset, found: Validation) -> Non
     Exclusion.of(dataset, found.reasons()).write(args.write_exclude)
     if not args.quiet:
         count = len(found.reasons())
-        print(f"{args.write_exclude}: {count} tasks to leave out", file=sys.stderr)
+        print(f"{args.write_exclude}: {counted(count, 'task')} to leave out", file=sys.stderr)
 
 
 def _report(name: str, dataset: Dataset, found: Validation) -> dict[str, Any]:
@@ -209,7 +210,7 @@ def _print(found: Validation) -> None:
     for warning in warnings[:_SHOWN]:
         print(warning)
     if len(warnings) > _SHOWN:
-        print(f"… and {len(warnings) - _SHOWN} more warnings (--json has them all)")
+        print(f"… and {counted(len(warnings) - _SHOWN, 'more warning')} (--json has them all)")
     tasks = {kind: {p.task_id for p in found.problems if p.kind == kind} for kind in _SAID}
     counts = Counter({kind: len(ids) for kind, ids in tasks.items()})
     said = [_SAID[kind].format(count) for kind, count in counts.items() if count]
@@ -224,13 +225,14 @@ def _print(found: Validation) -> None:
     state = "" if found.complete else ", but not all were tried"
     more = f": {', '.join(said)}" if said else ""
     good = found.tasks - len(found.reasons())
-    print(f"{good} of {found.tasks} tasks are as they should be{state}{more}")
+    are = "task is as it" if found.tasks == 1 else "tasks are as they"
+    print(f"{good} of {found.tasks} {are} should be{state}{more}")
 
 
 def _constants(found: Validation) -> str:
     """Say how many tasks an agent can solve without looking."""
     each = [f"{name} {count}" for name, count in found.constants.items() if count]
-    text = f"constants solve {found.solved_by_constants} of {found.tasks} tasks"
+    text = f"constants solve {found.solved_by_constants} of {counted(found.tasks, 'task')}"
     return f"{text}: {', '.join(each)}" if each else text
 
 

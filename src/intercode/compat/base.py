@@ -16,8 +16,8 @@ import numpy
 from rich.logging import RichHandler
 
 from intercode.compat.utils import Container, IntercodeDataLoader, Record, place_of
-from intercode.errors import EnvironmentStateError, UsageError
-from intercode.paper.bash import LIMITS
+from intercode.errors import CausedInsideError, EnvironmentStateError, UsageError
+from intercode.paper.bash import LIMITS, MALFORMED
 from intercode.sandbox import get_provider
 from intercode.sandbox.images import hide
 from intercode.task import Task
@@ -61,6 +61,7 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
         if self.preprocess is not None and not callable(self.preprocess):
             raise UsageError("preprocess must be a function from a row of the data to its commands")
         self.traj_dir: str | None = kwargs.get("traj_dir") or None
+        hide(self.traj_dir)  # it tells golds
         self.data_path: str | None = kwargs.get("data_path")
         self.tool_mode = self.data_path is None
         if self.data_path is None:
@@ -124,12 +125,16 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
             return "skipped", 0, True, {}
         if action.startswith("submit"):
             self.trajectory.append((action, None))
-            reward, info = (0, {}) if self.tool_mode else self.get_reward()
+            reward, info = (0, {}) if self.tool_mode else self._scored()
             self.logger.info("Reward: %s\nInfo: %s", reward, info)
             if self.traj_dir is not None:
                 self.save_trajectory()
             return self.observation, reward, True, {**info, ACTION_EXEC: True}
-        self.exec_action(action)
+        try:
+            self.exec_action(action)
+        except CausedInsideError:  # the action ended the container: a result, and no error
+            self.container.reset()
+            self.observation, self.info[ACTION_EXEC] = MALFORMED, False
         self.trajectory.append((action, self.observation))
         self.logger.info("Action: %s\nObservation: %s", action, self.observation)
         return self.observation, 0, False, dict(self.info)
@@ -173,6 +178,13 @@ class IntercodeEnv(ABC, gymnasium.Env[Any, str]):
     def get_available_actions(self) -> Any:
         """Return the possible actions; None: any text."""
         return None
+
+    def _scored(self) -> tuple[float, dict[str, Any]]:
+        try:
+            return self.get_reward()
+        except CausedInsideError as error:  # what an action left running ended the container
+            self.reward = 0.0
+            return 0.0, {"ended": str(error)}
 
     def _new_container(self, name: str) -> Container:
         image, sandbox, network, environment = self._place

@@ -12,7 +12,6 @@ from intercode.datasets.ic_ctf import fields_of
 from intercode.envs.ctf import CtfStage
 from intercode.envs.swe import SweStage
 from intercode.episode import Episode
-from intercode.errors import CausedInsideError
 from intercode.paper import bash_reward
 from intercode.paper.bash import (
     GOLD_HOST,
@@ -51,7 +50,7 @@ class BashEnv(IntercodeEnv):
         self.container_eval.environment = {**self._place.environment, "HOSTNAME": GOLD_HOST}
 
     def _new_container(self, name: str) -> Container:
-        image, sandbox, _, environment = self._place
+        image, sandbox, network, environment = self._place
         shared = prepared(get_provider(sandbox), image).image
 
         def reset(container: Container) -> str:
@@ -62,7 +61,7 @@ class BashEnv(IntercodeEnv):
             GIT_STATUS_SCRIPT: lambda container: shared.short_status(container.sandbox),
             GIT_RESET_SCRIPT: reset,
         }
-        return Container(name, shared.start, environment, answers)
+        return Container(name, lambda: shared.start(network), environment, answers)
 
     def reset_container(self) -> None:
         """Go back to the image, and to ``/``."""
@@ -77,12 +76,7 @@ class BashEnv(IntercodeEnv):
             self.workdir,
             lambda text: words_of(self.clean_cmd(text)),
         )
-        try:
-            done = bash.execute(action)
-        except CausedInsideError:  # the action ended the container
-            self.container.reset()
-            self.observation, self.info[ACTION_EXEC] = MALFORMED, False
-            return
+        done = bash.execute(action)
         self.observation, self.workdir = done.output.decode("utf-8"), bash.cwd
         self.info[ACTION_EXEC] = done.ok
 
@@ -215,7 +209,7 @@ class SWEEnv(BashEnv):
     def _new_container(self, name: str) -> Container:
         image, sandbox, network, environment = self._place
         repositories = self.kwargs.get("repositories", "https://github.com")
-        self._stage = SweStage(sandbox, image, LIMITS, network, repositories)
+        self._stage = SweStage(sandbox, image, LIMITS, network, repositories=repositories)
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)
         return Container(name, lambda: self._stage.start(self._issue()), environment)

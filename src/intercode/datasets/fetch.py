@@ -35,6 +35,7 @@ from intercode.errors import FetchError, TaskError, UsageError
 from intercode.files import locked, remove_tree, replaced
 from intercode.registry import DATASETS
 from intercode.task import Dataset
+from intercode.units import counted
 
 Progress = Callable[[int, "int | None"], None]
 """Receives the number of bytes that have come, and of all bytes, if that is known."""
@@ -149,7 +150,7 @@ def _fetch(
     if place.is_symlink() or place.exists():
         place.rename(work / "old")
     fresh.rename(place)
-    tell(f"{len(dataset)} tasks, in {place}")
+    tell(f"{counted(len(dataset), 'task')}, in {place}")
 
 
 def _load(name: str, root: Path) -> Dataset:

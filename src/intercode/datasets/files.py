@@ -15,7 +15,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -150,20 +149,11 @@ def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
                 if len(cells) != len(header):
                     raise ValueError(f"{where}: has {len(cells)} cells, the header {len(header)}")
                 # An empty cell is an absent field: a table has no other way to say so.
-                row = {key: cell for key, cell in zip(header, cells, strict=True) if cell}
-                yield where, _typed(row)
+                yield where, {key: cell for key, cell in zip(header, cells, strict=True) if cell}
         except csv.Error as error:
             raise ValueError(f"line {reader.line_num}: {error}") from None
 
     return read
-
-
-def _typed(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a table's row with its one number as a number."""
-    # Where it is not one, the task's own check says so, and where.
-    with suppress(KeyError, ValueError):
-        row["timeout"] = float(row["timeout"])
-    return row
 
 
 def _yaml(text: str) -> Iterator[Row]:

@@ -432,8 +432,8 @@ def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
     sandbox, image = options.sandbox, getattr(options, "image", None)
     if isinstance(sandbox, str):
         sandbox = traits.provider(sandbox)
-    if isinstance(image, Path) or (image and Path(image).exists()):  # "./" is not needed
-        image = str(Path(image).absolute())
+    if image and Path(image).exists():  # "./" is not needed
+        image = Path(image)
     return SandboxStage(
         sandbox,
         image,

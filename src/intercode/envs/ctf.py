@@ -188,7 +188,7 @@ def offline(tasks: Dataset) -> Dataset:
     """
     kept = tasks.filter(lambda task: NETWORK not in task.tags)
     if tasks and not kept:
-        raise TaskError(f"dataset {tasks.name!r}: all {len(tasks)} tasks need the network")
+        raise TaskError(f"dataset {tasks.name!r}: every task needs the network")
     return kept
 
 
@@ -205,6 +205,9 @@ def _check(tasks: Dataset) -> None:
         solution = task.metadata.get("solution", [])
         if not isinstance(solution, list) or not all(isinstance(part, str) for part in solution):
             raise TaskError(f"task {task.task_id!r}: 'metadata.solution' must be a list of texts")
+
+
+_LOOKS_INTO_OTHERS = ("chown", "dac_override", "fowner", "setgid", "setuid")
 
 
 class CtfStage(SandboxStage):
@@ -228,7 +231,7 @@ class CtfStage(SandboxStage):
     def __init__(
         self,
         provider: str | Provider,
-        image: str | None = None,
+        image: str | Path | None = None,
         limits: Limits | None = None,
         network: bool = False,
         default_image: str | None = None,
@@ -251,6 +254,21 @@ class CtfStage(SandboxStage):
         _names(task, "assets_without")
         _binary_files(task)
         super().check(task)
+
+    def limits(self, task: Task) -> Limits:
+        """Return what the task's sandbox may use.
+
+        Raises:
+            TaskError: The agent could look into the task's service.
+        """
+        limits = super().limits(task)
+        looks = [name for name in limits.capabilities if name in _LOOKS_INTO_OTHERS]
+        if looks and _text(task, "service") is not None:
+            raise TaskError(
+                f"task {task.task_id!r}: with the capabilities {', '.join(looks)} the agent could "
+                "look into the processes or files of the task's service: leave them out"
+            )
+        return limits
 
     def image(self, task: Task) -> str:
         """The image that the task runs in, its assets laid over it."""

@@ -19,14 +19,18 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
+from intercode.capabilities import CAPABILITIES
 from intercode.errors import UsageError
 from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
+from intercode.spelling import meant
+from intercode.units import LIMITS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +53,7 @@ _PLAIN = (str, int, float, bytes, list, tuple, dict, set)
 _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 
 Image = Annotated[
-    str | None,
+    PathLike | None,
     Meta(
         description="for all tasks; what they lay over host (host+…) they lay over it (default: "
         "each task's own, else host)",
@@ -102,11 +106,43 @@ CacheGold = Annotated[
 ]
 
 
-class EnvOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+_LIMITS = Limits()
+
+
+def _limit(description: str, metavar: str) -> Meta:
+    return Meta(description=description, extra={"metavar": metavar})
+
+
+class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of `Limits` that are options by themselves; None: as in `limits`.
+
+    `intercode.units.LIMITS` reads and checks their values, from all sources alike.
+    """
+
+    timeout: Annotated[
+        float | None,
+        _limit(f"for each action (default: {_LIMITS.timeout:g})", "SECONDS"),
+    ] = None
+    memory: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
+    disk: Annotated[int | str | None, _limit("default: 1G", "SIZE")] = None
+    output: Annotated[int | str | None, _limit("kept of each action (1M)", "SIZE")] = None
+    processes: Annotated[int | None, _limit(f"default: {_LIMITS.processes}", "N")] = None
+    capabilities: Annotated[
+        list[str] | str | None,
+        _limit(
+            f"what root may do in a sandbox: any of {', '.join(CAPABILITIES)} (default: none)",
+            "NAME,…",
+        ),
+    ] = None
+
+
+class EnvOptions(LimitOptions, frozen=True, kw_only=True):
     """The options that every environment takes.
 
+    A limit that is given by its name is put into `limits`, where it comes before the others.
+
     Raises:
-        UsageError: A value is out of its bounds.
+        UsageError: A value has the wrong type, or is out of its bounds.
     """
 
     sandbox: Annotated[
@@ -119,7 +155,11 @@ class EnvOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = "native"
     limits: Annotated[
         Limits | None,
-        Meta(description="what a sandbox may use (default: `Limits()`)", extra={"flag": False}),
+        Meta(
+            description="what a sandbox may use: `Limits`, or names with values, as "
+            "{'memory': '2G'} (default: `Limits()`)",
+            extra={"flag": False},
+        ),
     ] = None
     max_turns: MaxTurns = 10
     reward_every_turn: Annotated[
@@ -140,15 +180,17 @@ class EnvOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = None
 
     def __post_init__(self) -> None:
-        """Refuse wrong types and bounds, which msgspec checks only where it reads a text."""
+        """Refuse wrong values, which msgspec does only where it reads a text; merge the limits."""
         for name, option in described(type(self)).items():
             value = getattr(self, name)
-            # An object, such as a provider or a reward, stands for the text that names one.
-            wrong = isinstance(value, _PLAIN) and not option.accepts(value)
-            if option.kinds and (wrong or (value is None and not option.is_optional)):
-                raise UsageError(f"{name} must be {option.kind}, not {value!r}")
-            if option.least is not None and value is not None and value < option.least:
-                raise UsageError(f"{name} must be at least {option.least}, not {value}")
+            if name not in LIMITS and (wrong := option.wrong(value)):
+                raise UsageError(f"{name} must be {wrong}, not {value!r}")
+        single = {name: getattr(self, name) for name in LimitOptions.__struct_fields__}
+        single = {name: value for name, value in single.items() if value is not None}
+        if single or self.limits is not None:
+            msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **single))
+        for name in single:
+            msgspec.structs.force_setattr(self, name, None)
         if self.render_mode not in (None, "ansi"):
             raise UsageError(f"render_mode must be None or 'ansi', not {self.render_mode!r}")
 
@@ -170,9 +212,10 @@ class EnvOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
         changes = _renamed(changes)
         if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
+            known = sorted(cls.__struct_fields__)
             raise UsageError(
-                f"there is no option {unknown[0]!r}; known: "
-                f"{', '.join(sorted(cls.__struct_fields__))}"
+                f"there is no option {unknown[0]!r}{meant(unknown[0], known)}; known: "
+                f"{', '.join(known)}"
             )
         if options is None:
             return cls(**changes)
@@ -251,6 +294,12 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
     reward: RewardOption = None
     cache_gold: CacheGold = True
 
+    def __post_init__(self) -> None:
+        """Refuse what is for the root of a shell."""
+        super().__post_init__()
+        if self.limits is not None and self.limits.capabilities:
+            raise UsageError("SQL takes no capabilities: they are for tasks in a sandbox's files")
+
 
 class SweOptions(SandboxOptions, frozen=True, kw_only=True):
     """The options of `intercode.envs.swe.SweEnv`."""
@@ -264,39 +313,6 @@ class SweOptions(SandboxOptions, frozen=True, kw_only=True):
     ] = None
     max_turns: MaxTurns = 30
     cache_gold: CacheGold = True
-
-
-_LIMITS = Limits()
-
-
-class LimitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of `Limits` that a text may set: options on the command line, keys in a file."""
-
-    timeout: Annotated[
-        float,
-        Meta(
-            description=f"for each action (default: {_LIMITS.timeout:g})",
-            gt=0,
-            extra={"metavar": "SECONDS"},
-        ),
-    ] = _LIMITS.timeout
-    memory: Annotated[int, Meta(description="default: 1G", gt=0, extra={"metavar": "SIZE"})] = (
-        _LIMITS.memory
-    )
-    disk: Annotated[int, Meta(description="default: 1G", gt=0, extra={"metavar": "SIZE"})] = (
-        _LIMITS.disk
-    )
-    output: Annotated[
-        int, Meta(description="kept of each action (1M)", gt=0, extra={"metavar": "SIZE"})
-    ] = _LIMITS.output
-    processes: Annotated[
-        int,
-        Meta(description=f"default: {_LIMITS.processes}", gt=0, extra={"metavar": "N"}),
-    ] = _LIMITS.processes
-
-    def limits(self) -> Limits:
-        """Return the limits themselves; those that no text may set have their defaults."""
-        return Limits(**msgspec.structs.asdict(self))
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -334,7 +350,19 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether a value of TOML or JSON has a type that the option takes."""
         if isinstance(value, bool):
             return bool in self.kinds
-        return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
+        numbers = {int: Integral, float: Real}  # also those of numpy
+        return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
+
+    def wrong(self, value: Any) -> str:
+        """Say what a value must be; nothing if that is what it is.
+
+        An object of Python, such as a provider or a reward, stands for the text that names one.
+        """
+        is_plain = isinstance(value, _PLAIN) and not self.accepts(value)
+        if self.kinds and (is_plain or (value is None and not self.is_optional)):
+            return self.kind
+        too_small = self.least is not None and value is not None and value < self.least
+        return f"at least {self.least}" if too_small else ""
 
 
 @cache

@@ -15,7 +15,7 @@ from intercode.databases.source import Source, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SqlOptions
-from intercode.envs.stage import SETUP_TIMEOUT
+from intercode.envs.stage import SETUP_TIMEOUT, limits_of
 from intercode.envs.traits import SQL, Guess, Traits, always
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import SqlInterpreter
@@ -177,7 +177,7 @@ class DatabaseStage:
 
     def open(self, task: Task, source: Source, role: Role = "agent") -> Session:
         """Open a session as `start` does, with another source's content."""
-        session = self.engine.open(source, self._limits, role)
+        session = self.engine.open(source, limits_of(task, self._limits), role)
         if task.setup is None:
             return session
         try:

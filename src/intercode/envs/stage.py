@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.resolve import check
-from intercode.task import Task
+from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
 """Seconds that a task's setup may take."""
@@ -70,6 +71,13 @@ class Stage(Protocol[StagedT]):
         """
 
 
+def limits_of(task: Task, limits: Limits | None) -> Limits:
+    """Return the limits of a task's place: its own go before those of all."""
+    own = {name: getattr(task, name) for name in SANDBOX_LIMITS}
+    given = {name: value for name, value in own.items() if value is not None}
+    return Limits.of(limits, **given)
+
+
 class SandboxStage:
     """Starts sandboxes for tasks; the agent's and gold's come out alike.
 
@@ -88,14 +96,14 @@ class SandboxStage:
     def __init__(
         self,
         provider: str | Provider,
-        image: str | None = None,
+        image: str | Path | None = None,
         limits: Limits | None = None,
         network: bool = False,
         default_image: str | None = None,
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
-        self._image = image
+        self._image = str(image.absolute()) if isinstance(image, Path) else image
         self._default_image = default_image or self.DEFAULT
         self._limits = limits
 
@@ -107,17 +115,31 @@ class SandboxStage:
         base, plus, additions = own.partition("+")
         return f"{self._image}{plus}{additions}" if base == "host" else self._image
 
+    def limits(self, task: Task) -> Limits:
+        """Return what the task's sandbox may use.
+
+        Raises:
+            TaskError: Its capabilities cannot be had here.
+        """
+        limits, provider = limits_of(task, self._limits), self.provider
+        wanted = limits.capabilities
+        if isinstance(provider, GrantsSome) and (why := provider.why_not(wanted, self.network)):
+            raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {why}")
+        return limits
+
     def directory(self, task: Task) -> str:
         """Return where its relative files and its setup begin, from the image's directory."""
         return "."
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose image cannot exist.
+        """Refuse a task whose image cannot exist, or that would not run in its sandbox.
 
         Raises:
-            TaskError: The task's own image means nothing, or names a file that is not there.
+            TaskError: The task's own image means nothing, or names a file that is not there; or
+                its capabilities cannot be had here.
             ImageError: The image of all tasks does.
         """
+        self.limits(task)
         try:
             check(self.image(task))
         except ImageError as error:
@@ -140,18 +162,19 @@ class SandboxStage:
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
         facts = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
-        facts += [repr(self._limits), self.network]
+        facts += [repr(self.limits(task)), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def start(self, task: Task) -> Sandbox:
         """Start a fresh sandbox in which the task's files are written and its setup has run.
 
         Raises:
-            TaskError: The files cannot be written or the setup failed; it names the task.
+            TaskError: The files cannot be written, the setup failed, or its capabilities cannot be
+                had; it names the task.
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """
-        sandbox = self.provider.start(self.image(task), self._limits, self.network)
+        sandbox = self.provider.start(self.image(task), self.limits(task), self.network)
         try:
             self._prepare(sandbox, task)
         except BaseException:

@@ -135,7 +135,7 @@ class SweStage(SandboxStage):
     def __init__(
         self,
         provider: str | Provider,
-        image: str | None = None,
+        image: str | Path | None = None,
         limits: Limits | None = None,
         network: bool = False,
         default_image: str | None = None,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from intercode.episode import Episode
 from intercode.models.base import Message, Request, Usage
 from intercode.models.limits import Spending
 from intercode.models.prices import Price
 from intercode.models.remote import ASSUMED_OUTPUT
 from intercode.records import EPISODES, read_episodes
 from intercode.rewards.judge import REPLY_TOKENS
+from intercode.talks import Call, Talk, judge_talks, talks_of
 
 
 def spent_by(
@@ -45,8 +44,8 @@ def spent_by(
         return found
     for episode in read_episodes(folder / EPISODES):
         for talks, known, limit in (
-            ([] if judge_only else _talks(episode), price, reply_tokens),
-            (episode.metadata.get("judge", ()), judge_price, REPLY_TOKENS),
+            ([] if judge_only else talks_of(episode), price, reply_tokens),
+            (judge_talks(episode), judge_price, REPLY_TOKENS),
         ):
             for talk, call in _calls(talks):
                 usage = _usage(talk, call, limit)
@@ -57,26 +56,20 @@ def spent_by(
     return found
 
 
-def _talks(episode: Episode) -> list[Any]:
-    """Return the talks with the agent's model, of lost attempts as well."""
-    return [*episode.metadata.get("earlier", ()), episode.metadata.get("model")]
-
-
-def _calls(talks: Iterable[Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def _calls(talks: Iterable[Talk]) -> Iterator[tuple[Talk, Call]]:
     """Yield each talk and call that a model has answered, not a cache."""
     for talk in talks:
-        if isinstance(talk, Mapping):  # a user's agent may record a name
-            for call in talk.get("calls", ()):
-                if "reply" in call and not call.get("cached"):
-                    yield talk, call
+        for call in talk.get("calls", ()):
+            if "reply" in call and not call.get("cached"):
+                yield talk, call
 
 
-def _usage(talk: Mapping[str, Any], call: Mapping[str, Any], reply_tokens: int | None) -> Usage:
+def _usage(talk: Talk, call: Call, reply_tokens: int | None) -> Usage:
     """Return the tokens of a call, or those that were set aside for it."""
-    names = ("input_tokens", "output_tokens", "cached_tokens")
-    usage = Usage(*(call.get(name) or 0 for name in names))
+    counts = call.get("input_tokens", 0), call.get("output_tokens", 0), call.get("cached_tokens", 0)
+    usage = Usage(*counts)
     if usage.total:
         return usage
-    messages = [talk["messages"][number] for number in call["sent"]]
+    messages = [talk["messages"][number] for number in call.get("sent", ())]
     sent = tuple(Message(message["role"], message["content"]) for message in messages)
     return Usage(Request(sent).most_input_tokens(), reply_tokens or ASSUMED_OUTPUT)

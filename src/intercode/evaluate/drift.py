@@ -16,6 +16,7 @@ from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.cache import ImageCache
 from intercode.sandbox.images.host import SPEC as HOST
 from intercode.sandbox.images.host import changes
+from intercode.units import counted
 
 RUN = ("dataset", "env", "agent", "seed", "excluded")
 """Facts of a run as a whole that are compared."""
@@ -93,7 +94,7 @@ class DriftError(UsageError):
         lines = [f"  {found}\n    to fix it: {found.advice}" for found in self.differences]
         if len(lines) > _SHOWN:
             lines[_SHOWN:] = [f"  … and {len(lines) - _SHOWN} more (--json has them all)"]
-        count = f"{len(self.differences)} thing{'s' * (len(self.differences) != 1)}"
+        count = counted(len(self.differences), "thing")
         text = "\n".join(lines)
         super().__init__(
             f"{count} would not be as in the recorded run:\n{text}\n"

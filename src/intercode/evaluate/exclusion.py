@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode import __version__
-from intercode.errors import RecordError, UsageError
+from intercode.errors import RecordWriteError, UsageError
 from intercode.task import CANNOT, Dataset, Task
 
 FORMAT = 1
@@ -70,12 +70,12 @@ class Exclusion:
         """Write it as JSON.
 
         Raises:
-            RecordError: It cannot be written.
+            RecordWriteError: It cannot be written.
         """
         try:
             path.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="ascii")
         except OSError as error:
-            raise RecordError(f"cannot write {path}: {error.strerror}") from error
+            raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_exclusion(path: Path) -> Exclusion:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from intercode.episode import encode
 from intercode.errors import ImageError, OutputLimitError
-from intercode.sandbox.base import MIB, Sandbox
+from intercode.sandbox.base import Sandbox
 from intercode.sandbox.images import Image
 from intercode.sandbox.images.base import parse
+from intercode.units import MIB
 
 if TYPE_CHECKING:
     from intercode.task import Task

@@ -1,4 +1,4 @@
-"""A run's ``run.json``: its facts, its types, and whether a run can be resumed."""
+"""A run's ``run.json``: its facts, and whether a run can be resumed."""
 
 from __future__ import annotations
 
@@ -12,76 +12,17 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from intercode import __version__
 from intercode.errors import RecordError
+from intercode.manifest_types import FORMAT
 from intercode.records import diff
 
-FORMAT = 1
 _IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded", "rescored")
 DISTRIBUTION = "intercode-gym"
 _PACKAGE = Path(__file__).parents[1]
 _GIT_SECONDS = 10.0
-
-
-class DatasetFacts(TypedDict):
-    """The tasks that were run."""
-
-    name: str
-    source: str | None
-    digest: str
-    tasks: int
-
-
-class _Agent(TypedDict):
-    name: str
-    options: dict[str, str]
-    digest: str
-
-
-class AgentFacts(_Agent, total=False):
-    """The agent that acted."""
-
-    language_model: dict[str, Any]
-
-
-class _Session(TypedDict):
-    started: str
-    finished: str | None
-    settings: dict[str, Any]
-    versions: dict[str, str]
-    host: dict[str, Any]
-
-
-class Session(_Session, total=False):
-    """One call that worked on a run: when, where and with what."""
-
-    options: dict[str, Any]
-    locked: dict[str, Any]
-    differs: dict[str, Any]
-    sandbox: dict[str, Any]
-    tools: dict[str, dict[str, str]]
-    episodes: int
-    seconds: float
-    interrupted: bool
-
-
-class _Manifest(TypedDict):
-    format: int
-    dataset: DatasetFacts
-    env: dict[str, Any]
-    agent: AgentFacts
-    seed: int
-    excluded: dict[str, str]
-    sessions: list[Session]
-
-
-class Manifest(_Manifest, total=False):
-    """The contents of ``run.json``: the facts that identify a run, and its sessions."""
-
-    needs_gold: bool
-    rescored: dict[str, Any]
 
 
 def describe(
@@ -134,19 +75,6 @@ def finish(session: dict[str, Any], *, episodes: int, seconds: float, interrupte
     session.update(
         finished=_now(), episodes=episodes, seconds=round(seconds, 3), interrupted=interrupted
     )
-
-
-def check_format(recorded: Mapping[str, Any], folder: object) -> None:
-    """Refuse a run that we might not understand.
-
-    Raises:
-        RecordError: It was written in another format.
-    """
-    if recorded.get("format") != FORMAT:
-        raise RecordError(
-            f"{folder} was written by another version of intercode "
-            f"(format {recorded.get('format')!r}, not {FORMAT})"
-        )
 
 
 def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: object) -> None:

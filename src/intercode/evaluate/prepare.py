@@ -335,8 +335,9 @@ def setting(
         DatabaseError: A database server cannot be reached or started.
     """
     spec, env = plan.spec, plan.spec.env
-    given = {name: value for name, value in env.options.items() if name not in _LIMITS}
     known = taken(registered(env.name, env.protocol))
+    limits = _LIMITS if "limits" in known else ()
+    given = {name: value for name, value in env.options.items() if name not in limits}
     _check_options(spec, given, known)
     judge = judge_of(spec, budget)
     sandbox = given.get("sandbox", "native")
@@ -384,7 +385,7 @@ def _facts(spec: RunSpec) -> dict[str, Any]:
 
 def _limits(spec: RunSpec) -> Limits:
     given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
-    return LimitOptions(**given).limits()
+    return Limits.of(given)
 
 
 _IDENTIFYING = ("sandbox", "network", "attempts", "python")
@@ -413,7 +414,7 @@ def _digests(
     with closing(make()) as env:  # refuses what it cannot take, now and not in every worker
         first = {env.image(task): task for task in reversed(tasks)}
         try:
-            for task in first.values():  # all names, before the first is built
+            for task in tasks:  # before the first image is built
                 env.check(task)
         except ImageError as error:
             raise UsageError(str(error)) from error

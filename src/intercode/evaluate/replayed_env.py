@@ -13,6 +13,7 @@ from intercode.errors import RewardError
 from intercode.evaluate.loop import EpisodeEnv, Shared, Step, run_episode
 from intercode.records import action_of, ending_of
 from intercode.rewards.base import Reward
+from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -157,8 +158,8 @@ class ReplayedEnv:
             raise NotReproducibleError(f"not reproducible: turn {number} differs: {found}")
         if ended and (number != count or self.episode.status != recorded.status):
             raise NotReproducibleError(
-                f"not reproducible: it ends after {number} turns, {self.episode.status}; "
-                f"recorded: after {count}, {recorded.status}"
+                f"not reproducible: it ends after {counted(number, 'turn')}, "
+                f"{self.episode.status}; recorded: after {count}, {recorded.status}"
             )
         if not ended and (number > count or (number == count and recorded.status == "truncated")):
             raise NotReproducibleError(

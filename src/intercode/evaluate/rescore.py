@@ -226,7 +226,6 @@ class _Work:
         if folder is None or not (folder / MANIFEST).exists():
             return wanted
         written = read_manifest(folder)
-        manifest.check_format(written, folder)
         manifest.check_same(written, wanted, folder)
         known = latest(folder, lambda episode: (Outcome.of(episode), _way_of(episode)))
         if strange := known.keys() - before.keys():
@@ -432,7 +431,6 @@ def _refuse(record: Record, target: Path | None) -> None:
         UsageError, RecordError: The message says why.
     """
     folder = record.folder
-    manifest.check_format(record.manifest, folder)
     if target is not None and target.resolve() == folder.resolve():
         raise UsageError(f"{folder} is not to be changed: choose another folder")
     if origin := record.manifest.get(FIELD):

@@ -30,7 +30,7 @@ from intercode.evaluate.loop import (
     episode_seed,
     run_episode,
 )
-from intercode.evaluate.manifest import check_format, check_same, describe, finish
+from intercode.evaluate.manifest import check_same, describe, finish
 from intercode.evaluate.manifest import session as session_record
 from intercode.evaluate.prepare import (
     Actors,
@@ -379,7 +379,6 @@ def _resumed(
             raise RecordError(f"{folder} has episodes but no {MANIFEST}: it cannot be resumed")
         return wanted, {}
     recorded = read_manifest(folder)
-    check_format(recorded, folder)
     if recorded != locked:  # else it was compared already
         check_same(recorded, wanted, folder)
     outcomes = latest(folder, Outcome.of)

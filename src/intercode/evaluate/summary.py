@@ -48,7 +48,8 @@ class Statistics:
     """Whether that interval is likely to be too narrow still."""
     mean_reward: float | None
     reward_low: float | None
-    """Lower end of its 95 % interval (Student's t); None where all rewards are alike."""
+    """Lower end of its 95 % interval (Student's t), cut to [0, 1] if all rewards are within; None
+    where they are alike."""
     reward_high: float | None
     mean_turns: float | None
     mean_seconds: float | None
@@ -123,6 +124,12 @@ def _intervals(scored: Sequence[Outcome]) -> dict[str, Any]:
     reward, reward_low, reward_high = _parts(mean(rewards, attempts) if scored else None)
     if reward_low == reward_high:  # all are alike, of which t would be sure without reason
         reward_low = reward_high = None
+    elif (
+        reward_low is not None
+        and reward_high is not None
+        and 0 <= min(rewards) <= max(rewards) <= 1
+    ):
+        reward_low, reward_high = max(0.0, reward_low), min(1.0, reward_high)
     _, clustered_low, clustered_high = _parts(clustered)
     return {
         "success_rate": success,

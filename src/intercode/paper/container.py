@@ -61,14 +61,17 @@ class PaperImage:
         self._lock = threading.Lock()
         self._prepared: tuple[Snapshot, Index] | None = None
 
-    def start(self) -> Sandbox:
+    def start(self, network: bool = False) -> Sandbox:
         """Start a fresh sandbox.
+
+        Args:
+            network: Whether it reaches the network.
 
         Raises:
             SandboxError, ImageError: As `Provider.start` does.
         """
         snapshot, _ = self._ready()
-        return self._provider.start(snapshot, LIMITS)
+        return self._provider.start(snapshot, LIMITS, network)
 
     def status(self, sandbox: Sandbox) -> list[Pair]:
         """Return ``git status --short`` of a sandbox of `start`, as the reward read it."""

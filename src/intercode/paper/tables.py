@@ -19,6 +19,7 @@ from intercode.errors import RecordError
 from intercode.evaluate.statistics import rate
 from intercode.paper.results import RecordedEpisode, RecordedRun, load_results
 from intercode.report.tables import Table
+from intercode.units import counted
 
 _NAME = re.compile(
     r"ic_(?P<env>[a-z]+)_(?P<what>.+?)(?:[-_](?P<turns>\d+)_turns?)?"
@@ -89,7 +90,7 @@ class _Experiment:
         """Return its name; with its turns, if only they tell it from another."""
         text = f"{self.strategy}, handicap" if self.handicap else self.strategy
         alike = any(one != self and replace(one, turns=self.turns) == self for one in others)
-        return f"{text}, {self.turns} turns" if alike else text
+        return f"{text}, {counted(self.turns, 'turn')}" if alike else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from intercode.episode import Episode, Turn
-from intercode.errors import RecordError, UsageError
+from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.records import Outcome, ending_of
 from intercode.syntax import quoted
+from intercode.talks import Talk, talk_of
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""
@@ -49,8 +50,7 @@ def to_chat(episode: Episode) -> dict[str, Any]:
     messages are recorded the query and the observations are the user's, the actions the
     assistant's.
     """
-    model = episode.metadata.get("model")
-    model = model if isinstance(model, Mapping) else {}
+    model = talk_of(episode) or Talk()
     messages = _recorded(model) or list(_retold(episode))
     told: dict[str, Any] = {
         "messages": messages,
@@ -64,11 +64,11 @@ def to_chat(episode: Episode) -> dict[str, Any]:
     return cleaned(told)
 
 
-def _recorded(model: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _recorded(model: Talk) -> list[dict[str, Any]]:
     every = model.get("messages", [])
     for call in reversed(model.get("calls", [])):
         if "reply" in call:
-            return [_message(every[number]) for number in [*call["sent"], call["reply"]]]
+            return [_message(every[n]) for n in [*call.get("sent", ()), call["reply"]]]
     return []
 
 
@@ -150,7 +150,7 @@ def write_parquet(
 
     Raises:
         UsageError: DuckDB is not installed.
-        RecordError: The file cannot be written.
+        RecordWriteError: The file cannot be written.
     """
     try:
         import duckdb
@@ -173,7 +173,7 @@ def write_parquet(
                     f"TO {target} (FORMAT parquet)"
                 )
         except (duckdb.Error, OSError) as error:
-            raise RecordError(f"cannot write {path}: {error}") from error
+            raise RecordWriteError(f"cannot write {path}: {error}") from error
 
 
 def to_paper(episodes: Iterable[Episode], manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,9 +238,8 @@ def _paper(episode: Episode, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _notes(episode: Episode, name: str) -> dict[int, str]:
     """Map each turn to a note of its call to the model."""
-    model = episode.metadata.get("model")
-    calls = model.get("calls", ()) if isinstance(model, Mapping) else ()
-    return {call["turn"]: call[name] for call in calls if name in call}
+    calls = (talk_of(episode) or Talk()).get("calls", ())
+    return {call.get("turn", 0): str(call.get(name)) for call in calls if name in call}
 
 
 def _as_react(episode: Episode) -> list[Turn]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from intercode import __version__
 from intercode.episode import Episode
-from intercode.errors import RecordError
+from intercode.errors import RecordWriteError
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import by_turn
 from intercode.files import write_whole
@@ -67,7 +67,7 @@ def write_page(
         details: More sections, folded away if there are several.
 
     Raises:
-        RecordError: The file cannot be written.
+        RecordWriteError: The file cannot be written.
     """
     style, script = _file("page.css"), f"{_file('list.js')}\n{_file('episode.js')}"
     from jinja2 import Environment, StrictUndefined
@@ -100,7 +100,7 @@ def write_page(
     try:
         write_whole(path, text)
     except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror}") from error
+        raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _file(name: str) -> str:

@@ -24,6 +24,7 @@ from intercode.files import sha256
 from intercode.records import Outcome, ending_of
 from intercode.report.export import cleaned
 from intercode.report.runs import Coverage, covered, judge_of, rate_name
+from intercode.talks import Talk, talk_of, talks_of
 
 VERSION = 2
 """The version of the log's format."""
@@ -33,6 +34,10 @@ _PLACED = ("task_id", "query", "epoch", "answer", "score", "error", "started", "
 """Fields of an episode that have their own place; the others are metadata."""
 _TALK = {
     *("name", "messages", "calls"),
+    *("input_tokens", "output_tokens", "cached_tokens", "cost"),
+}
+_REPLY = {
+    *("model", "finish", "seconds"),
     *("input_tokens", "output_tokens", "cached_tokens", "cost"),
 }
 _STOP = {"length": "max_tokens", "filter": "content_filter"}
@@ -276,7 +281,7 @@ def sample(
         limits: The limits of each episode: ``seconds``, ``tokens``, ``cost``.
         rate: The name of the rate of success.
     """
-    talk = _talk(episode.metadata.get("model"))
+    talk = _talk(talk_of(episode))
     uuid = digest(eval_id, episode.epoch, episode.task_id)
     spoken = list(_spoken(talk) if talk.get("calls") else _retold(episode))
     for number, message in enumerate(spoken):
@@ -328,7 +333,7 @@ def _result(episode: Episode, rate: str) -> dict[str, Any]:
 def usage(episode: Episode) -> dict[str, dict[str, Any]]:
     """Map each model to its tokens, also of attempts that a failing sandbox ended."""
     found: dict[str, dict[str, Any]] = {}
-    for value in (*episode.metadata.get("earlier", ()), episode.metadata.get("model")):
+    for value in talks_of(episode):
         if talk := _talk(value):
             one, name = _usage(talk), talk["name"]
             found[name] = added(found[name], one) if name in found else one
@@ -345,9 +350,11 @@ def digest(*parts: object) -> str:
     return sha256(repr(parts))[:22]
 
 
-def _talk(value: Any) -> Mapping[str, Any]:
-    """Return the dialogue with a model; empty if the record has none of ours."""
-    return value if isinstance(value, Mapping) and value.keys() >= _TALK else {}
+def _talk(talk: Talk | None) -> Mapping[str, Any]:
+    """Return the dialogue with a model; empty if the record has none, or not all of it."""
+    if talk is None or not talk.keys() >= _TALK:
+        return {}
+    return talk if all(call.keys() >= _REPLY for call in _replied(talk)) else {}
 
 
 def _usage(counts: Mapping[str, Any]) -> dict[str, Any]:

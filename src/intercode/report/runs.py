@@ -8,6 +8,7 @@ has another name wherever it stands: ``success (judged by MODEL)`` for people, k
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from intercode.evaluate.comparison import (
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import Statistics, total
 from intercode.records import Outcome, latest, read_manifest
+from intercode.units import counted
 
 _JUDGED = ("success", "clustered", "mean_reward", "reward")
 
@@ -41,10 +43,23 @@ class Run:
 
     @property
     def where(self) -> str:
-        """The environment, and the dataset where its name differs."""
+        """The environment, and the benchmark's or the dataset's name where that differs."""
         env = str(self.manifest.get("env", {}).get("env", ""))
-        dataset = str(self.manifest.get("dataset", {}).get("name", ""))
-        return env if dataset in ("", env) else f"{env} · {dataset}"
+        name = benchmark(self.manifest) or str(self.manifest.get("dataset", {}).get("name", ""))
+        return env if name in ("", env) else f"{env} · {name}"
+
+    @property
+    def unfinished(self) -> str:
+        """A line that says how much of the run there is, and how it continues; empty if all."""
+        coverage = self.coverage
+        if not coverage.missing:
+            return ""
+        there = coverage.planned - coverage.missing
+        line = f"unfinished: {there} of {counted(coverage.planned, 'episode')}"
+        sessions = self.manifest.get("sessions") or [{}]
+        if "options" not in sessions[-1]:  # made in Python
+            return line
+        return f"{line}; if it is not running: intercode resume {shlex.quote(str(self.folder))}"
 
     @property
     def shown_gold(self) -> bool:
@@ -60,6 +75,12 @@ class Run:
     def coverage(self) -> Coverage:
         """The share of the dataset that the run covers."""
         return covered(self.manifest, self.outcomes)
+
+
+def benchmark(manifest: Mapping[str, Any]) -> str:
+    """Return the name of the benchmark that was run, if that is a folder; else empty."""
+    sessions = manifest.get("sessions") or [{}]
+    return str(sessions[-1].get("options", {}).get("benchmark", ""))
 
 
 def read_runs(

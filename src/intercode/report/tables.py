@@ -28,6 +28,7 @@ from intercode.evaluate.summary import (
 )
 from intercode.records import LEVELS, Outcome
 from intercode.report.runs import Judging, Paired, Run, judging, rate_name, with_judge
+from intercode.units import counted
 
 ALL = "all"
 _MEANS = "Reward, turns and seconds are means over the scored episodes."
@@ -101,7 +102,8 @@ def shown(value: Any, kind: Kind) -> str:
         case "rate":
             return f"{100 * value:.1f} %"
         case "points":
-            return f"{100 * value:+.1f}"
+            text = f"{100 * value:+.1f}"
+            return text[1:] if text[1:] == "0.0" else text
         case "size":
             return f"{100 * value:.1f}"
         case "count":
@@ -167,7 +169,7 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
     if outcomes:
         tables.append(_spending(run))
     if named := list(by_tag(outcomes).items()):
-        note = "" if tags is None or len(named) <= tags else f"{len(named) - tags} more tags"
+        note = "" if tags is None or len(named) <= tags else counted(len(named) - tags, "more tag")
         tables.append(groups("By tag", dict(named[:tags]), note, rate))
     return tables
 
@@ -222,7 +224,7 @@ _COVERAGE: Sequence[_Column] = (
 
 def _coverage(run: Run, statistics: Statistics) -> Table:
     coverage = run.coverage
-    note = f"{coverage.tasks} tasks in the dataset"
+    note = f"{counted(coverage.tasks, 'task')} in the dataset"
     note += "." if coverage.epochs == 1 else f", {coverage.epochs} attempts at each."
     if statistics.reward_low is not None and statistics.reward_high is not None:
         note += (
@@ -475,7 +477,7 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "judge", _listed(env.get("judge", {}))
     yield "turns at most", str(env.get("max_turns") or "the environment's default")
     yield "limits", _listed(env.get("limits", {}))
-    yield "dataset", f"{dataset.get('name')}, {dataset.get('tasks')} tasks"
+    yield "dataset", f"{dataset.get('name')}, {counted(dataset.get('tasks', 0), 'task')}"
     yield "its digest", str(dataset.get("digest", ""))
     yield "images", _few(list(env.get("images", {})))
     yield "excluded", _listed(made.get("excluded", {}))

@@ -38,8 +38,9 @@ from intercode.episode import Episode, Score, decode
 from intercode.errors import InterCodeError, TaskError
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.gold import differing
-from intercode.sandbox.base import MIB, Change, Completed, Provider, Sandbox
+from intercode.sandbox.base import Change, Completed, Provider, Sandbox
 from intercode.task import Task
+from intercode.units import MIB
 
 SYSTEM_PATHS = re.compile(
     r"/(bin|sbin|lib(32|64|x32)?|usr(?!/local/etc(/|$))|etc/(alternatives|ld\.so\.(cache|preload)|ld-musl-[^/]*|perl"

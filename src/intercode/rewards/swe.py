@@ -35,8 +35,9 @@ from intercode.rewards.gold import GoldCache
 from intercode.rewards.swe_plan import Plan, make_plan
 from intercode.rewards.swe_run import Run, check_runner, run
 from intercode.rewards.swe_twins import Twins, confront, find
-from intercode.sandbox.base import MIB, Change, Completed, Sandbox
+from intercode.sandbox.base import Change, Completed, Sandbox
 from intercode.task import Task
+from intercode.units import MIB
 
 NOT_SOLVED = 0.99
 """The highest value of an episode in which a test fails."""

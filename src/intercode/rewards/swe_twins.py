@@ -33,8 +33,9 @@ from typing import Any, cast
 from intercode.errors import OutputLimitError
 from intercode.rewards.swe_plan import Plan
 from intercode.rewards.swe_run import Run, run
-from intercode.sandbox.base import MIB, Sandbox
+from intercode.sandbox.base import Sandbox
 from intercode.syntax import parse
+from intercode.units import MIB
 
 MOST = 8
 """The number of test functions of a task of which twins are made."""

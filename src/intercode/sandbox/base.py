@@ -11,14 +11,13 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from intercode.errors import UsageError
-from intercode.task import LONGEST_SECONDS
-
-MIB = 1024 * 1024
+from intercode.spelling import meant
+from intercode.units import LIMITS, LONGEST_SECONDS, MIB
 
 Seen = TypeVar("Seen")
 ChangeKind = Literal["added", "modified", "deleted"]
@@ -27,7 +26,13 @@ FileType = Literal["file", "dir", "symlink", "fifo", "socket", "device"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one sandbox. The defaults suit short interactive tasks."""
+    """Limits of one sandbox. The defaults suit short interactive tasks.
+
+    A size may be a text, such as ``"512M"``.
+
+    Raises:
+        UsageError: A value has the wrong type, or no sandbox can run within it.
+    """
 
     timeout: float = 10.0
     """Seconds of wall time for one action or command."""
@@ -44,12 +49,38 @@ class Limits:
     open_files: int = 1024
     """File descriptors for each process; at least 512."""
     capabilities: tuple[str, ...] = ()
-    """Capabilities kept, all of them limited to the sandbox's own files and users: any of
-    ``chown``, ``dac_override``, ``fowner``, ``fsetid``, ``setgid``, ``setuid``. The default is
-    none."""
+    """The capabilities that root has, all of them over the sandbox's own files, users, processes
+    and ports: names of `intercode.capabilities.CAPABILITIES`, also as a text with commas between
+    them."""
     debugger: bool = False
     """Whether a program may trace another one and change its memory, as gdb and strace do. Code
     that is under test could then control what tests it."""
+
+    def __post_init__(self) -> None:
+        for name, read in LIMITS.items():
+            try:
+                object.__setattr__(self, name, read(getattr(self, name)))
+            except ValueError as error:  # noqa: PERF203
+                raise UsageError(f"limit {name!r} {error}") from None
+
+    @classmethod
+    def of(cls, given: Limits | Mapping[str, Any] | None, **changes: Any) -> Limits:
+        """Return limits from limits or an object of names and values, with some changed.
+
+        Raises:
+            UsageError: There is no such limit, or a value makes no sense.
+        """
+        if not isinstance(given, (cls, Mapping, type(None))):
+            raise UsageError(f"limits must be Limits, or names with values, not {given!r}")
+        base = given if isinstance(given, Limits) else cls()
+        values = {**(given if isinstance(given, Mapping) else {}), **changes}
+        for name in values:
+            if name not in (known := cls.__dataclass_fields__):
+                raise UsageError(
+                    f"there is no limit {name!r}{meant(str(name), known)}; known: "
+                    f"{', '.join(sorted(known))}"
+                )
+        return replace(base, **values)
 
     def seconds(self, timeout: float | None) -> float:
         """Return a time limit: `timeout`, or the one of these limits where that is None.
@@ -306,26 +337,20 @@ class Provider(Protocol):
         """Close all of its sandboxes. Idempotent."""
 
 
-_FEWEST_FILES = 512
-CAPABILITIES = ("chown", "dac_override", "fowner", "fsetid", "setgid", "setuid")
-"""The capabilities that can be kept."""
+@runtime_checkable
+class GrantsSome(Protocol):
+    """An ability of a provider that cannot grant all capabilities everywhere."""
 
+    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+        """Tell why sandboxes cannot have some of these capabilities, and what to do.
 
-def check_limits(limits: Limits) -> None:
-    """Refuse limits within which no sandbox can run.
+        Args:
+            capabilities: Names.
+            network: Whether the sandboxes reach the network.
 
-    Raises:
-        UsageError: Says which.
-    """
-    for name in ("timeout", "memory", "processes", "disk", "files", "output", "open_files"):
-        if not getattr(limits, name) > 0:
-            raise UsageError(f"limit {name!r} must be above 0, not {getattr(limits, name)!r}")
-    limits.seconds(None)
-    if limits.open_files < _FEWEST_FILES:
-        raise UsageError(f"limit 'open_files' must be at least {_FEWEST_FILES}, for a shell")
-    if unknown := set(limits.capabilities) - set(CAPABILITIES):
-        allowed = ", ".join(CAPABILITIES)
-        raise UsageError(f"capability {sorted(unknown)[0]!r} is not one of {allowed}")
+        Returns:
+            A sentence; empty: they can.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError, SandboxUnavailableError
-from intercode.sandbox.base import MIB, Evidence, Limits
+from intercode.sandbox.base import Evidence, Limits
 from intercode.sandbox.docker.engine import DOCKER, LABEL, LEASE, Engine, NotThereError
 from intercode.sandbox.docker.home import LOADER, PYTHON, Home
 from intercode.sandbox.docker.images import EngineImage
@@ -31,6 +31,7 @@ from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.launch import IPC_LIMITS, MASKED
 from intercode.sandbox.native.process import ProcessOne
 from intercode.sandbox.ownership import disown_in_forks
+from intercode.units import MIB
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -44,7 +45,8 @@ _ENDED_SECONDS = 10
 _EVENTS_SECONDS = 24 * 3600
 _SIGNALLED = 128
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
-"""The capabilities of process 1. It hands on none but those that `Limits.capabilities` names."""
+"""The capabilities of process 1, in addition to those that `Limits.capabilities` names, which are
+all that it hands on."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
@@ -283,18 +285,22 @@ def _config(home: Home, place: Path, key: Key) -> dict[str, Any]:
 
 def _host_config(home: Home, mounts: list[tuple[Path, str]], key: Key) -> dict[str, Any]:
     image, memory = key.image, key.memory + _OVERHEAD
+    low_ports = "net_bind_service" in key.capabilities
     return {
         "AutoRemove": True,
         "Init": False,
         "Privileged": False,
         "CapDrop": ["ALL"],
-        "CapAdd": list(_CAPABILITIES),
+        "CapAdd": sorted({*_CAPABILITIES, *map(str.upper, key.capabilities)}),
         "SecurityOpt": ["no-new-privileges"],
         "MaskedPaths": [*(f"/proc/{name}" for name in MASKED), "/sys/firmware", *image.hidden],
         "ReadonlyPaths": ["/dev", *(f"/proc/{name}" for name in _READ_ONLY)],
         "NetworkMode": "bridge" if key.network else "none",
         "IpcMode": "private",
-        "Sysctls": {name.replace("/", "."): value for name, value in IPC_LIMITS.items()},
+        "Sysctls": {
+            **{name.replace("/", "."): value for name, value in IPC_LIMITS.items()},
+            "net.ipv4.ip_unprivileged_port_start": "0" if low_ports else "1024",
+        },
         "Memory": memory,
         "MemorySwap": memory,
         "PidsLimit": key.processes + OWN_THREADS,

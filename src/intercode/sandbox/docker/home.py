@@ -27,7 +27,7 @@ from intercode.sandbox.ownership import new_lease, when_gone
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("sandbox/native", "sandbox/docker/inside")
-_MODULES = ("rights.py", "sandbox/accounts.py")
+_MODULES = ("capabilities.py", "rights.py", "sandbox/accounts.py")
 _START = """
 import json, os, socket, sys, traceback, types
 root = os.path.dirname(__file__)

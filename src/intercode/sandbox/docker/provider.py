@@ -18,7 +18,7 @@ from typing import Any
 
 from intercode.errors import ImageError, InterCodeError, SandboxError
 from intercode.files import cache_root
-from intercode.sandbox.base import Limits, Snapshot, check_limits
+from intercode.sandbox.base import Limits, Snapshot
 from intercode.sandbox.docker.container import Container, Key, start_container
 from intercode.sandbox.docker.engine import LABEL, LEASE, Engine
 from intercode.sandbox.docker.home import PARENT, RUNS, Home, remapped
@@ -79,7 +79,6 @@ class DockerProvider:
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
         limits = limits or Limits()
-        check_limits(limits)
         self._prepared()
         found, saved = self._find(image)
         base = image.base if isinstance(image, DockerSnapshot) else found

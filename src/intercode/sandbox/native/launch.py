@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from intercode.capabilities import mask
 from intercode.sandbox.native import seccomp
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import ID_COUNT, OWN_THREADS, Identity, limit_processes
@@ -34,14 +35,6 @@ FOLDERS = ("x", "e", "d", "p")
 HOSTNAME = "intercode"
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
 ALL_CAPABILITIES = (1 << 41) - 1
-CAPABILITY_BITS = {
-    "chown": 0,
-    "dac_override": 1,
-    "fowner": 3,
-    "fsetid": 4,
-    "setgid": 6,
-    "setuid": 7,
-}
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9),
             "tty": (5, 0)}  # fmt: skip
@@ -89,15 +82,17 @@ class Machine:
     """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
     masks: list[tuple[str, str]]
     """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
-    filters: dict[bool, bytes]
-    """The seccomp filters: one with, one without what debuggers need."""
+    filters: dict[tuple[bool, bool], bytes]
+    """The seccomp filters: with or without what debuggers need, and `chroot`."""
 
 
 def look_around(root: bool) -> Machine:
     """Find out about this machine."""
     there = [name for name in MASKED if os.path.exists(f"/proc/{name}")]
     masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in there]
-    return Machine(root, masks, {debugger: seccomp.build(debugger) for debugger in (False, True)})
+    either = False, True
+    filters = {(one, other): seccomp.build(one, other) for one in either for other in either}
+    return Machine(root, masks, filters)
 
 
 def clone(network: bool) -> int:
@@ -133,7 +128,8 @@ def prepare(network: bool, machine: Machine) -> tuple[int, int]:
     _mount_dev(machine)
     proc = _mount_proc(machine)
     for name, value in IPC_LIMITS.items():
-        _set_ipc(proc, name, value)
+        with suppress(OSError):  # older kernels do not let an ordinary user
+            _set(proc, name, value)
     # What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty.
     with open("/proc/self/coredump_filter", "w") as file:
         file.write("0")
@@ -158,15 +154,20 @@ def enter(
     """
     limits = spec["limits"]
     pages = limits["memory"] // _SHARED_PART // resource.getpagesize()
-    _set_ipc(prepared[1], "kernel/shmall", str(pages))
+    with suppress(OSError):  # older kernels do not let an ordinary user
+        _set(prepared[1], "kernel/shmall", str(pages))
+    if "net_bind_service" in limits["capabilities"] and not spec["network"]:
+        # The machine's own network would be changed for all. A capability does nothing there, nor
+        # here: the network belongs to the namespace of users that is left now.
+        _set(prepared[1], "net/ipv4/ip_unprivileged_port_start", "0")
     upper, lower, root = _file_system(spec, identity, machine)
     link.send(b"m")
     _become(identity)
     _limit(limits, identity.own)
-    kept = sum(1 << CAPABILITY_BITS[name] for name in limits["capabilities"])
+    kept = mask(limits["capabilities"])
     drop_rights(ALL_CAPABILITIES, kept)
     sc.scope()
-    sc.set_seccomp(machine.filters[limits["debugger"]])
+    sc.set_seccomp(machine.filters[limits["debugger"], "sys_chroot" in limits["capabilities"]])
     os.umask(0o022)
     ids = [int(part) for part in (spec["user"].replace(":", ",") or "0,0").split(",")]
     return Inside(
@@ -193,14 +194,13 @@ def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
     Init(control, inside, peak).run()
 
 
-def _set_ipc(proc: int, name: str, value: str) -> None:
-    """Set a limit of this IPC namespace, by a /proc that can be written: a container's cannot."""
-    with suppress(OSError):  # older kernels do not let an ordinary user
-        fd = os.open(f"sys/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
-        try:
-            os.write(fd, value.encode())
-        finally:
-            os.close(fd)
+def _set(proc: int, name: str, value: str) -> None:
+    """Set a limit of this process's namespaces, by a /proc for writing: a container's is not."""
+    fd = os.open(f"sys/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
 
 
 def _loopback_up() -> None:

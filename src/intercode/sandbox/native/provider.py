@@ -22,8 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from intercode.capabilities import OF_SEVERAL_USERS
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.sandbox.base import Evidence, Limits, Snapshot, check_limits
+from intercode.rights import is_root, one_user
+from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native.process import ProcessOne, read_if_there
@@ -65,10 +67,9 @@ class NativeProvider:
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
         limits = limits or Limits()
-        check_limits(limits)
+        spawner = self._running()  # says what is not permitted here, before an image is built
         resolved = self.image(image)
         held = image.layers if isinstance(image, NativeSnapshot) else ()
-        spawner = self._running()
         control, process = spawner.launch(
             {
                 "layers": [str(layer) for layer in resolved.layers],
@@ -103,6 +104,22 @@ class NativeProvider:
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine, for a run's record."""
         return dict(self._running().facts)
+
+    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+        """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
+        alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
+        if alone and one_user():
+            return (
+                f"several users are needed for {alone}, and a native sandbox has a single one "
+                "unless root of the machine starts it. Run this as root, or on Docker: --sandbox "
+                "docker"
+            )
+        if network and "net_bind_service" in capabilities:
+            return (
+                "with --network the native sandbox shares this machine's ports, of which those "
+                "below 1024 stay the machine's. Leave one of the two out, or take --sandbox docker"
+            )
+        return ""
 
     def build_script(self, base: Image, script: bytes | Command, layer: Path) -> None:
         """Run a script or command in a sandbox of `base`; leave what it changed in `layer`."""
@@ -168,7 +185,7 @@ sys.path += setup["path"]
 for module in setup["preload"]:
     importlib.import_module(module)
 from intercode.sandbox.native.spawner import main
-main(*setup["fds"], setup["name"])
+main(*setup["fds"], setup["name"], setup["root"])
 os._exit(0)  # without the last words that a library may have
 """
 _PACKAGES = ("intercode", "intercode.sandbox", "intercode.sandbox.native")
@@ -296,7 +313,7 @@ def _setup(preload: Sequence[str], path: Sequence[str], fds: Sequence[int], name
         if names[:1] == ["intercode"]:
             packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
     setup = {"packages": [*packages], "preload": [*preload], "path": [*path]}
-    return json.dumps({**setup, "fds": [*fds], "name": name})
+    return json.dumps({**setup, "fds": [*fds], "name": name, "root": is_root()})
 
 
 def _raise_open_files() -> None:

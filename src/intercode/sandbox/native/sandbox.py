@@ -21,7 +21,7 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
-from intercode.sandbox.base import MIB, Change, Completed, Evidence, Limits, Seen, caused_inside
+from intercode.sandbox.base import Change, Completed, Evidence, Limits, Seen, caused_inside
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.process import (
@@ -38,6 +38,7 @@ from intercode.sandbox.native.process import (
 )
 from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
 from intercode.sandbox.ownership import disown_in_forks
+from intercode.units import MIB
 
 _ANSWER_SECONDS = 30.0
 _ENDED_SECONDS = 10.0

@@ -244,11 +244,12 @@ def _memory_and_file_rules() -> dict[str, list[bytes]]:
     }
 
 
-def build(debugger: bool = False, machine: str | None = None) -> bytes:
+def build(debugger: bool = False, chroot: bool = False, machine: str | None = None) -> bytes:
     """Return the filter's BPF program, for `syscalls.set_seccomp`.
 
     Args:
         debugger: Allow a program to control another one, or to change its memory.
+        chroot: Allow root to change its root folder: outside of it is the sandbox's, no more.
         machine: The architecture; None: this machine's.
 
     Raises:
@@ -261,6 +262,8 @@ def build(debugger: bool = False, machine: str | None = None) -> bytes:
     denied = dict(_EPERM_X86_64 if x86 else _EPERM_AARCH64)
     if not debugger:
         denied |= _DEBUGGER_X86_64 if x86 else _DEBUGGER_AARCH64
+    if chroot:
+        del denied["chroot"]
     missing = _ENOSYS | (_ENOSYS_X86_64 if x86 else _ENOSYS_AARCH64)
     answers = {key: [_deny(errno.EPERM)] for key in denied.values()}
     answers |= {key: [_deny(errno.ENOSYS)] for key in missing.values()}

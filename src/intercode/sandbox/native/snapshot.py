@@ -11,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from intercode.capabilities import CAPABILITIES
 from intercode.errors import ImageError, OutputLimitError, SandboxError
 from intercode.files import cache_root, digest_of, remove_tree
 from intercode.rights import hand_over, is_root, make_private
-from intercode.sandbox.base import CAPABILITIES, Limits, Sandbox
+from intercode.sandbox.base import Limits, Sandbox
 from intercode.sandbox.images import Command, Image
 from intercode.sandbox.images.base import SCRIPT
 from intercode.sandbox.native import archive
@@ -213,7 +214,7 @@ def build_script(
         ImageError: It failed, or did not end in time.
     """
     if isinstance(script, Command):
-        limits = replace(_LIMITS, capabilities=CAPABILITIES)
+        limits = replace(_LIMITS, capabilities=tuple(CAPABILITIES))
         what, command = "the command", script
     else:
         base, limits = replace(base, cwd="/", user=""), _LIMITS

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from intercode.rights import STAND_IN, is_root, needs_stand_in
+from intercode.rights import STAND_IN, has_machines_id, lacking
 from intercode.sandbox.native import cgroup, launch, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity, write_maps
@@ -42,7 +42,7 @@ class Spawner:
     comes.
     """
 
-    def __init__(self, caller: socket.socket, owner: int, name: str) -> None:
+    def __init__(self, caller: socket.socket, owner: int, name: str, root: bool) -> None:
         self.caller = caller
         self.owner = owner
         """A descriptor of the caller's process. Its socket alone would not tell of its end: a fork
@@ -64,7 +64,7 @@ class Spawner:
         self.ends: dict[str, dict[str, Any]] = {}
         """How the children of late have ended, as `fault.Evidence`."""
         self.count = 0
-        root = prepare_namespaces()
+        prepare_namespaces(root)
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
         self.machine = launch.look_around(root)
         self.layers = Layers(root)
@@ -293,19 +293,20 @@ class Spawner:
         self.cgroups.close()
 
 
-def main(caller_fd: int, owner: int, name: str) -> None:
+def main(caller_fd: int, owner: int, name: str, root: bool) -> None:
     """Run a spawner for the caller at the other end of `caller_fd`.
 
     Args:
         caller_fd: A socket.
         owner: A descriptor of the caller's process.
         name: See `lease`.
+        root: Whether the caller has the rights of `rights.is_root`.
     """
     sys.setrecursionlimit(10_000)
     hide_arguments(b"init")  # every sandbox's process 1 is a copy of this one
     caller = socket.socket(fileno=caller_fd)
     try:
-        spawner = Spawner(caller, owner, name)
+        spawner = Spawner(caller, owner, name, root)
     except OSError as error:
         report(caller, error)
         return
@@ -389,13 +390,12 @@ _ESCAPES = {b"\\040": b" ", b"\\011": b"\t", b"\\012": b"\n", b"\\134": b"\\"}
 """How mountinfo writes what would break its lines; the backslash is the last to be read."""
 
 
-def prepare_namespaces() -> bool:
-    """Give this process a mount namespace of its own, and the stage; whether it is real root."""
-    root = is_root()
+def prepare_namespaces(root: bool) -> None:
+    """Give this process a mount namespace of its own, and the stage."""
     if root:
         sc.unshare(sc.CLONE_NEWNS)
     else:
-        if needs_stand_in():
+        if has_machines_id():
             _stand_in()
         uid, gid = os.geteuid(), os.getegid()
         sc.unshare(sc.CLONE_NEWUSER | sc.CLONE_NEWNS)
@@ -404,7 +404,6 @@ def prepare_namespaces() -> bool:
     sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
     for name in FOLDERS:
         os.mkdir(f"{STAGE}/{name}")
-    return root
 
 
 def _stand_in() -> None:
@@ -413,12 +412,15 @@ def _stand_in() -> None:
     Raises:
         OSError: There is no right to, or no other id.
     """
+    missing = lacking(stand_in=True)
     try:
+        if missing:
+            raise PermissionError(errno.EPERM, f"root has no {', '.join(missing)} here")
         os.setgroups([])
         os.setresgid(STAND_IN, STAND_IN, STAND_IN)
         os.setresuid(STAND_IN, STAND_IN, STAND_IN)
     except OSError as error:
-        raise OSError(errno.EPERM, "setuid: only the machine's root is to be had here") from error
+        raise OSError(errno.EPERM, f"setuid: {error.strerror}") from error
     sc.prctl(sc.PR_SET_DUMPABLE, 1)  # else its maps are root's files
 
 

@@ -18,6 +18,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from intercode.capabilities import mask
 from intercode.rights import permitted
 from intercode.sandbox.accounts import LONGEST, account_of
 from intercode.sandbox.docker.inside.compare import (
@@ -31,7 +32,7 @@ from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.inside import Inside, User
-from intercode.sandbox.native.launch import CAPABILITY_BITS, drop_rights, limit, limit_each
+from intercode.sandbox.native.launch import drop_rights, limit, limit_each
 
 _HARD_OPEN_FILES = 4096
 _GREETING_SECONDS = 120.0
@@ -51,7 +52,7 @@ def main(control: socket.socket, preload: str) -> None:
 
 def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> ContainerInit:
     limits = hello["limits"]
-    kept = sum(1 << CAPABILITY_BITS[name] for name in limits["capabilities"])
+    kept = mask(limits["capabilities"])
     rights = permitted()
     os.setgroups([])
     os.umask(0o022)
@@ -64,7 +65,8 @@ def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> Contai
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with suppress(OSError):
             signal.signal(number, signal.SIG_DFL)
-    sc.set_seccomp(seccomp.build(limits["debugger"]))
+    chroot = "sys_chroot" in limits["capabilities"]
+    sc.set_seccomp(seccomp.build(limits["debugger"], chroot))
     return init
 
 

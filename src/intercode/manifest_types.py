@@ -1,0 +1,141 @@
+"""The types of a run's ``run.json``, and the check of a file against them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from intercode.errors import RecordError
+
+FORMAT = 1
+
+
+class DatasetFacts(TypedDict):
+    """The tasks that were run."""
+
+    name: str
+    source: str | None
+    digest: str
+    tasks: int
+
+
+class JudgeFacts(TypedDict, total=False):
+    """The judge of outputs."""
+
+    model: str
+
+
+class EnvFacts(TypedDict, total=False):
+    """The environment in which tasks were tried, which may add facts of its own."""
+
+    env: str
+    protocol: str
+    images: dict[str, str]
+    judge: JudgeFacts
+    max_turns: int | None
+    limits: dict[str, Any]
+    reward: str
+
+
+class _Agent(TypedDict):
+    name: str
+    options: dict[str, str]
+    digest: str
+
+
+class ModelFacts(TypedDict, total=False):
+    """The language model, and the options of its strategy."""
+
+    model: str
+    settings: dict[str, Any]
+    limits: dict[str, Any]
+
+
+class AgentFacts(_Agent, total=False):
+    """The agent that acted."""
+
+    language_model: ModelFacts
+
+
+class Settings(TypedDict, total=False):
+    """Options of a session that do not identify the run."""
+
+    workers: int
+    max_connections: int | None
+    max_sandboxes: int | None
+    limit: int | None
+    tasks: list[str] | None
+    epochs: int
+    max_retries: int
+
+
+class RecordedOptions(TypedDict, total=False):
+    """The options of a session; `intercode.spec` checks the others."""
+
+    env: str
+    agent: str
+
+
+class _Session(TypedDict):
+    started: str
+    finished: str | None
+    settings: Settings
+    versions: dict[str, str]
+    host: dict[str, Any]
+
+
+class Session(_Session, total=False):
+    """One call that worked on a run: when, where and with what."""
+
+    options: RecordedOptions
+    locked: dict[str, Any]
+    differs: dict[str, Any]
+    sandbox: dict[str, Any]
+    tools: dict[str, dict[str, str]]
+    episodes: int
+    seconds: float
+    interrupted: bool
+
+
+class _Manifest(TypedDict):
+    format: Literal[1]
+    dataset: DatasetFacts
+    env: EnvFacts
+    agent: AgentFacts
+    seed: int
+    excluded: dict[str, str]
+    sessions: list[Session]
+
+
+class Manifest(_Manifest, total=False):
+    """The contents of ``run.json``: the facts that identify a run, and its sessions."""
+
+    needs_gold: bool
+    rescored: dict[str, Any]
+
+
+def check_manifest(data: object, path: Path) -> dict[str, Any]:
+    """Return the content of a ``run.json`` if it has these types.
+
+    Args:
+        data: The content.
+        path: The file, for messages.
+
+    Raises:
+        RecordError: It is damaged, or of another version; the message names the field.
+    """
+    import msgspec
+
+    if not isinstance(data, dict):
+        raise RecordError(f"{path} is not a JSON object")
+    if isinstance(version := data.get("format"), int) and version != FORMAT:
+        raise RecordError(
+            f"{path} was written by another version of intercode (format {version}, not {FORMAT})"
+        )
+    try:
+        msgspec.convert(data, Manifest)
+    except msgspec.ValidationError as error:
+        problem, _, field = str(error).replace("`", "").partition(" - at $.")
+        where = f"field {field}: " if field else ""
+        raise RecordError(f"{path} is damaged: {where}{problem}") from None
+    return data

@@ -1,0 +1,112 @@
+"""The dialogues with models that the record of an episode holds: their types, and reading them.
+
+`intercode.models.transcript` makes them. A user's agent may record something else under the same
+names, and a file may be damaged: both are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any, Literal, TypedDict, cast
+
+from intercode.episode import Episode
+
+
+class RecordedToolCall(TypedDict):
+    """A function that the model asked to have called."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class _Message(TypedDict):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class RecordedMessage(_Message, total=False):
+    """A message to or from the model."""
+
+    tool_calls: list[RecordedToolCall]
+    call_id: str
+
+
+class Call(TypedDict, total=False):
+    """A call to the model; messages are numbers within the talk's `messages`."""
+
+    turn: int
+    sent: list[int]
+    reply: int
+    """Missing if the call gave no answer."""
+    error: str
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: float | None
+    finish: str
+    cached: bool
+    seconds: float
+    retries: int
+    thought: str
+    step: str
+
+
+class Talk(TypedDict, total=False):
+    """All that was said to and by a model in an episode, and its cost."""
+
+    name: str
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    cost: float | None
+    messages: list[RecordedMessage]
+    calls: list[Call]
+    tools: list[dict[str, Any]]
+
+
+def as_talk(recorded: object) -> Talk | None:
+    """Return what was recorded if it is a dialogue of ours, else None."""
+    import msgspec
+
+    if not isinstance(recorded, Mapping):
+        return None
+    try:
+        msgspec.convert(recorded, Talk)
+    except msgspec.ValidationError:
+        return None
+    talk = cast("Talk", recorded)
+    known = range(len(talk.get("messages", ())))
+    calls = talk.get("calls", ())
+    numbers = chain.from_iterable([*c.get("sent", ()), *_reply(c)] for c in calls)
+    return talk if all(number in known for number in numbers) else None
+
+
+def talk_of(episode: Episode) -> Talk | None:
+    """Return the dialogue with the agent's model; None without one."""
+    return as_talk(episode.metadata.get("model"))
+
+
+def talks_of(episode: Episode) -> list[Talk]:
+    """Return the dialogues with the agent's model, also those of attempts that were repeated.
+
+    Calls before a sandbox died were paid for, too.
+    """
+    earlier = episode.metadata.get("earlier", ())
+    return _talks([*(earlier if isinstance(earlier, list) else ()), episode.metadata.get("model")])
+
+
+def judge_talks(episode: Episode) -> list[Talk]:
+    """Return the dialogues with a judge, one for each question."""
+    asked = episode.metadata.get("judge", ())
+    return _talks(asked if isinstance(asked, list) else ())
+
+
+def _reply(call: Call) -> list[int]:
+    return [call["reply"]] if "reply" in call else []
+
+
+def _talks(recorded: Iterable[object]) -> list[Talk]:
+    return [talk for talk in map(as_talk, recorded) if talk is not None]
