@@ -495,6 +495,9 @@ def _recorded_actions(path: Path) -> dict[str, list[str]]:
 def _listed_actions(value: Any, where: str) -> list[str]:
     if isinstance(value, dict):  # the 2023 shape
         history = value.get("turn_history")
+        if history is None and isinstance(turns := value.get("trajectory"), list):  # a person's
+            found = [turn.get("action") if isinstance(turn, dict) else turn for turn in turns]
+            history = {"actions": found}
         if not isinstance(history, dict):
             raise RecordError(f"{where}: neither a list of actions nor a recorded episode")
         value = [_unwrapped(action) for action in history.get("actions", [])]

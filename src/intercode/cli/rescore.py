@@ -24,6 +24,7 @@ exit code: 0 if every episode that had a result has one; 1 if not; 2 for wrong u
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ from intercode.cli import results
 from intercode.cli.terminal import duration, number, percent, safe, table
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
-from intercode.report.tables import groups, judge_tables
+from intercode.report.tables import groups, judge_tables, shown
 from intercode.units import counted
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
@@ -227,9 +228,9 @@ def _compared(paired: Paired | None) -> str:
     seen = paired.difference
     text = (
         f"on {counted(paired.tasks, 'task')}: success "
-        f"{percent(paired.first)} → {percent(paired.second)}, {100 * seen.value:+.1f} points"
+        f"{percent(paired.first)} → {percent(paired.second)}, {shown(seen.value, 'points')} points"
     )
-    if seen.low is not None and seen.high is not None:
+    if math.isfinite(seen.low):
         text += f" [{100 * seen.low:.1f}, {100 * seen.high:.1f}]"
     if paired.test is not None:
         lost, gained = paired.test.only_first, paired.test.only_second
