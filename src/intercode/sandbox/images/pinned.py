@@ -167,6 +167,7 @@ def make_locked(lock: Lock, context: Context) -> Image:
     def finish(layer: Path, _: int) -> Mapping[str, object]:
         script = FINISH.replace("TIME", str(_seconds(lock.snapshot)))
         context.build_script(unpacked, script.encode(), layer)
+        (layer / ".dockerenv").unlink(missing_ok=True)  # an engine's container has one
         tree = content_digest((*unpacked.layers, layer))
         if lock.tree not in ("", tree):
             raise ImageError(
