@@ -233,6 +233,6 @@ def test_two_builds_agree_and_another_tree_is_refused(lock: Lock, tmp_path: Path
 
 def test_what_is_no_package_is_refused(servers: Path, tmp_path: Path) -> None:
     package = put(servers / "mirror", b"<html>")
-    with pytest.raises(ImageError, match=r"cannot unpack the package hello: .*no package"):
+    with pytest.raises(ImageError, match=r"cannot unpack the package hello: .*not a package"):
         build(Lock("12.15", TIME, "", (package,)), tmp_path / "cache")
     assert not list((tmp_path / "cache/images").iterdir())

@@ -34,7 +34,7 @@ class Package:
     name: str
     version: str
     path: str
-    """Its place in an archive of Debian's: ``pool/main/…``."""
+    """The place in an archive of Debian's: ``pool/main/…``."""
     size: int
     """Bytes."""
     sha256: str
@@ -122,7 +122,7 @@ def opened(path: Path) -> Iterator[tuple[str, tarfile.TarFile]]:
 def _members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
     """Yield the members of an ``ar`` archive: a header of 60 bytes, content, an even length."""
     if file.read(8) != b"!<arch>\n":
-        raise ValueError("it is no package of Debian's")
+        raise ValueError("it is not a package of Debian's")
     while header := file.read(60):
         size = int(header[48:58])
         yield header[:16].decode("ascii").strip().rstrip("/"), file.read(size)

@@ -88,7 +88,7 @@ _TEXTS = {  # not by the script: over some of them an engine mounts its own
 _LEFT_OUT = re.compile(
     r"\./usr/share/(?:doc/.*/(?!copyright$)[^/]+|(?:bug|doc-base|info|lintian|locale|man)/.+)"
 )
-"""What no program needs, as in Debian's small images for containers. Licences stay."""
+"""Files that no program needs, as in Debian's small images for containers. Licences stay."""
 
 
 @dataclass(frozen=True, slots=True)
