@@ -99,8 +99,9 @@ def check(spec: str) -> Spec:
     """
     parsed = parse(spec)
     if parsed.scheme not in SCHEMES and (parsed.argument or parsed.scheme not in RECIPES):
-        near = meant(spec, [*SCHEMES, *RECIPES], listed=False) or "."
-        raise ImageError(f"there is no image called {spec!r}{near}\n{UNDERSTOOD}")
+        name = str(replace(parsed, additions=()))
+        near = meant(name, [*SCHEMES, *RECIPES], listed=False) or "."
+        raise ImageError(f"there is no image called {name!r}{near}\n{UNDERSTOOD}")
     if missing := next((path for path in parsed.paths if not path.exists()), None):
         raise ImageError(f"the image {spec}: {missing} does not exist")
     return parsed
