@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,16 @@ def test_a_service(make_ctf: MakeCtf) -> None:
     assert env.step(enter)[0] == FLAG
     assert env.step(f"submit {FLAG}")[1] == 1.0
     assert env.place.processes() == []  # it ended with the episode
+
+
+def test_no_agent_has_the_rights_to_look_into_a_service() -> None:
+    task = Task("t", "q", ("flag{x}",), metadata={"service": "sleep 9"}, capabilities=("kill",))
+    for wrong in ("dac_override", "fowner", *(("setuid",) if os.geteuid() == 0 else ())):
+        tasks = Dataset([replace(task, capabilities=("kill", wrong))])
+        with closing(CtfEnv(tasks)) as env:
+            with pytest.raises(TaskError, match=f"with the capabilities {wrong} the agent could"):
+                env.check(tasks[0])
+            env.check(task)
 
 
 def test_a_service_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
