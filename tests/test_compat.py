@@ -169,6 +169,21 @@ def test_sql_without_a_database(tmp_path):
     env.close()
 
 
+def test_a_database_that_is_not_there(tmp_path):
+    data = tmp_path / "queries.csv"
+    data.write_text("query,gold,db\nHow many?,SELECT COUNT(*) FROM t,mine\n")
+    env = SqlEnv("docker-env-sql", data_path=str(data), preprocess=preprocess_sql)
+    with pytest.raises(TaskError, match=r"'mine'.*databases=PATH"):
+        env.reset(0)
+    env.close()
+    dump = tmp_path / "all_dbs.sql"
+    dump.write_text("CREATE DATABASE `mine`;\nUSE `mine`;\nCREATE TABLE `t` (`a` int);\n")
+    env = SqlEnv("docker-env-sql", data_path=str(data), preprocess=preprocess_sql)
+    env.reset(0)
+    assert env.step("SELECT COUNT(*) FROM t")[0] == [(0,)] and env.step("submit")[1] == 1.0
+    env.close()
+
+
 def test_python(tmp_path, monkeypatch):
     data = tmp_path / "ic_mbpp.json"
     data.write_text(json.dumps(MBPP))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from forks import in_a_fork
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import EnvironmentStateError, InterCodeError
@@ -52,27 +51,6 @@ def test_an_error_lets_the_next_call_in() -> None:
     assert env.step("x")[0] == "x\n"
 
 
-def in_a_fork(work: Callable[[], object]) -> str:
-    """What a forked process says to some work: its error, or ``done``."""
-
-    def report(end: Any) -> None:
-        try:
-            work()
-            end.send("done")
-        except InterCodeError as error:
-            end.send(f"{type(error).__name__}: {error}")
-
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-    child = context.Process(target=report, args=(theirs,))
-    child.start()
-    theirs.close()
-    assert ours.poll(PATIENCE)
-    said = str(ours.recv())
-    child.join()
-    return said
-
-
 def refused(env: InterCodeEnv[Any]) -> None:
     """Every call is refused in a fork, `close` does nothing there, and the parent goes on."""
     for work in (env.reset, lambda: env.step("x")):
@@ -98,6 +76,18 @@ def test_a_fork_is_refused_with_sql(make_sql: MakeSql) -> None:
     for action in env.solution(task):
         result = env.step(action)
     assert result[1] == 1.0
+
+
+def test_close_in_a_fork_reaches_nothing_of_the_parent_s() -> None:
+    class Closed(Toy):
+        def close(self) -> None:
+            raise InterCodeError("it was closed")
+
+    env = toy(many(3), Closed())
+    env.reset()
+    assert in_a_fork(env.close) == "done"
+    with pytest.raises(InterCodeError, match="it was closed"):
+        env.close()
 
 
 def test_a_fork_of_a_busy_environment_is_refused_not_held_up(held: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,6 +24,7 @@ from intercode.errors import (
     VectorError,
 )
 from intercode.task import Dataset
+from waiting import PATIENCE, eventually
 
 from .toy import Gate, Toy, many, toy
 
@@ -203,6 +207,31 @@ def test_an_epoch_of_sends_meets_every_task_once(make: Make) -> None:
         ids = infos["env_id"]
         envs.send(["submit" if chance.random() < 0.5 else "x" for _ in ids], ids)
     assert max(met.values()) - min(met.values()) <= 1
+
+
+def test_a_step_that_is_interrupted_can_be_received(make: Make) -> None:
+    def interrupt() -> None:
+        def waits() -> bool:
+            frame = sys._current_frames()[main]
+            above = frame.f_back
+            return above is not None and [frame.f_code.co_name, above.f_code.co_name] == [
+                "wait", "exception",
+            ]  # fmt: skip
+
+        assert gate.reached.wait(PATIENCE) and eventually(waits)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.get_ident()
+
+    with Gate() as gate:
+        envs = make(2, wait=gate)
+        envs.reset()
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            envs.step(("x", "wait"))
+        with pytest.raises(EnvironmentStateError, match="call recv"):
+            envs.step(("x", "x"))
+    assert envs.recv(2)[0] == ("x\n", "wait\n")
 
 
 @pytest.mark.parametrize(

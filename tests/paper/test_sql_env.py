@@ -1,8 +1,11 @@
 """The 2023 SQL environment, quirk by quirk, on a private MariaDB and on SQLite."""
 
+import tempfile
+
 import pytest
 
 import intercode
+from forks import in_a_fork
 from intercode.errors import TaskError, UsageError
 from intercode.task import Dataset, Task
 
@@ -160,6 +163,21 @@ def test_leaks_stay_within_their_environment(make):
     one.reset(options={"task_id": "count"})
     assert one.step("SELECT COUNT(*) FROM animal")[0] == "[(0,)]"
     assert two.step("SELECT COUNT(*) FROM animal")[0] == "[(4,)]"
+
+
+def test_a_fork_leaves_the_databases_alone(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    env = make()
+    env.reset(options={"task_id": "count"})
+    env.step("DELETE FROM animal")
+    env.step("USE information_schema")
+    (folder,) = tmp_path.glob("ic-paper-*")
+    assert in_a_fork(env.close) == "done"
+    assert folder.exists()
+    env.reset(options={"task_id": "count"})
+    assert env.step("SELECT COUNT(*) FROM animal")[0] == "[(0,)]"
+    env.close()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("fields", [{"gold": ()}, {"db": None}, {"setup": "SELECT 1"}])

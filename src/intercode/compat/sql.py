@@ -32,11 +32,24 @@ class SqlEnv(IntercodeEnv):
 
     def __init__(self, image_name: str, **kwargs: Any) -> None:
         super().__init__(image_name, **kwargs)
-        place = Path(kwargs.get("databases") or databases_for(self.data_path))
+        place = self._databases = Path(kwargs.get("databases") or databases_for(self.data_path))
         hide(place)
         engine = shared_engine(kwargs.get("engine", "sqlite"), sandbox=self._place.sandbox)
         self.cnx = Connection(EngineDatabases(engine, lambda name: find(place, name)))
         self.cur = self.cnx.cursor()
+
+    def reset_container(self) -> None:
+        """Leave all as it is, as in 2023.
+
+        Raises:
+            TaskError: The row's database is not there.
+        """
+        if not self.tool_mode and (name := self.record.get("db")):
+            try:
+                find(self._databases, name)
+            except TaskError as error:
+                told = "give the dump, file or folder that has it: SqlEnv(…, databases=PATH)"
+                raise TaskError(f"{error}; {told}") from None
 
     def exec_action(self, action: str) -> None:
         """Run a statement."""

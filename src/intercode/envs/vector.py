@@ -256,7 +256,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
 
     def _awaited(self, ids: Sequence[int]) -> tuple[dict[int, Result], dict[int, Exception]]:
         """Wait for all of them, before any result is taken: Ctrl-C loses none."""
-        wait([self._running[index] for index in ids])
+        for index in ids:
+            self._running[index].exception()
         results: dict[int, Result] = {}
         errors: dict[int, Exception] = {}
         for index in ids:
@@ -311,11 +312,10 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         return tuple(item(*args, **kwargs) if callable(item) else item for item in found)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments, after their running steps. In a fork it does nothing."""
-        if not self._calls.forked:
-            self._pool.shutdown()
-            for env in self.envs:
-                env.close()
+        """Close the environments, after their running steps."""
+        self._pool.shutdown()
+        for env in self.envs:
+            env.close()
 
 
 _MANY = (list, tuple, np.ndarray)

@@ -9,6 +9,7 @@ language: they are translated, and statements that only MySQL has (``SHOW TABLES
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -24,6 +25,7 @@ from intercode.databases.convert.schema import Schema, TableSchema, read_schema
 from intercode.errors import ActionError, TaskError
 from intercode.paper.sql_group_by import UNREADABLE, Relation, Tables, refusal
 from intercode.sandbox.base import Limits
+from intercode.sandbox.ownership import when_gone
 
 Answer = list[Any] | str | None
 """The answer to a statement: rows, the text of an error, or None if it has no result. Rows are
@@ -119,7 +121,7 @@ class EngineDatabases:
         self._limits = limits
         self._dialect = dialect
         self._owned = owned
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Path | None = None
         self._sessions: dict[str, Session] = {}
         self._schemas: dict[str, Schema] = {}
 
@@ -152,7 +154,7 @@ class EngineDatabases:
             self._sessions.popitem()[1].close()
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.cleanup()
+            shutil.rmtree(folder, ignore_errors=True)
         if self._owned:
             self._engine.close()
 
@@ -160,8 +162,9 @@ class EngineDatabases:
         if name.lower() != _SYSTEM:
             return self._find(name)
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="ic-paper-")
-        path = Path(self._folder.name, f"{_SYSTEM}.sql")
+            self._folder = Path(tempfile.mkdtemp(prefix="ic-paper-"))
+            when_gone(self, shutil.rmtree, self._folder, True)
+        path = self._folder / f"{_SYSTEM}.sql"
         path.touch()
         return find(path)
 
