@@ -23,9 +23,9 @@ ORDINARY = ("chown", "dac_override", "fowner", "kill", "net_bind_service", "setg
 SERVICES = {
     "nginx": (
         "nginx; curl -sSf localhost | grep -o 'Welcome to nginx!' | head -n 1;"
-        " pgrep -u www-data nginx > /dev/null; nginx -qs reload 2> /dev/null;"
+        " stat -c %U /proc/[0-9]* | grep -m 1 www-data; nginx -qs reload 2> /dev/null;"
         " curl -sSf localhost > /dev/null; service nginx stop",
-        "Welcome to nginx!\nStopping nginx: nginx.\n",
+        "Welcome to nginx!\nwww-data\nStopping nginx: nginx.\n",
     ),
     "cron": (
         "mkfifo /tmp/said; chmod 666 /tmp/said;"
@@ -88,7 +88,7 @@ def said_by_mariadb(sandbox: Sandbox) -> bytes:
         mariadbd $at --skip-networking --socket=/run/mysqld/s --innodb-buffer-pool-size=8M &
         mariadb-admin --no-defaults -S /run/mysqld/s --wait=99 ping > /dev/null
         mariadb --no-defaults -S /run/mysqld/s -NBe "select user()"
-        ps -o user= -C mariadbd
+        stat -c %U /proc/[0-9]* | grep -m 1 mysql
     """
     done = sandbox.exec(["bash", "-euc", script])
     assert done.ok, done.stderr + done.stdout
