@@ -310,6 +310,20 @@ def test_reviewed(cli: Run, tmp_path: Path, cache: Path) -> None:
     assert "--reviewed: there is no review of the golds of 'bash'" in refused.stderr
 
 
+def test_unknown_fields_are_listed_once(cli: Run, tmp_path: Path) -> None:
+    tasks = [{**TASKS[0], "hardness": 3}, {**TASKS[1], "hardness": 1, "origin": "me"}]
+    write(tmp_path / "t.json", tasks)
+    told = "intercode: t.json: kept as metadata: hardness, origin\n"
+    assert cli("run", "bash", "--data", "t.json", "--quiet").stderr == told
+    assert cli("validate", "t.json", "--quiet", code=None).stderr == told
+
+
+def test_a_database_that_is_missing_is_named_with_its_row(cli: Run, tmp_path: Path) -> None:
+    write(tmp_path / "t.json", [{"query": "q", "gold": "SELECT 1", "db": "nope"}])
+    told = cli("run", "sql", "--data", "t.json", code=2).stderr
+    assert told.startswith("intercode: error: t.json: row 1, task '0'")
+
+
 def shop(folder: Path) -> Path:
     """A folder whose image is for the tasks that name none."""
     folder.mkdir()

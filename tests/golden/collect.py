@@ -24,6 +24,7 @@ from intercode import compat, registry
 from intercode.agents import presets
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
+from intercode.cli.parser import Parser
 from intercode.databases import ENGINES
 from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
@@ -151,15 +152,15 @@ class _ParsingError(Exception):
 
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser that a command really uses, on a machine with many cores."""
-    parse_args = argparse.ArgumentParser.parse_args
+    parse_args = Parser.parse_args
 
-    def stop(parser: argparse.ArgumentParser, *arguments: Any) -> Any:
+    def stop(parser: Parser, *arguments: Any) -> Any:
         if parser.prog == f"intercode {command}".strip():
             raise _ParsingError(parser)
         return parse_args(parser, *arguments)
 
     with (
-        patch.object(argparse.ArgumentParser, "parse_args", stop),
+        patch.object(Parser, "parse_args", stop),
         patch("os.sched_getaffinity", lambda pid: set(range(64))),
     ):
         try:

@@ -211,11 +211,8 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
         changes = _renamed(changes)
         if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
-            known = sorted(cls.__struct_fields__)
-            raise UsageError(
-                f"there is no option {unknown[0]!r}{meant(unknown[0], known)}; known: "
-                f"{', '.join(known)}"
-            )
+            near = meant(unknown[0], cls.__struct_fields__)
+            raise UsageError(f"there is no option {unknown[0]!r}{near}")
         if options is None:
             return cls(**changes)
         return msgspec.structs.replace(options, **changes) if changes else options

@@ -30,6 +30,7 @@ from intercode.sandbox.images.base import (
 )
 from intercode.sandbox.images.cache import ImageCache, sweep
 from intercode.sandbox.images.debian import RECIPES, make_system
+from intercode.spelling import meant
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,8 @@ def check(spec: str) -> Spec:
     """
     parsed = parse(spec)
     if parsed.scheme not in SCHEMES and (parsed.argument or parsed.scheme not in RECIPES):
-        raise ImageError(f"there is no image called {spec!r}.\n{UNDERSTOOD}")
+        near = meant(spec, [*SCHEMES, *RECIPES], listed=False) or "."
+        raise ImageError(f"there is no image called {spec!r}{near}\n{UNDERSTOOD}")
     if missing := next((path for path in parsed.paths if not path.exists()), None):
         raise ImageError(f"the image {spec}: {missing} does not exist")
     return parsed
