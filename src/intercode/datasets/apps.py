@@ -101,9 +101,7 @@ def load(
     if unusable:
         text = "; ".join(unusable[:5]) + ("; …" if len(unusable) > 5 else "")
         if strict:
-            raise TaskError(
-                f"{counted(len(unusable), 'problem')} without a way to be graded: {text}"
-            )
+            raise TaskError(f"cannot grade {counted(len(unusable), 'problem')}: {text}")
         _log.warning("APPS: left out %s: %s", counted(len(unusable), "problem"), text)
     if not tasks:
         raise TaskError(f"{source}: holds no problem of APPS that can be graded")

@@ -26,7 +26,6 @@ from intercode.files import write_whole
 from intercode.report.runs import Run
 from intercode.report.tables import Table
 from intercode.report.text import printable
-from intercode.units import counted
 
 CHUNK = 100
 """Episodes that are packed together."""
@@ -85,7 +84,7 @@ def write_page(
         version=__version__,
         policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "base-uri 'none'; form-action 'none'",
-        title=labels[0] if len(labels) == 1 else counted(len(labels), "run"),
+        title=labels[0] if len(labels) == 1 else f"{len(labels)} runs",
         count=f"{sum(len(run.outcomes) for run in runs):,}",
         contents=contents,
         style=style,
@@ -270,7 +269,7 @@ def _cut(value: Any) -> Any:
     if isinstance(value, str) and len(value) > LONGEST:
         head, tail = value[: LONGEST - LONGEST // 3], value[-(LONGEST // 3) :]
         left = len(value) - len(head) - len(tail)
-        return f"{head}\n… {counted(left, 'more character')}: see 'intercode show' …\n{tail}"
+        return f"{head}\n… {left} characters more: see 'intercode show' …\n{tail}"
     if isinstance(value, dict):
         return {str(key): _cut(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
