@@ -129,7 +129,7 @@ def test_the_flag_ends_it(make_ctf: MakeCtf) -> None:
     assert env.step("pwd; cat a/note.txt")[0] == "/ctf\nnothing\n"
     assert env.step("cd -")[3:] == (
         False,
-        {"task_id": "find", "turn": 2, "ok": False, "exit_code": 1},
+        {"task_id": "find", "turn": 2, "turns_left": 8, "ok": False, "exit_code": 1},
     )
     assert env.step("submit   flag{other} ")[:4] == ("", 1.0, True, False)
     assert env.episode.answer == "flag{other}"
@@ -143,7 +143,7 @@ def test_wrong_flags_use_up_the_attempts(make_ctf: MakeCtf) -> None:
         0.0,
         [False, False],
     )
-    assert info == {"task_id": "find", "turn": 1, "ok": False}
+    assert info == {"task_id": "find", "turn": 1, "turns_left": 9, "ok": False}
     assert env.step("echo on")[0] == "on\n"
     assert env.step("submit x")[0] == "That is not the flag. 1 more attempt.\n"
     assert env.step("submit x")[1:3] == (0.0, True)
