@@ -92,11 +92,14 @@ class SandboxUnavailableError(SandboxError):
     """The machine does not permit the sandbox; the message names the rule and the fix.
 
     Attributes:
+        why: The rule alone.
         fix: The one command that fixes it.
     """
 
-    def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, why: str, fix: str = "") -> None:
+        remedy = f"To fix it: `{fix}`; `" if fix else "`"
+        super().__init__(f"{why}. {remedy}intercode doctor` tells more")
+        self.why = why
         self.fix = fix
 
 

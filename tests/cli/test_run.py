@@ -172,7 +172,7 @@ def test_show_and_report(cli: Run, data: Path) -> None:
     assert len(parsed(cli("show", "run", "--json", "--failed"))) == 4
     [episode] = parsed(cli("show", "run", "--json", "--task", "touch"))
     assert episode["status"] == "submitted" and episode["agent"] == "noop"
-    assert "    gold_output: hello" in cli("show", "run", "--task", "hello").stdout
+    assert "gold's output is:\n      hello" in cli("show", "run", "--task", "hello").stdout
     assert "no episode of nope" in cli("show", "run", "--task", "nope", code=2).stderr
     told = parsed(cli("report", "run", "--json"))
     keys(

@@ -28,7 +28,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,6 +207,8 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
             "\nnote: the agent was told the recorded reward of every turn; with this one it might "
             "have acted otherwise"
         )
+    if bill := results.bill([replace(one, calls=0, tokens_in=None) for one in result.outcomes]):
+        print(f"\n{bill}", end="")  # the judge's: the agent was not asked again
     print(f"\n{counted(result.ran, 'episode')} in {duration(result.seconds)}")
     print(f"run: {out}")
     if missing := result.planned - len(result.outcomes):

@@ -90,6 +90,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def dollars(amount: float) -> str:
+    """Return US dollars, small amounts with four decimals."""
+    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
+
+
 def size(count: float) -> str:
     """Return bytes as people say them."""
     for unit in ("B", "KiB", "MiB", "GiB"):

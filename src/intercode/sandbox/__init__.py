@@ -6,7 +6,12 @@ import importlib
 import threading
 from collections.abc import Sequence
 
-from intercode.errors import UsageError
+from intercode.errors import SandboxUnavailableError, UsageError
+from intercode.rights import other_system
+
+if system := other_system():  # before something is imported that only Linux has
+    raise SandboxUnavailableError(system)
+
 from intercode.sandbox.base import (
     Change,
     Completed,
