@@ -33,7 +33,8 @@ def main() -> int:
     """Run the command line with the process's arguments.
 
     Returns:
-        The exit code of the command; 1 if another package's module is in place of ours.
+        The exit code of the command; 1 if this is not Linux, or another package's module is in
+        place of ours.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, _leave)
@@ -44,6 +45,11 @@ def main() -> int:
         print("\n  ".join(lines), file=sys.stderr)
         if not found.is_ours:
             return 1
+    if sys.platform != "linux":
+        from intercode.rights import other_system
+
+        print(f"intercode: error: {other_system()}", file=sys.stderr)
+        return 1
     from intercode.cli.main import main as run
 
     return run()

@@ -102,3 +102,46 @@ def test_what_is_installed_again_is_what_was_installed(site: Path, tmp_path: Pat
 
 def test_our_package_is_known_as_ours() -> None:
     assert intercode_console.clash() is None
+
+
+ELSEWHERE = """
+import sys, gymnasium, importlib
+for name in sys.argv[2:]:
+    sys.modules[name] = None  # as if there were none
+sys.platform = sys.argv[1]
+import intercode
+from intercode.errors import SandboxUnavailableError
+for ask in (
+    lambda: intercode.make("bash"),
+    lambda: gymnasium.make("intercode-sql-v0"),
+    lambda: importlib.import_module("intercode.sandbox"),
+):
+    try:
+        ask()
+    except SandboxUnavailableError as error:
+        print(error)
+import intercode_console
+sys.exit(intercode_console.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "missing", "says"),
+    [
+        ("darwin", (), "this is macOS. InterCode works in a virtual machine with Linux, or in"),
+        ("win32", ("fcntl", "pwd", "grp", "resource", "termios"), "WSL 2 (wsl --install)"),
+        ("freebsd14", (), "this is freebsd14"),
+    ],
+)
+def test_another_system(system: str, missing: tuple[str, ...], says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, system, *missing],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.count(says) == 3, done.stdout + done.stderr
+    assert done.stderr.startswith("intercode: error: sandboxes need Linux") and says in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -73,6 +73,10 @@ class ImageError(InterCodeError, RuntimeError):
     """An image cannot be found, understood or built."""
 
 
+class DockerfileError(ImageError, ValueError):
+    """A Dockerfile is malformed, or asks for what it cannot have; the message names its line."""
+
+
 class SandboxError(InterCodeError, RuntimeError):
     """The sandbox itself failed. Never a reward: the episode counts as an error."""
 
@@ -88,11 +92,14 @@ class SandboxUnavailableError(SandboxError):
     """The machine does not permit the sandbox; the message names the rule and the fix.
 
     Attributes:
+        why: The rule alone.
         fix: The one command that fixes it.
     """
 
-    def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, why: str, fix: str = "") -> None:
+        remedy = f"To fix it: `{fix}`; `" if fix else "`"
+        super().__init__(f"{why}. {remedy}intercode doctor` tells more")
+        self.why = why
         self.fix = fix
 
 

@@ -6,7 +6,6 @@ Standard library only: much that must start fast loads it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import secrets
@@ -16,7 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from intercode.rights import cache_place, needs_stand_in
+from intercode.errors import SandboxUnavailableError
+from intercode.rights import cache_place, needs_stand_in, other_system
+
+try:
+    import fcntl
+except ImportError:  # on Windows: whatever needs a sandbox needs these files, too
+    raise SandboxUnavailableError(other_system()) from None
 
 _CHUNK = 1 << 20
 

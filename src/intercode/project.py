@@ -85,11 +85,8 @@ def read(folder: str | Path) -> Project:
     limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
     known = {key: one for key, one in all_known.items() if key not in _NOT_IN_A_FILE}
     if unknown := sorted(set(given) - set(known)):
-        keys = sorted({"env", "tasks", "name", *known, *names})
-        raise UsageError(
-            f"{path}: environment {env!r} has no option {unknown[0]!r}{meant(unknown[0], keys)}; "
-            f"known: {', '.join(keys)}"
-        )
+        near = meant(unknown[0], {"env", "tasks", "name", *known, *names})
+        raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{near}")
     options = {key: _value(path, known[key], value) for key, value in given.items()}
     if "image" in options and "default_image" in all_known:
         options["default_image"] = options.pop("image")
@@ -200,11 +197,8 @@ def _env(folder: Path, path: Path, given: object) -> str:
     if is_reference(name):
         return _register(path, load("environment", str(folder / name)))
     if name not in ENVS or ":" in name:
-        known = [known for known in ENVS.names() if ":" not in known]
-        raise UsageError(
-            f"{path}: there is no environment {name!r}{meant(name, known)}; "
-            f"known: {', '.join(known)}"
-        )
+        near = meant(name, [known for known in ENVS.names() if ":" not in known])
+        raise UsageError(f"{path}: there is no environment {name!r}{near}")
     return name
 
 

@@ -25,7 +25,7 @@ from intercode.episode import ENDED, Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
 from intercode.files import sync_folder, write_whole
 from intercode.manifest_types import check_manifest
-from intercode.talks import Talk, judge_talks, talks_of
+from intercode.talks import Talk, calls_made, judge_talks, talks_of
 
 MANIFEST = "run.json"
 EPISODES = "episodes.jsonl"
@@ -312,6 +312,8 @@ class Judged:
     """Whether it took a decoy for the output, and was not believed."""
     malformed: int = 0
     """Replies that were not verdicts."""
+    calls: int = 0
+    """Calls to its model."""
     tokens_in: int | None = None
     tokens_out: int | None = None
     cost: float | None = None
@@ -332,6 +334,7 @@ class Judged:
             split=any({"same", "different"} <= words for words in said),
             steered=any("control" in one and not one["same"] for one in compared),
             malformed=[*replies].count("malformed"),
+            calls=calls_made(talks),
             tokens_in=_sum(talks, "input_tokens"),
             tokens_out=_sum(talks, "output_tokens"),
             cost=_sum(talks, "cost"),
@@ -364,6 +367,8 @@ class Outcome:
     """Wall time of its actions."""
     model_seconds: float = 0.0
     """Wall time of the model's replies; the rest went to the sandbox and to the reward."""
+    calls: int = 0
+    """Calls to the model, without replies from the cache."""
     tokens_in: int | None = None
     """Tokens of the prompts; None: not recorded."""
     tokens_out: int | None = None
@@ -404,6 +409,7 @@ class Outcome:
             unexecuted=sum(turn.info.get("executed") is False for turn in turns),
             action_seconds=math.fsum(turn.seconds for turn in turns),
             model_seconds=math.fsum(call.get("seconds", 0.0) for call in calls),
+            calls=calls_made(talks),
             tokens_in=_sum(talks, "input_tokens"),
             tokens_out=_sum(talks, "output_tokens"),
             cost=_sum(talks, "cost"),
@@ -495,6 +501,9 @@ def _recorded_actions(path: Path) -> dict[str, list[str]]:
 def _listed_actions(value: Any, where: str) -> list[str]:
     if isinstance(value, dict):  # the 2023 shape
         history = value.get("turn_history")
+        if history is None and isinstance(turns := value.get("trajectory"), list):  # a person's
+            found = [turn.get("action") if isinstance(turn, dict) else turn for turn in turns]
+            history = {"actions": found}
         if not isinstance(history, dict):
             raise RecordError(f"{where}: neither a list of actions nor a recorded episode")
         value = [_unwrapped(action) for action in history.get("actions", [])]

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from intercode.errors import UsageError
+from intercode.spelling import meant
 
 
 class Registry:
@@ -79,8 +80,7 @@ class Registry:
             ImportError: Its module, or something that this needs, is not installed.
         """
         if name not in self:
-            known = ", ".join(self.names()) or "none"
-            raise UsageError(f"there is no {self.kind} named {name!r}; known: {known}")
+            raise UsageError(f"there is no {self.kind} named {name!r}{meant(name, self.names())}")
         target = self._entries[name]
         if not isinstance(target, str):
             return target

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -16,6 +18,14 @@ STAND_IN = 0x7000_FFFF
 """The id of sandboxes where root may not make ranges of ids: no account has it, as it lies between
 what systemd keeps for containers and its foreign ids."""
 
+_CONTAINER = (
+    "a container (docker run --security-opt seccomp=unconfined "
+    "--security-opt systempaths=unconfined …)"
+)
+_SYSTEMS = {
+    "win32": ("Windows", f"WSL 2 (wsl --install), or in {_CONTAINER}"),
+    "darwin": ("macOS", f"a virtual machine with Linux, or in {_CONTAINER}"),
+}
 _STAND_INS = {"chown": 0, "setgid": 6, "setuid": 7}
 _ROOTS = {
     **_STAND_INS,
@@ -23,6 +33,14 @@ _ROOTS = {
     **{"net_admin": 12, "sys_ptrace": 19, "sys_admin": 21, "mknod": 27},
 }
 """The capabilities that a sandbox of the stand-in, or of root, needs: name → bit."""
+
+
+def other_system() -> str:
+    """Say what to do on a system that cannot run sandboxes; "" on Linux."""
+    if sys.platform == "linux":
+        return ""
+    system, there = _SYSTEMS.get(sys.platform, (sys.platform, "a virtual machine with Linux"))
+    return f"sandboxes need Linux, and this is {system}. InterCode works in {there}"
 
 
 def permitted() -> int:
@@ -67,14 +85,39 @@ def cache_place() -> Path:
 
 def _on_overlay(folder: Path) -> bool:
     """Whether a folder is on an overlay, as a container's root is: its ids cannot be mapped."""
-    status = next(place for place in (folder, *folder.parents) if place.exists()).stat()
-    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    place = next(place for place in (folder, *folder.parents) if place.exists())
+    return _file_system(place)[1] == "overlay"
+
+
+def _file_system(place: Path) -> tuple[str, str]:
+    """Return which folder of a file system is mounted where a path is, and the system's type.
+
+    Both are "" on btrfs, whose folders have numbers that no mount has.
+    """
+    number = place.stat().st_dev
     with Path("/proc/self/mountinfo").open() as file:
         for line in file:
             fields = line.split()
-            if fields[2] == device:
-                return fields[fields.index("-") + 1] == "overlay"
-    return False  # as on btrfs, whose folders have numbers that no mount has
+            if fields[2] == f"{os.major(number)}:{os.minor(number)}":
+                return fields[3], fields[fields.index("-") + 1]
+    return "", ""
+
+
+@cache
+def in_container() -> bool:
+    """Whether this is a container of Docker or Podman."""
+    if not (Path("/.dockerenv").exists() or Path("/run/.containerenv").exists()):
+        return False
+    # A virtual machine that is made of an image has a file system of its own.
+    folder, kind = _file_system(Path("/"))
+    return kind == "overlay" or folder != "/"
+
+
+def as_root(command: str) -> str:
+    """Return how this user has the machine's root run a command."""
+    if os.geteuid() == 0:
+        return command
+    return f"sudo {command}" if shutil.which("sudo") else f"su -c '{command}'"
 
 
 def has_machines_id() -> bool:

@@ -17,10 +17,18 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return min(near)[1] if near else None
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return a question for the end of a message, ``; did you mean 'bash'?``; or nothing."""
-    found = nearest(word, known)
-    return "" if found is None else f"; did you mean {found!r}?"
+def meant(word: str, known: Iterable[str], *, listed: bool = True) -> str:
+    """Return the end of a message: ``; did you mean 'bash'?``, or ``; known: bash, sql``.
+
+    Args:
+        word: The word that is not known.
+        known: Those that are.
+        listed: Whether they are listed if none is near.
+    """
+    known = sorted(known)
+    if (found := nearest(word, known)) is not None:
+        return f"; did you mean {found!r}?"
+    return f"; known: {', '.join(known) or 'none'}" if listed else ""
 
 
 def distance(one: str, other: str) -> int:

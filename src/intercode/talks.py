@@ -52,6 +52,10 @@ class Call(TypedDict, total=False):
     retries: int
     thought: str
     step: str
+    sample: int
+    """The number of this one of several replies to the same messages."""
+    chosen: int
+    """At the last of them: the number of the one that was acted on."""
 
 
 class Talk(TypedDict, total=False):
@@ -106,6 +110,11 @@ def judge_talks(episode: Episode) -> list[Talk]:
 
 def _reply(call: Call) -> list[int]:
     return [call["reply"]] if "reply" in call else []
+
+
+def calls_made(talks: Iterable[Talk]) -> int:
+    """Count the calls to models, without replies from a cache."""
+    return sum(not call.get("cached") for talk in talks for call in talk.get("calls", ()))
 
 
 def _talks(recorded: Iterable[object]) -> list[Talk]:

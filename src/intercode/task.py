@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
+from intercode.spelling import meant, nearest
 from intercode.units import LIMITS, counted
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Task:
     def from_dict(cls, row: Mapping[str, Any], index: int = 0) -> Task:
         """A task from a row of a data file.
 
-        Unknown fields go to `metadata`; fields that are null count as absent.
+        Unknown fields go to `metadata`, unless they are misspelt; fields that are null count as
+        absent.
 
         Two shapes are told apart by ``task_id``. A row without one has the shape of the 2023
         data: its id is the row's number, and a list under ``gold`` is *one* solution, whose
@@ -106,7 +108,13 @@ class Task:
             gold = given.get("gold")
             if isinstance(gold, list) and gold and all(isinstance(part, str) for part in gold):
                 given["gold"] = ";".join(gold)
-        unknown = {key: given.pop(key) for key in list(given) if key not in _CHECKS}
+        unknown = {key: given.pop(key) for key in list(given) if key not in FIELDS}
+        for key in unknown:
+            if (near := nearest(str(key), FIELDS)) is not None:
+                raise TaskError(
+                    f"there is no field {key!r}; did you mean {near!r}? "
+                    "(A field of your own can be put under 'metadata'.)"
+                )
         metadata = given.pop("metadata", {})
         if not isinstance(metadata, Mapping):
             raise TaskError(f"field 'metadata' must be an object, not {_kind(metadata)}")
@@ -147,6 +155,7 @@ class Dataset(Sequence[Task]):
         source: The file or folder that it was read from, if any.
         databases: For SQL: the folder or file that holds the tasks' databases, if any.
         rows: Task id → its place in `source`, such as ``row 3 (line 7)``, where known.
+        kept: The fields of the file that mean nothing, and were put into `metadata`.
 
     Raises:
         TaskError: Two tasks have the same id.
@@ -159,11 +168,13 @@ class Dataset(Sequence[Task]):
         source: str | None = None,
         databases: str | None = None,
         rows: Mapping[str, str] | None = None,
+        kept: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.source = source
         self.databases = databases
         self.rows = rows or {}
+        self.kept = kept
         self._tasks = tuple(tasks)
         self._index: dict[str, int] = {}
         for row, task in enumerate(self._tasks):
@@ -220,7 +231,10 @@ class Dataset(Sequence[Task]):
         try:
             return self._tasks[self._index[str(task_id)]]
         except KeyError:
-            raise TaskNotFoundError(f"{self.name}: no task has the id {str(task_id)!r}") from None
+            near = meant(str(task_id), self._index, listed=False)
+            raise TaskNotFoundError(
+                f"{self.name}: no task has the id {str(task_id)!r}{near}"
+            ) from None
 
     def where(self, task: Task) -> str:
         """Tell where a task stands, for messages: ``tasks.jsonl: row 3 (line 7), task 'a'``."""
@@ -266,7 +280,7 @@ class Dataset(Sequence[Task]):
         return self._with(self._tasks[row] for row in self.order(seed)[:count])
 
     def _with(self, tasks: Iterable[Task]) -> Dataset:
-        return Dataset(tasks, self.name, self.source, self.databases, self.rows)
+        return Dataset(tasks, self.name, self.source, self.databases, self.rows, self.kept)
 
 
 def _checked(name: str, check: Callable[[object], Any], value: object) -> Any:
@@ -358,3 +372,5 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "metadata": _metadata,
     "may_change": _globs,
 }
+FIELDS = frozenset(_CHECKS)
+"""The fields of a task in a file."""

@@ -48,6 +48,10 @@ def write(path: Path, value: Any) -> Path:
         ({"a": ["x", "y"]}, ["x", "y", "submit"]),
         ({"a": {"turn_history": {"actions": ["x", "blocked"]}}}, ["x", "submit", "submit"]),
         (
+            {"a": {"trajectory": [{"action": "x", "observation": "o"}], "reward": 1.0}},
+            ["x", "submit", "submit"],
+        ),
+        (
             {"meta": {}, "logs": {"a": {"turn_history": {"actions": ["execute[x]", "submit"]}}}},
             ["x", "submit", "submit"],
         ),
@@ -85,6 +89,7 @@ def test_replay_of_a_run(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[]", "expected a JSON object"),
         ('{"a": 3}', "task a: actions must be a list of strings"),
+        ('{"a": {"trajectory": [3]}}', "task a: actions must be a list of strings"),
         ('{"a": {"x": 1}}', "neither a list of actions nor a recorded episode"),
     ],
 )

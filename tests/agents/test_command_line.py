@@ -99,7 +99,7 @@ def test_a_budget_ends_the_run_which_can_be_gone_on_with(
     run(server, "--max-tokens", "1500", "--reply-tokens", "100", code=1)
     spent = sum(exchange.usage.total for exchange in server.exchanges if exchange.usage)
     assert 0 < spent <= 1500
-    assert "the budget is used up" in capsys.readouterr().out
+    assert "the rest of the budget is too small" in capsys.readouterr().out
     run(server, "--reply-tokens", "100")
     episodes = list(read_episodes(folder / "run" / "episodes.jsonl"))
     failed = [e.metadata["error_type"] for e in episodes if e.status == "error"]

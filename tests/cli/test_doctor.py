@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from ordinary import ordinary_user
+from ordinary import UID, ordinary_user
 
 from .conftest import Run, command, keys, parsed
 
@@ -52,6 +55,27 @@ def test_what_is_not_installed_is_a_note_with_a_command(cli: Run, tmp_path: Path
         assert found[name]["ok"] is None and found[name]["detail"].startswith("not installed: ")
         assert found[name]["fix"] == f"apt-get install {name}"
     assert found["sqlite"]["ok"]
+
+
+def test_what_is_for_root_alone_is_not_for_a_user_to_install(tmp_path: Path) -> None:
+    with ordinary_user() as user:
+        env = {**user.env, **NO_ENGINE, "PATH": "/usr/local/bin:/usr/bin:/bin"}  # no sbin
+        argv = [*user.prefix, *command("doctor", "--json")]
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280)
+    found = by_name(parsed(done))
+    assert found["debootstrap"]["detail"].endswith("only root can build them")
+    assert not found["debootstrap"]["fix"] and not found["memory limit"]["fix"]
+    assert (
+        f"all with your id, {UID if os.geteuid() == 0 else os.geteuid()}"
+        in found["sandbox"]["detail"]
+    )
+    assert re.match(r"sudo |su -c '", found["docker"]["fix"])
+
+
+def test_a_profile_for_apparmor(cli: Run) -> None:
+    profile = cli("doctor", "--apparmor").stdout
+    assert f'profile intercode "{Path(sys.executable).resolve()}" flags=(unconfined) {{' in profile
+    assert "\n  userns,\n" in profile and profile.count("{") == profile.count("}")
 
 
 def test_no_sandboxes_at_all() -> None:

@@ -147,7 +147,7 @@ def test_judging_afterwards_has_a_budget_of_its_own(server: ScriptedServer, caps
 
 def test_what_it_takes_is_of_the_runs_budget(server: ScriptedServer, capsys: Tell) -> None:
     assert run(server, "--max-tokens", 9000) == 1
-    assert f"stopped: {MODEL}: the budget is used up: " in capsys.readouterr().out
+    assert f"stopped: {MODEL}: the rest of the budget is too small: " in capsys.readouterr().out
     assert 0 < server.usage.total <= 9000
     before = spent_by(Path("run"))
     assert before.tokens == server.usage.total
@@ -194,5 +194,5 @@ def test_what_makes_no_sense(
 
 def test_another_judge_is_another_run(server: ScriptedServer, capsys: Tell) -> None:
     assert run(server) == 0
-    assert run(server, "--judge-votes", "1") == 1
+    assert run(server, "--judge-votes", "1") == 2
     assert "env.judge.votes was 3 and is now 1" in capsys.readouterr().err

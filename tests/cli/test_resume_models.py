@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,13 @@ def test_a_budget_is_the_runs_and_not_the_sessions(
 
     assert begin(server, option, limit) == 1
     told = capsys.readouterr().out
-    assert f"stopped: {MODEL}: the budget is used up: " in told and "a larger one" in told
+    assert f"stopped: {MODEL}: the rest of the budget is too small: the next call may " in told
+    assert f" is left. Raise {option}, or shorten replies with --reply-tokens\n" in told.replace(
+        "are left", "is left"
+    )
+    # The error of each episode in flight is the same, and is told once.
+    assert told.count("the rest of the budget") == 1
+    assert re.search(r"\nmodel: \d+ calls, [\d,]+ tokens in, [\d,]+ out, \$\d\.\d+\n", told)
     assert told.endswith("resume with: intercode resume run\n")
     done, spent = solved(), taken()
     assert 0 < done < 5 and limit / 2 < spent <= limit
@@ -90,6 +97,16 @@ def test_a_budget_is_the_runs_and_not_the_sessions(
     name = option[2:].replace("-", "_")
     limits = [session["options"][name] for session in manifest["sessions"]]
     assert limits == [limit, limit, more, enough]
+
+
+def test_without_a_price_tokens_are_told(server: ScriptedServer, capsys: Tell) -> None:
+    Path("prices.json").write_text('{"models": {}}')
+    assert begin(server) == 0
+    usage = server.usage
+    told = f"model: 12 calls, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out\n"
+    assert told in capsys.readouterr().out
+    assert resume() == 0, "also of a run with nothing left to do"
+    assert told in capsys.readouterr().out
 
 
 def test_what_nobody_told_counts_as_what_was_set_aside(server: ScriptedServer) -> None:

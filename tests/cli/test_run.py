@@ -140,7 +140,7 @@ def test_show_and_report(cli: Run, data: Path) -> None:
     assert len(parsed(cli("show", "run", "--json", "--failed"))) == 4
     [episode] = parsed(cli("show", "run", "--json", "--task", "touch"))
     assert episode["status"] == "submitted" and episode["agent"] == "noop"
-    assert "    gold_output: hello" in cli("show", "run", "--task", "hello").stdout
+    assert "gold's output is:\n      hello" in cli("show", "run", "--task", "hello").stdout
     assert "no episode of nope" in cli("show", "run", "--task", "nope", code=2).stderr
     told = parsed(cli("report", "run", "--json"))
     keys(
@@ -149,6 +149,15 @@ def test_show_and_report(cli: Run, data: Path) -> None:
     )
     assert told["statistics"]["episodes"] == 4
     assert "agent noop" in cli("report", "run").stdout
+
+
+def test_a_comparison_of_one_task_is_json(cli: Run, data: Path) -> None:
+    """Its interval has no ends, for which JSON has no numbers."""
+    for name in ("one", "other"):
+        cli("run", "bash", "--data", data, "--limit", 1, "--out", name)
+    printed = cli("report", "one", "other", "--json").stdout
+    found = json.loads(printed, parse_constant=lambda name: pytest.fail(name))
+    assert found["comparisons"]["other"]["difference"]["low"] is None
 
 
 def test_the_report_of_a_part_of_a_run(cli: Run, data: Path, tmp_path: Path) -> None:
@@ -164,7 +173,7 @@ def test_the_report_of_a_part_of_a_run(cli: Run, data: Path, tmp_path: Path) -> 
     cli("report", "run", "--html", "page.html")
     assert "unfinished: 1 of 4 episodes" in (tmp_path / "page.html").read_text()
     log.write_text("garbage")
-    assert "not an episode" in cli("report", "run", code=1).stderr
+    assert "not an episode" in cli("report", "run", code=2).stderr
 
 
 def test_a_benchmarks_own_name(cli: Run, tmp_path: Path) -> None:
@@ -299,6 +308,20 @@ def test_reviewed(cli: Run, tmp_path: Path, cache: Path) -> None:
 
     refused = cli("run", "bash", "--reviewed", code=2)
     assert "--reviewed: there is no review of the golds of 'bash'" in refused.stderr
+
+
+def test_unknown_fields_are_listed_once(cli: Run, tmp_path: Path) -> None:
+    tasks = [{**TASKS[0], "hardness": 3}, {**TASKS[1], "hardness": 1, "origin": "me"}]
+    write(tmp_path / "t.json", tasks)
+    told = "intercode: t.json: kept as metadata: hardness, origin\n"
+    assert cli("run", "bash", "--data", "t.json", "--quiet").stderr == told
+    assert cli("validate", "t.json", "--quiet", code=None).stderr == told
+
+
+def test_a_database_that_is_missing_is_named_with_its_row(cli: Run, tmp_path: Path) -> None:
+    write(tmp_path / "t.json", [{"query": "q", "gold": "SELECT 1", "db": "nope"}])
+    told = cli("run", "sql", "--data", "t.json", code=2).stderr
+    assert told.startswith("intercode: error: t.json: row 1, task '0'")
 
 
 def shop(folder: Path) -> Path:

@@ -111,7 +111,8 @@ def test_a_budget_is_for_all_and_the_same_command_goes_on(
     assert main([*command, "--out", "all", "--max-tokens", str(limit)]) == 1
     assert 0 < (first := used(server)) <= limit
     told = capsys.readouterr().out
-    assert "the budget is used up" in told and "resume with the same command and --out all" in told
+    assert "the rest of the budget is too small" in told and "\nmodel: " in told
+    assert "resume with the same command and --out all" in told
     server.exchanges.clear()
     assert main([*command, "--out", "all", "--max-tokens", str(limit), "--quiet"]) == 1
     assert first + used(server) <= limit, "what was spent before counts"

@@ -87,6 +87,14 @@ BAD = [
     ("t.json", "[" * 100_000, "nested too deeply"),
     ("t.json", "[]", "holds no tasks"),
     ("t.json", '"text"', "must hold an object or a list of objects, not str"),
+    (
+        "t.json",
+        '[{"query": "a", "timout": 1}]',
+        "row 1, there is no field 'timout'; did you mean 'timeout'",
+    ),
+    ("t.csv", "query,Verification\na,b", r"row 1 \(line 2\), .* did you mean 'verification'"),
+    ("t.jsonl", '{"query": "a", "setpu": "b"}', "did you mean 'setup'"),
+    ("t.json", '{"tasks": [{"query": "a"}]}', "with such a list under 'tasks': write the list"),
     ("t.json", "[3]", "row 1 must be an object, not int"),
     ("t.json", '[{"query": "a"}, {"gold": "ls"}]', "row 2, field 'query' is missing"),
     ("t.json", '[{"query": "a"}, {"query": ["b"]}]', "row 2, field 'query' must be text"),
@@ -149,3 +157,12 @@ def test_any_bytes_are_a_dataset_or_a_task_error(
         assert len(load_file(path)) > 0
     except TaskError as error:
         assert str(path) in str(error)
+
+
+def test_fields_of_ones_own_are_kept_and_known(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text('[{"query": "a", "hardness": 1}, {"query": "b", "origin": 2}]')
+    data = load_file(tmp_path / "t.json")
+    assert data.kept == ["hardness", "origin"] and data[0].metadata == {"hardness": 1}
+    # A name that is near one of ours can still be used, where there is no doubt.
+    task = Task.from_dict({"query": "a", "metadata": {"timout": 1}})
+    assert task.metadata == {"timout": 1}

@@ -20,10 +20,11 @@ from unittest.mock import patch
 import gymnasium
 
 import intercode
-from intercode import registry
+from intercode import compat, registry
 from intercode.agents import presets
 from intercode.agents.registry import AGENTS
 from intercode.cli.main import COMMANDS, main
+from intercode.cli.parser import Parser
 from intercode.databases import ENGINES
 from intercode.envs.base import INTERPRETERS
 from intercode.envs.options import taken
@@ -120,6 +121,7 @@ def names() -> dict[str, Any]:
         "image recipes": sorted(RECIPES),
         "image schemes": sorted(SCHEMES),
         "intercode": sorted(intercode.__all__),
+        "intercode.compat": sorted(compat.__all__),
         "presets": sorted(presets.names()),
         "sandboxes": sorted(PROVIDERS),
     }
@@ -150,15 +152,15 @@ class _ParsingError(Exception):
 
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser that a command really uses, on a machine with many cores."""
-    parse_args = argparse.ArgumentParser.parse_args
+    parse_args = Parser.parse_args
 
-    def stop(parser: argparse.ArgumentParser, *arguments: Any) -> Any:
+    def stop(parser: Parser, *arguments: Any) -> Any:
         if parser.prog == f"intercode {command}".strip():
             raise _ParsingError(parser)
         return parse_args(parser, *arguments)
 
     with (
-        patch.object(argparse.ArgumentParser, "parse_args", stop),
+        patch.object(Parser, "parse_args", stop),
         patch("os.sched_getaffinity", lambda pid: set(range(64))),
     ):
         try:

@@ -63,7 +63,7 @@ def test_who_does_not_fit_waits_for_those_under_way() -> None:
     assert got.wait(60)
     thread.join()
     assert budget.spent.tokens == 50
-    with pytest.raises(BudgetError, match="50 of 100 tokens, and a call may take 51"):
+    with pytest.raises(BudgetError, match="may take 51 tokens, and 50 of 100 are left"):
         budget.reserve(51, 0)
 
 

@@ -174,6 +174,7 @@ def test_every_kind_of_file_of_a_checkout(
     for name, text in {
         "sql/m/ic_sql_react_10_turns.json": "version https://git-lfs.github.com/spec/v1",
         "sql/o/ic_sql_multiturn_o_10_turns.json": json.dumps({"4": {"query": "q"}}),
+        "sql/o/ic_sql_multiturn_o_10_turns_old.json": json.dumps({"0": solved[0]}),
         "sql/o/ic_sql_notes.json": "{}",
         # Another copy of an experiment; the one in its model's folder counts.
         "python/n/ic_python_multiturn_n_7_turns.json": json.dumps({"0": solved[0]}),
@@ -184,6 +185,7 @@ def test_every_kind_of_file_of_a_checkout(
     assert main(["report", "--paper", str(tmp_path)]) == 0
     shown = capsys.readouterr()
     assert "m, try again, handicap" in shown.out
+    unknown = "its name is not that of a recorded run (ic_ENV_…)"
     assert shown.err.splitlines() == [
         f"intercode: skipped {results / name}: {reason}"
         for name, reason in {
@@ -193,12 +195,13 @@ def test_every_kind_of_file_of_a_checkout(
             "(char 0)",
             "sql/o/ic_sql_multiturn_o_10_turns.json": "episode '4': Object missing required "
             "field `turn_history`",
-            "sql/o/ic_sql_notes.json": "its name is not that of a recorded run (ic_ENV_…)",
+            "sql/o/ic_sql_multiturn_o_10_turns_old.json": unknown,
+            "sql/o/ic_sql_notes.json": unknown,
         }.items()
     ]
     assert main(["report", "--paper", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert len(told["skipped"]) == 4 and set(told["skipped"][0]) == {"path", "reason"}
+    assert len(told["skipped"]) == 5 and set(told["skipped"][0]) == {"path", "reason"}
     assert counts(tmp_path) == expected
 
 

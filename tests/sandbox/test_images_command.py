@@ -70,7 +70,7 @@ def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["build", "host", "--target", "a"], 2, "'host' is not a Dockerfile"),
         (["build", ".", "--build-arg", "V"], 2, "'V' is not NAME=VALUE"),
         (["build", ".", "--build-arg", "V=1,2"], 2, "holds a comma"),
-        (["build", ".", "--build-arg", "W=1"], 1, "no build argument 'W'; it has: V"),
+        (["build", ".", "--build-arg", "W=1"], 2, "no build argument 'W'; it has: V"),
         (["inspect", "./nothing/Dockerfile"], 2, "nothing/Dockerfile does not exist"),
     ],
 )

@@ -1,14 +1,24 @@
-"""Machines that forbid sandboxes: the error names the rule and the command that mends it."""
+"""Machines that forbid sandboxes: the error names the rule and the command that fixes it.
+
+The commands are tried where they are printed; those for `docker run` in tests/first_hour.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from intercode import rights
+from intercode.sandbox import doctor
+from intercode.sandbox.native import obstacles
 from ordinary import OrdinaryUser, ordinary_user
+from waiting import PATIENCE
 
 ASK = """
 from intercode.errors import SandboxUnavailableError
@@ -21,6 +31,12 @@ except SandboxUnavailableError as error:
 else:
     print("started")
 """
+FOLLOW = """
+said=$("$0" -c "$1"); echo "$said"
+eval "$(echo "$said" | sed -n 's/^fix: //p')" >/dev/null
+exec "$0" -c "$1"
+"""
+"""Do what is said, and ask again."""
 # Our own filter forbids namespaces as Docker's default profile does.
 UNDER_SECCOMP = """
 import os, sys
@@ -64,10 +80,112 @@ def test_permitted_in_a_user_namespace_of_ones_own(ask: Ask) -> None:
 
 
 def test_no_user_namespaces(ask: Ask) -> None:
-    command = 'echo 0 > /proc/sys/user/max_user_namespaces; "$0" -c "$1"'
+    command = f"echo 0 > /proc/sys/user/max_user_namespaces; {FOLLOW}"
     said = ask("unshare", "-Urm", command=command)
     assert "max_user_namespaces is 0 or used up" in said
-    assert "fix: sysctl -w user.max_user_namespaces=" in said
+    assert "fix: sysctl -w user.max_user_namespaces=" in said and said.endswith("\nstarted\n")
+
+
+def as_root(*arguments: str, **env: str) -> str:
+    done = subprocess.run(
+        arguments,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="not for ordinary users: it is root's")
+
+
+@needs_root
+def test_a_cache_that_cannot_map_ids(tmp_path: Path) -> None:
+    (cache := tmp_path / "cache").mkdir()
+    follow = FOLLOW.replace("s/^fix: //p", f"s#^fix: \\(.*\\)/a/.*#\\1{tmp_path}/disk#p")
+    command = f'mount -t ramfs none "$INTERCODE_CACHE"; {follow}'
+    argv = ("unshare", "-m", "sh", "-c", command, sys.executable, ASK)
+    said = as_root(*argv, INTERCODE_CACHE=str(cache))
+    assert "cannot be id-mapped" in said and "fix: export INTERCODE_CACHE=/a/folder" in said
+    assert said.endswith("\nstarted\n"), said
+
+
+@needs_root
+def test_too_few_open_files(user: OrdinaryUser) -> None:
+    may_raise = bool(rights.permitted() >> obstacles._CAP_SYS_RESOURCE & 1)
+    few = f"ulimit -n 512; {FOLLOW}"
+    said = as_root("sh", "-c", few, sys.executable, ASK)
+    assert said.endswith("\nstarted\n") if may_raise else "fix: \n" in said, said
+
+    # An ordinary user's limit is root's to raise: for the shell that they have.
+    script = 'ulimit -n 512; "$0" -c "$1"; echo $$; read done; "$0" -c "$1"; echo end'
+    with subprocess.Popen(
+        [*user.prefix, "sh", "-c", script, sys.executable, ASK],
+        env=user.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdin and shell.stdout
+        lines = []
+        while not (lines and lines[-1].isdigit()):
+            lines.append(shell.stdout.readline().strip())
+        found = re.fullmatch(r"fix: (?:sudo |su -c ')(prlimit --pid \$\$ [^']+)'?", lines[-2])
+        assert found, lines
+        if not may_raise:
+            return
+        as_root("sh", "-c", found[1].replace("$$", lines[-1]))
+        shell.stdin.write("done\n")
+        shell.stdin.flush()
+        assert shell.stdout.read() == "started\nend\n"
+
+
+def test_apparmor(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"}
+    monkeypatch.setattr(obstacles, "read_if_there", lambda path: settings.get(path, ""))
+    monkeypatch.setattr(rights.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(rights.shutil, "which", lambda name: f"/usr/bin/{name}")
+    error = obstacles.unavailable({"failed": "[Errno 1] unshare: no", "errno": 1})
+    assert "AppArmor restricts user namespaces" in str(error)
+    assert error.fix == (  # type: ignore[attr-defined]
+        "intercode doctor --apparmor | sudo tee /etc/apparmor.d/intercode"
+        " && sudo apparmor_parser -r /etc/apparmor.d/intercode"
+    )
+    # Where a container cannot change the machine, it does not offer to.
+    monkeypatch.setattr(obstacles, "in_container", lambda: True)
+    error = obstacles.unavailable({"failed": "[Errno 1] unshare: no", "errno": 1})
+    assert error.fix.endswith("# on the machine: no container can")  # type: ignore[attr-defined]
+
+
+@needs_root
+def test_cgroups_that_are_mounted_for_reading_only() -> None:
+    points = "awk '$9 ~ /^cgroup/ || $10 ~ /^cgroup/ {print $5}' /proc/self/mountinfo"
+    ask = f"{sys.executable} -m intercode.cli doctor | grep -A 1 '  memory limit '"
+    follow = f'said=$({ask}); echo "$said"; eval "${{said#*to fix it: }}"; {ask}'
+    script = f"for p in $({points}); do mount -o remount,bind,ro $p; done; {follow}"
+    said = as_root("unshare", "-m", "sh", "-c", script)
+    first, _, second = said.partition("to fix it: mount -o remount,bind,rw ")
+    assert first.startswith("note  memory limit  no cgroup can be written")
+    assert "\nok    memory limit  for whole sandboxes" in second
+
+
+def test_a_user_gets_a_cgroup_by_systemd_only_where_it_runs_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(doctor, "in_container", lambda: False)
+    monkeypatch.setattr(doctor, "is_root", lambda: False)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(doctor.cgroup, "is_unified", lambda: True)
+    assert doctor._without_cgroup() == ("what there is", "")
+    (tmp_path / "systemd").mkdir()
+    (tmp_path / "systemd/private").touch()
+    assert doctor._without_cgroup()[1].startswith("systemd-run --user --scope -p Delegate=yes ")
+    monkeypatch.setattr(doctor.cgroup, "is_unified", lambda: False)  # version 1 is not handed on
+    assert doctor._without_cgroup() == ("what there is", "")
 
 
 def test_seccomp_profile() -> None:
@@ -96,7 +214,8 @@ def test_doctor_says_the_same(user: OrdinaryUser) -> None:
         timeout=60,
     )
     assert done.returncode == 1
-    assert "sysctl -w user.max_user_namespaces=" in done.stdout
+    assert done.stdout.count("sysctl -w user.max_user_namespaces=") == 1
+    assert "tells more" not in done.stdout
 
 
 def test_without_cgroups_it_still_starts(ask: Ask) -> None:

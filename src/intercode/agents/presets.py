@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intercode.errors import UsageError
+from intercode.spelling import meant
 
 MODELS: Mapping[str, str] = {
     "gpt-3.5": "openai/gpt-3.5-turbo",
@@ -62,7 +63,7 @@ def get(name: str) -> Preset:
         UsageError: There is none of this name.
     """
     if name not in (known := dict(_all())):
-        raise UsageError(f"there is no preset {name!r}; known: {', '.join(known)}")
+        raise UsageError(f"there is no preset {name!r}{meant(name, known)}")
     return known[name]
 
 

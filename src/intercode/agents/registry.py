@@ -10,6 +10,7 @@ from intercode import user_code
 from intercode.agents.base import AgentFactory
 from intercode.errors import UsageError
 from intercode.registry import Registry
+from intercode.spelling import meant
 from intercode.user_code import digest
 
 __all__ = ["AGENTS", "digest", "get"]
@@ -54,8 +55,8 @@ def get(name: str, **options: Any) -> AgentFactory:
         return cast(AgentFactory, user_code.load("agent", name))
     if name not in AGENTS:
         raise UsageError(
-            f"there is no agent {name!r}: choose one of {', '.join(AGENTS.names())}, "
-            "or your own as path/to/file.py:function"
+            f"there is no agent {name!r}{meant(name, AGENTS.names())} "
+            "(or your own, as path/to/file.py:function)"
         )
     make: Callable[..., AgentFactory] = AGENTS.get(name)
     try:

@@ -38,6 +38,7 @@ from typing import Any
 from intercode.agents.base import AgentFactory
 from intercode.agents.stand_in import NAME, StandIn
 from intercode.cli import results
+from intercode.cli.episodes import render
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
 from intercode.evaluate import Outcome, Progress, RunResult, evaluate
@@ -252,7 +253,7 @@ class Demo:
                 some = "all bundled tasks"
                 if self._limit is not None:
                     some = f"the first {counted(self._limit, 'bundled task')}"
-                print(INTRODUCTION, results.render(episode, SHOWN_LINES), sep="\n")
+                print(INTRODUCTION, render(episode, SHOWN_LINES), sep="\n")
                 print(f"Three agents, all scripted, on {some}:\n", flush=True)
                 return
 

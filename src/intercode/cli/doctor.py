@@ -6,6 +6,7 @@ be used if one back end works, native or docker; all else that is missing is a n
 Examples:
   intercode doctor
   intercode doctor --json
+  intercode doctor --apparmor
 
 exit code: 0 if sandboxes can be used, 1 if not.
 """
@@ -29,7 +30,14 @@ from intercode import __version__
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import own_versions, version
-from intercode.sandbox.doctor import DOCKER_SANDBOX, Check, check_docker, check_native
+from intercode.sandbox.doctor import (
+    DOCKER_SANDBOX,
+    Check,
+    check_docker,
+    check_native,
+    installing,
+)
+from intercode.sandbox.native.obstacles import apparmor_profile
 from intercode_console import clash
 
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
@@ -38,10 +46,18 @@ _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--apparmor",
+        action="store_true",
+        help="print an AppArmor profile that permits sandboxes to this Python, and check nothing",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
     """Run all checks and print them."""
+    if args.apparmor:
+        print(apparmor_profile(sys.executable), end="")
+        return 0
     groups = {
         "python": _python(),
         "native": check_native(),
@@ -64,11 +80,13 @@ def execute(args: argparse.Namespace) -> int:
 
 def _print(groups: Mapping[str, Sequence[Check]]) -> None:
     width = max(len(found.name) for checks in groups.values() for found in checks)
+    fixes = set()
     for checks in groups.values():
         for found in checks:
             detail = indented(safe(found.detail), " " * (width + 8)).lstrip()
             print(f"{_MARKS[found.ok]}  {found.name:{width}}  {detail}")
-            if found.fix and not found.ok:
+            if found.fix and not found.ok and found.fix not in fixes:
+                fixes.add(found.fix)
                 print(f"{'':{width + 6}}  to fix it: {safe(found.fix)}")
         print()
 
@@ -110,8 +128,6 @@ class _Program:
     name: str
     needed_for: str
     lacking: str
-    package: str = ""
-    """If it is called otherwise."""
     root_only: bool = False
 
 
@@ -142,19 +158,13 @@ def _machine() -> list[Check]:
     ]
 
 
-def installing(package: str) -> str:
-    """The command that installs a system package, as Debian calls it."""
-    command = "apt-get install" if shutil.which("apt-get") else "install the system's package of"
-    return f"{'sudo ' if os.geteuid() and shutil.which('sudo') else ''}{command} {package}"
-
-
 def _program(program: _Program) -> Check:
+    if program.root_only and os.geteuid():
+        return Check(program.name, None, f"{program.lacking}: only root can build them")
     path = shutil.which(program.name)
     if path is None:
         detail = f"not installed: {program.lacking}"
-        return Check(program.name, None, detail, installing(program.package or program.name))
-    if program.root_only and os.geteuid():
-        return Check(program.name, None, f"{program.lacking}: only root can build them")
+        return Check(program.name, None, detail, installing(program.name))
     said = _says_version(path)
     return Check(program.name, True, f"{said or path}: for {program.needed_for}")
 

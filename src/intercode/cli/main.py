@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import select
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from intercode import __version__
+from intercode.cli.parser import USAGE, Parser
 from intercode.errors import (
+    DockerfileError,
     InterCodeError,
     RecordError,
     RecordWriteError,
@@ -21,6 +25,7 @@ from intercode.errors import (
     TaskNotFoundError,
     UsageError,
 )
+from intercode.spelling import meant
 from intercode_console import INTERRUPTED, interruptible
 
 COMMANDS = {
@@ -44,7 +49,7 @@ COMMANDS = {
 }
 """Name → what it does; the module is ``intercode.cli.NAME``."""
 
-FAILED, USAGE, PIPE = 1, 2, 141
+FAILED, PIPE = 1, 141
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 """Errors of a disk, whatever is written to it."""
 
@@ -70,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     name = arguments[split]
     if name not in COMMANDS:
-        top.error(f"there is no command {name!r}; choose one of {', '.join(COMMANDS)}")
+        top.error(f"there is no command {name!r}{meant(name, COMMANDS)}")
     return run_command(name, arguments[split + 1 :], debug=options.debug)
 
 
@@ -83,7 +88,7 @@ def run_command(
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     module = import_module(f"intercode.cli.{name}")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog or f"intercode {name}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -101,13 +106,20 @@ def run_command(
         if debug:
             raise
         print(f"intercode: error: {error}", file=sys.stderr)
+        if isinstance(error, UsageError):
+            print(f"see '{parser.prog} --help'", file=sys.stderr)
         return _code_of(error)
     except KeyboardInterrupt:
         if debug:
             raise
         print(file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has gone
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            if debug:
+                raise
+            print(f"intercode: error: {_BROKEN}", file=sys.stderr)
+            return FAILED
         _drop_output()
         return PIPE
     except OSError as error:
@@ -119,6 +131,21 @@ def run_command(
         return FAILED
 
 
+_BROKEN = (
+    "a sandbox or a server has closed its connection (broken pipe). 'intercode doctor' checks this "
+    "machine; --debug shows where it was"
+)
+
+
+def _reader_has_gone() -> bool:
+    """Tell whether what we print has no reader any more."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # replaced by something without a descriptor
+            poll.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def _drop_output() -> None:
     """Send the rest of the output nowhere: Python would fail once more when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -126,14 +153,14 @@ def _drop_output() -> None:
 
 def _code_of(error: InterCodeError) -> int:
     """Return the exit code: whether what was named cannot be used, or something failed."""
-    named = UsageError | TaskError | TaskNotFoundError | RecordError
+    named = UsageError | TaskError | TaskNotFoundError | RecordError | DockerfileError
     return FAILED if isinstance(error, RecordWriteError) or not isinstance(error, named) else USAGE
 
 
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:{width}}  {what}" for name, what in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="intercode",
         usage="intercode [--debug] COMMAND [...]",
         description="Interactive coding with execution feedback, in sandboxes.",

@@ -15,7 +15,8 @@ import sys
 from contextlib import suppress
 
 from intercode.agents.human import HumanAgent, Terminal, continues
-from intercode.cli.results import Watcher, ending
+from intercode.cli.episodes import ending
+from intercode.cli.results import Watcher
 from intercode.cli.terminal import print_json
 from intercode.envs.traits import traits_in
 from intercode.episode import Episode

@@ -24,10 +24,11 @@ exit code: 0 if every episode that had a result has one; 1 if not; 2 for wrong u
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ from intercode.cli import results
 from intercode.cli.terminal import duration, number, percent, safe, table
 from intercode.evaluate.summary import summarize
 from intercode.report.runs import Paired, as_data, compare, judge_of, judging, with_judge
-from intercode.report.tables import groups, judge_tables
+from intercode.report.tables import groups, judge_tables, shown
 from intercode.units import counted
 
 _JUDGES = ("judge_model", "judge_url", "judge_votes")
@@ -206,6 +207,8 @@ def _show(as_json: bool, run: Path, out: Path, result: Rescored) -> None:
             "\nnote: the agent was told the recorded reward of every turn; with this one it might "
             "have acted otherwise"
         )
+    if bill := results.bill([replace(one, calls=0, tokens_in=None) for one in result.outcomes]):
+        print(f"\n{bill}", end="")  # the judge's: the agent was not asked again
     print(f"\n{counted(result.ran, 'episode')} in {duration(result.seconds)}")
     print(f"run: {out}")
     if missing := result.planned - len(result.outcomes):
@@ -227,9 +230,9 @@ def _compared(paired: Paired | None) -> str:
     seen = paired.difference
     text = (
         f"on {counted(paired.tasks, 'task')}: success "
-        f"{percent(paired.first)} → {percent(paired.second)}, {100 * seen.value:+.1f} points"
+        f"{percent(paired.first)} → {percent(paired.second)}, {shown(seen.value, 'points')} points"
     )
-    if seen.low is not None and seen.high is not None:
+    if math.isfinite(seen.low):
         text += f" [{100 * seen.low:.1f}, {100 * seen.high:.1f}]"
     if paired.test is not None:
         lost, gained = paired.test.only_first, paired.test.only_second

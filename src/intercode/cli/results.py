@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
@@ -12,22 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
 
+from intercode.cli.episodes import render
 from intercode.cli.terminal import (
     LiveLine,
     Patience,
+    dollars,
     duration,
-    indented,
-    number,
     one_line,
     percent,
     safe,
-    shortened,
     table,
     tell,
     terminal_width,
 )
-from intercode.envs.traits import prompt_of
-from intercode.episode import Episode, Turn
+from intercode.episode import Episode
 from intercode.evaluate import Progress
 from intercode.evaluate.statistics import Estimate, wilson
 from intercode.evaluate.summary import by_tag, by_turn, errors_by_type, summarize
@@ -40,8 +37,6 @@ from intercode.units import counted
 if TYPE_CHECKING:
     from intercode.task import Task
 
-LINES = 12
-"""Lines of an observation that are shown unless all are asked for."""
 SHOWN_ERRORS = 5
 """Episodes without a result that are listed."""
 WIDEST = 80
@@ -188,7 +183,7 @@ class Watcher(Progress):
         if not self._asked:
             return ""
         if self._priced:
-            return f"${self._cost:.4f}" if self._cost < 1 else f"${self._cost:.2f}"
+            return dollars(self._cost)
         count = self._tokens
         if count < 10_000:
             return counted(count, "token")
@@ -204,78 +199,6 @@ class Watcher(Progress):
         if (room := self._line.width - len(status) - 3) >= 20 and self._glimpse:
             status += " │ " + one_line(self._glimpse, room)
         self._line.show(status)
-
-
-# Episodes
-
-
-def render(episode: Episode, lines: int | None = LINES, *, why: bool = False) -> str:
-    """Return an episode as text: the task, the turns, and how it ended.
-
-    Args:
-        episode: A finished episode.
-        lines: Lines shown of each observation, and of each reason; None shows all.
-        why: Whether to give the reasons of a reward below 1.0. They may quote gold.
-    """
-    epoch = f", epoch {episode.epoch}" if episode.epoch else ""
-    parts = [
-        f"── {safe(episode.task_id)}{epoch} ── {mark(episode)}",
-        indented(safe(episode.query), "  "),
-    ]
-    prompt = prompt_of(episode.env)
-    parts += [_turn(turn, lines, prompt) for turn in episode.turns]
-    parts.append(f"  {ending(episode)}")
-    if why and episode.score is not None and not episode.success:
-        detail = episode.score.detail.items()
-        parts += [_reason(name, value, lines) for name, value in detail if value not in ([], {})]
-    if lines is None and (trace := episode.metadata.get("traceback")):
-        parts.append(indented(safe(str(trace)).rstrip("\n"), "    "))
-    return "\n".join([*parts, ""])
-
-
-def mark(episode: Episode) -> str:
-    """Return how an episode ended, in a word."""
-    if episode.status == "error":
-        return "error"
-    if not episode.success:
-        return "not solved"
-    judged = Judged.of(episode)
-    return "solved" if judged is None or not judged.same else f"solved, judged by {judged.model}"
-
-
-def ending(episode: Episode) -> str:
-    """Return how an episode ended, in a line."""
-    if episode.status == "error":
-        return f"error: {safe(episode.error or '')}"
-    answer = "" if episode.answer is None else f" {safe(episode.answer)!r}"
-    text = f"{episode.status}{answer}: reward {number(episode.reward, 3)}"
-    if episode.score is not None and episode.score.parts:
-        parts = ", ".join(f"{safe(k)} {number(v, 3)}" for k, v in episode.score.parts.items())
-        text += f" ({parts})"
-    return f"{text} · {duration(episode.seconds)}"
-
-
-def _reason(name: str, value: object, lines: int | None) -> str:
-    """Return an entry of a score's detail: a text as it is, anything else as JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = safe(text).rstrip("\n") if lines is None else shortened(text, lines)
-    return indented(f"{safe(name)}: {text}", "    ")
-
-
-def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
-    space = " " * (len(prompt) + 2)
-    action = indented(safe(turn.action), space).replace(space, f"  {prompt}", 1)
-    notes = []
-    if turn.exit_code:
-        notes.append(f"exit {turn.exit_code}")
-    if turn.seconds >= 1:
-        notes.append(duration(turn.seconds))
-    if notes:
-        action += f"   [{', '.join(notes)}]"
-    seen = (
-        safe(turn.observation).rstrip("\n") if lines is None else shortened(turn.observation, lines)
-    )
-    return f"{action}\n{indented(seen, '    ')}" if seen else action
 
 
 # Summaries
@@ -324,13 +247,16 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
     }
 
 
-def as_text(outcomes: Sequence[Outcome], tags: int, judge: str | None = None) -> str:
+def as_text(
+    outcomes: Sequence[Outcome], tags: int, judge: str | None = None, known: str | None = None
+) -> str:
     """Return the statistics as a table, by tag where there are tags, and the errors by kind.
 
     Args:
         outcomes: The episodes.
         tags: Only the most frequent ones, so many.
         judge: The model whose word some of the successes may be.
+        known: An error that is told elsewhere.
     """
     named = list(by_tag(outcomes).items())
     rows = {"all": summarize(outcomes), **{f"  {tag}": found for tag, found in named[:tags]}}
@@ -341,7 +267,7 @@ def as_text(outcomes: Sequence[Outcome], tags: int, judge: str | None = None) ->
         text += f"\n\n{written(found)}".rstrip("\n")
     if remarks := _remarks(outcomes):
         text += "\n\n" + "\n".join(remarks)
-    if failed := errors(outcomes).rstrip("\n"):
+    if failed := errors(outcomes, known).rstrip("\n"):
         text += f"\n\n{failed}"
     return text
 
@@ -371,13 +297,41 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def errors(outcomes: Sequence[Outcome]) -> str:
-    """Return the episodes without a result by kind, and the first of them; empty without any."""
+def bill(outcomes: Sequence[Outcome]) -> str:
+    """Say what models were asked and took, a line each for the agents' and the judge's.
+
+    Empty if none was. Where the price of a call is unknown, no sum of dollars is told.
+    """
+    judges = [outcome.judged for outcome in outcomes if outcome.judged is not None]
+    asked: dict[str, Sequence[Outcome | Judged]] = {"model": outcomes, "judge": judges}
+    return "\n".join(line for who, some in asked.items() if (line := _bill(who, some)))
+
+
+def _bill(who: str, asked: Sequence[Outcome | Judged]) -> str:
+    known = [one for one in asked if one.tokens_in is not None and one.tokens_out is not None]
+    calls = sum(one.calls for one in asked)
+    if not known and not calls:
+        return ""
+    parts = [counted(calls, "call")]
+    parts.append(f"{sum(one.tokens_in or 0 for one in known):,} tokens in")
+    parts.append(f"{sum(one.tokens_out or 0 for one in known):,} out")
+    if all(one.cost is not None for one in known):
+        parts.append(dollars(sum(one.cost or 0.0 for one in known)))
+    return f"{who}: {', '.join(parts)}"
+
+
+def errors(outcomes: Sequence[Outcome], known: str | None = None) -> str:
+    """Return the episodes without a result by kind, and the first of them; empty without any.
+
+    Args:
+        outcomes: The episodes.
+        known: An error that is told elsewhere, and not repeated.
+    """
     kinds = errors_by_type(outcomes)
     if not kinds:
         return ""
     counts = ", ".join(f"{count} {safe(kind)}" for kind, count in kinds.items())
-    failed = [outcome for outcome in outcomes if outcome.failed]
+    failed = [outcome for outcome in outcomes if outcome.failed and outcome.error != known]
     lines = [f"Episodes without a result: {counts}. They count in no rate or mean."]
     lines += [f"  {safe(o.task_id)}: {one_line(o.error or '', 200)}" for o in failed[:SHOWN_ERRORS]]
     if len(failed) > SHOWN_ERRORS:

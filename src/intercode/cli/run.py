@@ -202,8 +202,11 @@ def _print_json(out: Path, result: RunResult) -> None:
 
 def _print(workers: int, out: Path, result: RunResult) -> None:
     manifest = read_manifest(out)
-    text = results.as_text(result.outcomes, TAGS, judge_of(manifest, result.outcomes))
+    judge = judge_of(manifest, result.outcomes)
+    text = results.as_text(result.outcomes, TAGS, judge, result.stopped)
     print(results.facts(manifest), text, sep="\n\n", end="\n\n")
+    if bill := results.bill(result.outcomes):
+        print(bill)
     if result.ran:
         pace = f"({_rate(result):.1f}/s, {counted(workers, 'worker')})"
         print(f"{counted(result.ran, 'episode')} in {duration(result.seconds)} {pace}")

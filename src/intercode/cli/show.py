@@ -1,8 +1,11 @@
-"""Show the episodes of a run, turn by turn. Control characters are shown, not obeyed.
+"""Show the episodes of a run, turn by turn: what the model thought or said, its actions, and what
+they printed; then the reward, and the reason of one below 1.0, which may quote gold. Control
+characters are shown, not obeyed.
 
 Examples:
   intercode show runs/20250101-120000-bash-oracle
   intercode show RUN --task shop-03 --full
+  intercode show RUN --task shop-03 --messages    (the dialogue as the model saw it)
   intercode show RUN --failed --json
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from intercode.cli.results import LINES, render
+from intercode.cli.episodes import LINES, render
 from intercode.cli.terminal import print_json
 from intercode.errors import TaskNotFoundError
 from intercode.records import latest, read_manifest
@@ -26,9 +29,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--failed", action="store_true", help="only what was not solved")
     parser.add_argument(
-        "--lines", type=positive, default=LINES, metavar="N", help="of each observation (12)"
+        "--lines",
+        type=positive,
+        default=LINES,
+        metavar="N",
+        help="of each text (12)",
     )
-    parser.add_argument("--full", action="store_true", help="observations from end to end")
+    parser.add_argument("--full", action="store_true", help="every text from end to end")
+    parser.add_argument(
+        "--messages",
+        action="store_true",
+        help="the dialogue as the model saw it: system prompt, roles, tool calls, tokens",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list of episodes")
 
 
@@ -46,5 +58,6 @@ def execute(args: argparse.Namespace) -> int:
         print_json([episode.to_dict() for episode in episodes])
         return 0
     for episode in episodes:
-        print(render(episode, None if args.full else args.lines, why=True))
+        lines = None if args.full else args.lines
+        print(render(episode, lines, reasons=True, messages=args.messages))
     return 0

@@ -168,7 +168,8 @@ def _print(
         print_json({"sweep": out, "planned": planned, "runs": found})
         return
     print("\n".join(map(shown.written, of_runs(runs))), end="")
-    print(f"\nruns: {safe(out)}")
+    bill = shown.bill([outcome for one in runs for outcome in one.outcomes])
+    print(*filter(None, ("", bill, f"runs: {safe(out)}")), sep="\n")
     for one, (_, result) in zip(runs, results, strict=True):
         if result.stopped:
             print(f"{safe(one.folder.name)} was stopped: {safe(result.stopped)}")

@@ -7,11 +7,12 @@ markup. Where there is no terminal, all of it is plain text. rich is imported wh
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intercode.units import counted
@@ -89,6 +90,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
+def dollars(amount: float) -> str:
+    """Return US dollars, small amounts with four decimals."""
+    return f"${amount:.4f}" if amount < 1 else f"${amount:.2f}"
+
+
 def size(count: float) -> str:
     """Return bytes as people say them."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -99,8 +105,19 @@ def size(count: float) -> str:
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON value, in ASCII so that it survives every terminal and pipe."""
-    print(json.dumps(data, indent=2, ensure_ascii=True))
+    """Print one JSON value, in ASCII so that it survives every terminal and pipe.
+
+    Numbers that are infinite, as the ends of an interval of one value, are null: JSON has none.
+    """
+    print(json.dumps(_finite(data), indent=2, ensure_ascii=True))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 # Tables

@@ -22,6 +22,7 @@ from intercode.databases.base import (
 )
 from intercode.databases.source import Source, find
 from intercode.errors import UsageError
+from intercode.spelling import meant
 
 __all__ = [
     "Engine",
@@ -66,8 +67,9 @@ def engine_name(engine: str) -> str:
         if name not in _SERVERS:
             raise UsageError(f"no engine speaks {scheme}://; known: {', '.join(_SERVERS)}")
     if name not in ENGINES:
-        known = ", ".join(sorted(ENGINES))
-        raise UsageError(f"there is no engine {engine!r}; known: {known}, or a server's URL")
+        raise UsageError(
+            f"there is no engine {engine!r}{meant(engine, ENGINES)} (or a server's URL)"
+        )
     return name
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
+from intercode.spelling import meant
 from intercode.task import Dataset
 
 __all__ = ["load", "load_seeded", "takes"]
@@ -42,8 +43,9 @@ def load(data: str | Path | Dataset, **options: Any) -> Dataset:
     from intercode.datasets.files import load_file
 
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
-        known = ", ".join(DATASETS.names())
-        raise TaskError(f"{data!r} is neither a file nor a dataset's name; known: {known}")
+        raise TaskError(
+            f"{data!r} is neither a file nor a dataset's name{meant(data, DATASETS.names())}"
+        )
     return load_file(data)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from intercode.errors import UsageError
 from intercode.registry import DATASETS
+from intercode.spelling import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,5 +164,5 @@ def find(name: str) -> Entry:
     for entry in entries():
         if entry.name == name:
             return entry
-    known = ", ".join(sorted(entry.name for entry in entries()))
-    raise UsageError(f"there is no dataset named {name!r}; known: {known}")
+    known = [entry.name for entry in entries()]
+    raise UsageError(f"there is no dataset named {name!r}{meant(name, known)}")

@@ -23,7 +23,7 @@ from typing import Any
 
 from intercode.errors import TaskError
 from intercode.files import cache_root
-from intercode.task import CANNOT, Dataset, Task
+from intercode.task import CANNOT, FIELDS, Dataset, Task
 
 Row = tuple[str, Any]
 """A row's place, such as ``row 3 (line 7)``, and its content."""
@@ -42,17 +42,26 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     path = Path(path)
     tasks: list[Task] = []
     rows: dict[str, str] = {}
+    kept: set[str] = set()
     for index, (where, row) in enumerate(read_rows(path)):
         if not isinstance(row, dict):
             raise TaskError(f"{path}: {where} must be an object, not {type(row).__name__}")
+        inner = [key for key, value in row.items() if value and _is_rows(value)]
+        if inner and "query" not in row:
+            raise TaskError(
+                f"{path}: must hold a list of tasks, and holds an object with such a list under "
+                f"{inner[0]!r}: write the list alone"
+            )
         try:
             tasks.append(Task.from_dict(row, index))
         except TaskError as error:
             raise TaskError(f"{path}: {where}, {error}") from None
         rows.setdefault(tasks[-1].task_id, where)
+        kept |= row.keys() - FIELDS
     if not tasks:
         raise TaskError(f"{path}: holds no tasks")
-    return Dataset(tasks, path.stem if name is None else name, str(path), rows=rows)
+    name = path.stem if name is None else name
+    return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept))
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -83,6 +92,10 @@ def read_rows(path: Path) -> list[Row]:
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path}: {error}") from None
     return [(where, row) for where, row in rows if not _is_canary(row)]
+
+
+def _is_rows(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, dict) for one in value)
 
 
 def _is_canary(row: object) -> bool:

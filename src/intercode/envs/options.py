@@ -55,7 +55,8 @@ _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 Image = Annotated[
     PathLike | None,
     Meta(
-        description="for all tasks, also those that name one (default: each task's own, else host)",
+        description="for all tasks; what they lay over host (host+…) they lay over it (default: "
+        "each task's own, else host)",
         extra={"metavar": "IMAGE", "path": True},
     ),
 ]
@@ -211,11 +212,8 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             raise UsageError(f"options must be {cls.__name__}, not {type(options).__name__}")
         changes = _renamed(changes)
         if unknown := sorted(set(changes) - set(cls.__struct_fields__)):
-            known = sorted(cls.__struct_fields__)
-            raise UsageError(
-                f"there is no option {unknown[0]!r}{meant(unknown[0], known)}; known: "
-                f"{', '.join(known)}"
-            )
+            near = meant(unknown[0], cls.__struct_fields__)
+            raise UsageError(f"there is no option {unknown[0]!r}{near}")
         if options is None:
             return cls(**changes)
         return msgspec.structs.replace(options, **changes) if changes else options

@@ -37,6 +37,7 @@ from intercode.spec import (
     options_of,
     recorded_options,
 )
+from intercode.spelling import meant
 from intercode.task import Dataset, Task
 from intercode.user_code import digest, is_reference
 
@@ -116,7 +117,7 @@ def environment(spec: RunSpec) -> str:
     if not name:
         raise UsageError(f"name an environment: {', '.join(environments())}")
     if name not in ENVS or ":" in name:
-        raise UsageError(f"there is no environment {name!r}; known: {', '.join(environments())}")
+        raise UsageError(f"there is no environment {name!r}{meant(name, environments())}")
     return name
 
 
@@ -148,7 +149,14 @@ def secret_of(*runs: str | Path | None) -> str | None:
 
 
 def narrowed(spec: RunSpec, dataset: Dataset, progress: Progress) -> Dataset:
-    """Leave out the tasks that cannot be tried with these options, and say how many."""
+    """Leave out the tasks that cannot be tried with these options, and say how many.
+
+    Unknown fields of tasks are told, too.
+    """
+    if dataset.kept:
+        progress.warn(
+            f"{dataset.source or dataset.name}: kept as metadata: {', '.join(dataset.kept)}"
+        )
     kind = registered(spec.env.name)
     if not hasattr(kind, "narrowed"):
         return dataset
@@ -402,8 +410,8 @@ def _check_options(spec: RunSpec, given: Mapping[str, Any], known: Collection[st
     if reward is not None and not is_reference(reward) and f"{name}:{reward}" not in REWARDS:
         rewards = [n.partition(":")[2] for n in REWARDS.names() if n.startswith(f"{name}:")]
         raise UsageError(
-            f"environment {name!r} has no reward {reward!r} by name; "
-            f"known: {', '.join(rewards) or 'none'}, or your own as path/to/file.py:function"
+            f"environment {name!r} has no reward {reward!r} by name{meant(reward, rewards)} "
+            "(or your own, as path/to/file.py:function)"
         )
 
 

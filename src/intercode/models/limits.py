@@ -264,13 +264,19 @@ class Budget:
     def _refusal(self, tokens: int, cost: float) -> str:
         paid = self.spent.cost + self.presumed.cost
         used = self.spent.tokens + self.presumed.tokens
-        parts = []
+        parts, options = [], []
         if self.max_cost is not None:
-            parts.append(f"${paid:.4f} of ${self.max_cost:g}, and a call may take ${cost:.4f}")
+            left = max(0.0, self.max_cost - paid)
+            parts.append(f"may cost ${cost:.4f}, and ${left:.4f} of ${self.max_cost:g} is left")
+            options.append("--max-cost")
         if self.max_tokens is not None:
-            parts.append(f"{used} of {self.max_tokens} tokens, and a call may take {tokens}")
-        advice = "give a larger one, or limit the length of a reply"
-        return f"the budget is used up: {'; '.join(parts)}: {advice}"
+            left = max(0, self.max_tokens - used)
+            parts.append(f"may take {tokens} tokens, and {left} of {self.max_tokens} are left")
+            options.append("--max-tokens")
+        return (
+            f"the rest of the budget is too small: the next call {'; it '.join(parts)}. "
+            f"Raise {' or '.join(options)}, or shorten replies with --reply-tokens"
+        )
 
     def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
         with self._changed:

@@ -23,9 +23,10 @@ from intercode.units import counted
 
 _NAME = re.compile(
     r"ic_(?P<env>[a-z]+)_(?P<what>.+?)(?:[-_](?P<turns>\d+)_turns?)?"
-    r"(?:_fs_(?P<fs>\d+))?(?P<handicap>_handicap)?"
+    r"(?:_fs_\d+)?"
 )
 _SYSTEM = re.compile(r"fs_\d+")
+_HANDICAP = "_handicap"
 _SINGLE, _TRIES = "single turn", "try again"
 _STRATEGIES = {
     "multiturn": _TRIES,
@@ -203,8 +204,8 @@ def _files(folder: Path, skip: Callable[[Skipped], None]) -> list[_File]:
 
 def _experiment(path: Path) -> _Experiment | None:
     """Return the experiment that a file's name tells; None if a recorded run has no such name."""
-    match = _NAME.fullmatch(path.stem)
-    if match is None:
+    match = _NAME.fullmatch(path.stem.replace(_HANDICAP, ""))
+    if match is None or "_turns" in match["what"]:  # words come after it, which may mean anything
         return None
     what, turns = match["what"], int(match["turns"] or 0)
     key = next((key for key in _STRATEGIES if f"{what}_".startswith(f"{key}_")), None)
@@ -215,7 +216,7 @@ def _experiment(path: Path) -> _Experiment | None:
         env=match["env"],
         model=(what[len(key) + 1 :] if key else what) or path.parent.name,
         strategy=_SINGLE if strategy == _TRIES and turns == 1 else strategy,
-        handicap=bool(match["handicap"]),
+        handicap=_HANDICAP in path.stem,
         turns=turns,
     )
 

@@ -6,7 +6,12 @@ import importlib
 import threading
 from collections.abc import Sequence
 
-from intercode.errors import UsageError
+from intercode.errors import SandboxUnavailableError, UsageError
+from intercode.rights import other_system
+
+if system := other_system():  # before something is imported that only Linux has
+    raise SandboxUnavailableError(system)
+
 from intercode.sandbox.base import (
     Change,
     Completed,
@@ -17,6 +22,7 @@ from intercode.sandbox.base import (
     Snapshot,
     Worker,
 )
+from intercode.spelling import meant
 
 __all__ = [
     "Change",
@@ -51,8 +57,7 @@ def get_provider(name: str = "native", preload: Sequence[str] = ()) -> Provider:
         UsageError: There is none of that name.
     """
     if name not in PROVIDERS:
-        known = ", ".join(sorted(PROVIDERS))
-        raise UsageError(f"there is no sandbox provider {name!r}; known: {known}")
+        raise UsageError(f"there is no sandbox provider {name!r}{meant(name, PROVIDERS)}")
     key = (name, tuple(preload))
     with _lock:
         if key not in _shared:

@@ -76,10 +76,7 @@ class Limits:
         values = {**(given if isinstance(given, Mapping) else {}), **changes}
         for name in values:
             if name not in (known := cls.__dataclass_fields__):
-                raise UsageError(
-                    f"there is no limit {name!r}{meant(str(name), known)}; known: "
-                    f"{', '.join(sorted(known))}"
-                )
+                raise UsageError(f"there is no limit {name!r}{meant(str(name), known)}")
         return replace(base, **values)
 
     def seconds(self, timeout: float | None) -> float:

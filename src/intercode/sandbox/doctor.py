@@ -14,11 +14,20 @@ from typing import Any
 
 from intercode.errors import InterCodeError
 from intercode.files import cache_root
-from intercode.rights import STAND_IN, is_root, needs_stand_in
+from intercode.rights import (
+    STAND_IN,
+    as_root,
+    in_container,
+    is_root,
+    needs_stand_in,
+    why_stand_in,
+)
 from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
 from intercode.sandbox.docker.home import has_quota, remapped
 from intercode.sandbox.docker.images import SCHEME
 from intercode.sandbox.docker.provider import DockerProvider
+from intercode.sandbox.native import cgroup
+from intercode.sandbox.native.obstacles import more_open_files, set_kernel
 from intercode.sandbox.native.provider import NativeProvider
 
 _FILES_FOR_MANY = 4096
@@ -43,6 +52,13 @@ def check_native() -> list[Check]:
     return [_kernel(), *_native_sandbox(), _open_files(), _processes(), _cache()]
 
 
+def installing(package: str) -> str:
+    """Return the command that installs a system package, as Debian calls it."""
+    if shutil.which("apt-get"):
+        return as_root(f"apt-get install {package}")
+    return f"install the system's package of {package}"
+
+
 def _kernel() -> Check:
     release = platform.release()
     numbers = [int(part) for part in release.replace("-", ".").split(".")[:2] if part.isdigit()]
@@ -53,7 +69,7 @@ def _kernel() -> Check:
             "kernel",
             False,
             f"Linux {release}; {needed[0]}.{needed[1]} is needed for {why}",
-            "use a newer kernel, or run as root (5.19 is enough there)",
+            "run as root" if os.geteuid() and numbers >= [5, 19] else "use a newer kernel",
         )
     return Check("kernel", True, f"Linux {release} on {platform.machine()}")
 
@@ -68,16 +84,27 @@ def _native_sandbox() -> list[Check]:
             sandbox.close()
         facts = provider.facts()
     except InterCodeError as error:
-        return [Check("sandbox", False, str(error), getattr(error, "fix", ""))]
+        return [_of_error("sandbox", False, error)]
     finally:
         provider.close()
     if done.stdout != b"works\n":
         said = (done.stdout + done.stderr).decode(errors="replace").strip()
         return [Check("sandbox", False, f"a command did not run: {said}", "report this as a bug")]
-    who = "root, each with ids of its own" if facts["root"] else "an ordinary user"
+    return [Check("sandbox", True, f"native sandboxes work, {_whose()}"), _memory(facts)]
+
+
+def _of_error(name: str, ok: bool | None, error: Exception) -> Check:
+    return Check(name, ok, getattr(error, "why", str(error)), getattr(error, "fix", ""))
+
+
+def _whose() -> str:
+    if is_root():
+        return "each with ids of its own"
     if needs_stand_in():
-        who = f"the unused id {STAND_IN}: root has no CAP_SYS_ADMIN here"
-    return [Check("sandbox", True, f"native sandboxes work, as {who}"), _memory(facts)]
+        return f"all with the unused id {STAND_IN}: {why_stand_in()}"
+    if os.geteuid() == 0:
+        return "all with the id that this root has outside of its user namespace"
+    return f"all with your id, {os.geteuid()}"
 
 
 def _memory(facts: dict[str, Any]) -> Check:
@@ -86,27 +113,41 @@ def _memory(facts: dict[str, Any]) -> Check:
         return Check(
             "memory limit", True, f"for whole sandboxes, by cgroup v{facts['cgroup']}: {held}"
         )
+    detail, fix = _without_cgroup()
     return Check(
         "memory limit",
         None,
         "no cgroup can be written: memory is limited for each program, not for a sandbox as a "
-        "whole; memory files and shared mappings are not, so that one can take what there is",
-        "systemd-run --user --scope -p Delegate=yes intercode …"
-        if os.geteuid()
-        else "mount -o remount,rw /sys/fs/cgroup",
+        f"whole; memory files and shared mappings are not, so that one can take {detail}",
+        fix,
     )
+
+
+def _without_cgroup() -> tuple[str, str]:
+    """Say what all sandboxes together can take, and what would limit each."""
+    if is_root() and (points := cgroup.read_only()):
+        return "what there is", " && ".join(f"mount -o remount,bind,rw {point}" for point in points)
+    if in_container():
+        if limit := cgroup.own_memory_limit():
+            return f"the {limit / 2**30:.1f} GiB of this container", ""
+        return "what there is", "docker run --memory 8g …"
+    if os.geteuid() and cgroup.is_unified() and _has_user_manager():
+        return "what there is", "systemd-run --user --scope -p Delegate=yes intercode …"
+    return "what there is", ""
+
+
+def _has_user_manager() -> bool:
+    """Whether this user has a systemd of their own, which can hand on a cgroup."""
+    folder = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
+    return shutil.which("systemd-run") is not None and Path(folder, "systemd/private").exists()
 
 
 def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    sandboxes = soft // 8
-    ok = True if soft >= _FILES_FOR_MANY else None
-    return Check(
-        "open files",
-        ok,
-        f"{soft} (hard limit {hard}): about {sandboxes} sandboxes at once",
-        "" if ok else "ulimit -n 20000",
-    )
+    # Each provider raises the soft limit to the hard one.
+    ok = True if hard >= _FILES_FOR_MANY or hard == resource.RLIM_INFINITY else None
+    detail = f"{soft} (hard limit {hard}): about {soft // 8} sandboxes at once"
+    return Check("open files", ok, detail, "" if ok else more_open_files())
 
 
 def _processes() -> Check:
@@ -116,7 +157,7 @@ def _processes() -> Check:
         "process ids",
         ok,
         f"pid_max is {limit}: so many processes and threads on the whole machine",
-        "" if ok else "sysctl -w kernel.pid_max=4194304",
+        "" if ok else set_kernel("kernel/pid_max", 4_194_304),
     )
 
 
@@ -131,7 +172,7 @@ def _cache() -> Check:
         "image cache",
         ok,
         f"{root}: {free / 2**30:.1f} GiB free",
-        "" if ok else "intercode images prune",
+        "" if ok else "intercode clean --all",
     )
 
 
@@ -148,11 +189,10 @@ def check_docker() -> list[Check]:
     try:
         info = engine.info()
     except InterCodeError as error:
-        detail = f"no engine at {default_url()}: {error}"
         if may_be_there(Path(default_url().removeprefix("unix://"))):
-            return [Check("docker", None, detail, getattr(error, "fix", ""))]
-        fix = "apt-get install docker.io"
-        return [Check("docker", None, f"no engine at {default_url()}: --sandbox native only", fix)]
+            return [_of_error("docker", None, error)]
+        detail = f"no engine at {default_url()}: --sandbox native only"
+        return [Check("docker", None, detail, "" if in_container() else installing("docker.io"))]
     finally:
         engine.close()
     return [_engine(info), _docker_sandbox(), _user(info), _disk(info), _cgroup(info)]
@@ -178,7 +218,7 @@ def _docker_sandbox() -> Check:
         finally:
             sandbox.close()
     except (InterCodeError, OSError) as error:  # as OSError: our own folders cannot be made
-        return Check(name, None, str(error), getattr(error, "fix", ""))
+        return _of_error(name, None, error)
     finally:
         with suppress(InterCodeError):
             provider.close()

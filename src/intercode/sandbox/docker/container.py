@@ -341,7 +341,7 @@ def _explained(error: SandboxError, engine: Engine) -> SandboxError:
     if "bind source path does not exist" in text or "bind mount source" in text:
         return SandboxUnavailableError(
             f"the engine at {engine.url} does not see this machine's files, which it must: it is "
-            f"on another machine, or in a container. To fix it: `{DOCKER}` ({text})",
+            f"on another machine, or in a container ({text})",
             DOCKER,
         )
     return error

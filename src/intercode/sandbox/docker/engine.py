@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
+from intercode.rights import as_root
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -58,7 +59,7 @@ class Engine:
             from intercode.sandbox.docker.client import Client
         except ImportError:
             raise SandboxUnavailableError(
-                f"the sandbox 'docker' needs the package docker: {INSTALL}", INSTALL
+                "the sandbox 'docker' needs the package docker", INSTALL
             ) from None
         environment = docker.utils.kwargs_from_env() if self.url.startswith("tcp") else {}
         try:
@@ -91,8 +92,7 @@ class Engine:
         if "BuildahVersion" in found:
             raise SandboxUnavailableError(
                 f"the engine at {self.url} is Podman's, which names images in another way and does "
-                f"not know all of our mounts. Use Docker's: `{DOCKER}`, or --sandbox native, "
-                "which needs no engine",
+                "not know all of our mounts (--sandbox native needs no engine)",
                 DOCKER,
             )
         return found
@@ -132,15 +132,14 @@ def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
     text = str(error)
     path = Path(url.removeprefix("unix://"))
     if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
-        fix = "usermod -aG docker $USER  # as root, and log in again"
+        fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
         why = f"{path} is not for this user"
     elif not url.startswith("unix://"):
-        fix, why = DOCKER, f"{url} does not answer"
+        fix, why = "unset DOCKER_HOST", f"{url} does not answer"
+    elif os.environ.get("DOCKER_HOST") == url:
+        fix, why = "unset DOCKER_HOST", f"nothing answers at {path}, which DOCKER_HOST names"
     else:
-        fix = "systemctl start docker"
+        has_systemd = Path("/run/systemd/system").is_dir()
+        fix = as_root("systemctl start docker" if has_systemd else "service docker start")
         why = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
-    return SandboxUnavailableError(
-        f"no engine for the sandbox 'docker': {why}. To fix it: `{fix}`, or set DOCKER_HOST; "
-        "`intercode doctor` tells more.",
-        fix,
-    )
+    return SandboxUnavailableError(f"no engine for the sandbox 'docker': {why}", fix)

@@ -23,6 +23,8 @@ _LEAVING_SECONDS = 2.0
 _DELEGATED = ("user.delegate", "trusted.delegate")
 """The attributes by which systemd marks a cgroup that it has given away."""
 _MOVES = 20
+_NO_LIMIT = 1 << 62
+"""Version 1 says "no limit" by a number somewhat below 2 ** 63."""
 _TCP_SHARE = 8
 """A sandbox's sockets may hold one of so many bytes of its memory, where the kernel counts them
 apart."""
@@ -62,6 +64,30 @@ def hierarchies() -> list[Hierarchy]:
 def parents() -> list[str]:
     """Return all folders in which spawners could have theirs."""
     return list(dict.fromkeys(hierarchy.folder for hierarchy in hierarchies()))
+
+
+def is_unified() -> bool:
+    """Whether the machine has version 2, with controllers."""
+    return any(hierarchy.version == 2 and hierarchy.controllers for hierarchy in hierarchies())
+
+
+def read_only() -> list[str]:
+    """List the mounts of hierarchies in which sandboxes' cgroups cannot be made for that alone."""
+    points = [_mount_point("cgroup", controller) for controller in CONTROLLERS]
+    points.append(_mount_point("cgroup2", "") if is_unified() else None)
+    found = dict.fromkeys(point[0] for point in points if point)
+    return [point for point in found if os.statvfs(point).f_flag & os.ST_RDONLY]
+
+
+def own_memory_limit() -> int | None:
+    """Return the bytes of memory that a cgroup around this process permits; None: no limit."""
+    for hierarchy in hierarchies():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # "max" is not a number
+                limit = int(_read(f"{hierarchy.folder}/{name}"))
+                if limit < _NO_LIMIT:
+                    return limit
+    return None
 
 
 def join(folders: list[str]) -> None:

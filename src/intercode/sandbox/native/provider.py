@@ -28,7 +28,8 @@ from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, wire
-from intercode.sandbox.native.process import ProcessOne, read_if_there
+from intercode.sandbox.native.obstacles import more_open_files, unavailable
+from intercode.sandbox.native.process import ProcessOne
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import NativeSnapshot, build_script, sweep
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, new_lease
@@ -111,8 +112,8 @@ class NativeProvider:
         if alone and one_user():
             return (
                 f"several users are needed for {alone}, and a native sandbox has a single one "
-                "unless root of the machine starts it. Run this as root, or on Docker: --sandbox "
-                "docker"
+                "unless root of the machine starts it. Run this as root, or in Docker's containers "
+                "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
         if network and "net_bind_service" in capabilities:
             return (
@@ -325,69 +326,10 @@ def _raise_open_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = min(hard, _OPEN_FILES) if hard != resource.RLIM_INFINITY else _OPEN_FILES
     if wanted < _FEWEST_OPEN_FILES:
-        fix = f"ulimit -n {_FEWEST_OPEN_FILES}"
         raise SandboxUnavailableError(
             f"this process may open only {wanted} descriptors, and sandboxes need "
-            f"{_FEWEST_OPEN_FILES}. Raise the limit with `{fix}`; a hard limit only root can raise",
-            fix,
+            f"{_FEWEST_OPEN_FILES}",
+            more_open_files(),
         )
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def unavailable(reply: dict[str, Any]) -> SandboxError:
-    """Return the error that says which rule of the machine is in the way, and what fixes it."""
-    failed, number = str(reply["failed"]), int(reply.get("errno", 0))
-    call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
-    permission = number in (errno.EPERM, errno.EACCES)
-    if call in ("unshare", "clone") and number == errno.ENOSPC:
-        why, fix = "user.max_user_namespaces is 0 or used up", _MORE_NAMESPACES
-    elif call in ("unshare", "clone") and permission:
-        why, fix = _why_no_namespaces()
-    elif call.startswith("write") and permission:
-        why, fix = _why_no_id_map()
-    elif call == "setuid":
-        why, fix = "sandboxes never run as the machine's root, and there is no other user", _A_USER
-    elif call == "open_tree" and permission:
-        why, fix = "the sandboxes' user cannot enter a folder on the way to an image", _OTHER_CACHE
-    elif call == "mount proc" and permission:
-        why, fix = "this container's /proc is masked", _UNMASK
-    elif call == "mount overlay":
-        why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
-        fix = "modprobe overlay"
-    elif call == "mount_setattr":
-        why = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
-        fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
-    else:
-        return SandboxError(f"a sandbox did not start: {failed}")
-    return SandboxUnavailableError(
-        f"sandboxes are not permitted here: {why} ({failed}). To fix it: `{fix}`. "
-        "`intercode doctor` tells more.",
-        fix,
-    )
-
-
-_MORE_NAMESPACES = "sysctl -w user.max_user_namespaces=65536"
-_UNMASK = "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined …"
-_A_USER = "docker run --user 1000 … (or --cap-add SYS_ADMIN), or run as an ordinary user"
-_OTHER_CACHE = "export INTERCODE_CACHE=/var/cache/intercode"
-_NO_APPARMOR = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-
-
-def _why_no_namespaces() -> tuple[str, str]:
-    if read_if_there("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return "AppArmor restricts user namespaces", _NO_APPARMOR
-    if read_if_there("/proc/sys/kernel/unprivileged_userns_clone") == "0":
-        return "user namespaces are off", "sysctl -w kernel.unprivileged_userns_clone=1"
-    if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
-        return "user namespaces are off", _MORE_NAMESPACES
-    return "a seccomp profile forbids namespaces, as Docker's default does", _UNMASK
-
-
-def _why_no_id_map() -> tuple[str, str]:
-    if read_if_there("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":
-        return "AppArmor restricts user namespaces", _NO_APPARMOR
-    return (
-        "this root has neither the rights of root nor those of an ordinary user",
-        "docker run --cap-add SYS_ADMIN … or run as another user",
-    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from intercode.errors import ImageError
+from intercode.errors import DockerfileError, ImageError
 from intercode.files import digest_of
 from intercode.sandbox.images.archive import DAMAGE
 from intercode.sandbox.images.base import ARCHIVES, Context, Image, is_path, parse
@@ -60,12 +60,12 @@ class Options:
             name, equals, value = option.strip().partition("=")
             (flags if name.startswith("--") else arguments)[name] = value
             if not equals or (name.startswith("--") and name not in ("--target", "--network")):
-                raise ImageError(
+                raise DockerfileError(
                     f"cannot understand {option!r} in 'dockerfile:{argument}': write NAME=VALUE "
                     "for a build argument, --target=STAGE, or --network=default"
                 )
         if flags.get("--network", "none") not in ("none", "default"):
-            raise ImageError(f"--network={flags['--network']} is neither none nor default")
+            raise DockerfileError(f"--network={flags['--network']} is neither none nor default")
         path = Path(match["path"])
         path = path / "Dockerfile" if path.is_dir() else path
         network = flags.get("--network") == "default"
@@ -104,7 +104,7 @@ class _Build:
         if self._options.target:
             target = self._plan.stage(self._options.target)
             if target is None:
-                raise ImageError(f"{self._source.name}: no stage {self._options.target!r}")
+                raise DockerfileError(f"{self._source.name}: no stage {self._options.target!r}")
             wanted = target
         self._check_arguments()
         image = self._stage(wanted)
@@ -121,7 +121,7 @@ class _Build:
         for name in self._options.arguments:
             if name not in names and name.upper() not in PROXIES:
                 known = ", ".join(sorted(names)) or "none"
-                raise ImageError(
+                raise DockerfileError(
                     f"{self._source.name} has no build argument {name!r}; it has: {known}"
                 )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from intercode.errors import ImageError
+from intercode.errors import DockerfileError, ImageError
 
 _SECONDS = 60.0
 _DIRECTIVE = re.compile(r"#[ \t]*([a-zA-Z][a-zA-Z0-9]*)[ \t]*=[ \t]*(.+?)[ \t]*")
@@ -86,13 +86,15 @@ class Source:
 
     def error(self, line: int, reason: str) -> ImageError:
         """Return an error that names a line, and the fault in it."""
-        return ImageError(f"{self.name}:{line}: {reason}")
+        return DockerfileError(f"{self.name}:{line}: {reason}")
 
     def located(self, line: int, error: Exception) -> ImageError:
         """Return an error with the line that led to it, unless it names one itself."""
         if isinstance(error, ImageError) and str(error).startswith(f"{self.name}:"):
             return error
-        return self.error(line, str(error))
+        is_written = isinstance(error, (DockerfileError, ValueError, LookupError))
+        kind = DockerfileError if is_written else ImageError
+        return kind(f"{self.name}:{line}: {error}")
 
 
 def read(path: Path) -> Source:
@@ -107,11 +109,11 @@ def read(path: Path) -> Source:
     except OSError as error:
         raise ImageError(f"cannot read the Dockerfile {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ImageError(f"the Dockerfile {path} is no UTF-8 text") from None
+        raise DockerfileError(f"the Dockerfile {path} is no UTF-8 text") from None
     escape = _directives(name, text).get("escape", "\\")
     answer = _ask(text)
     if "error" in answer:
-        raise ImageError(f"{name}:{answer['line']}: {answer['error']}")
+        raise DockerfileError(f"{name}:{answer['line']}: {answer['error']}")
     found = tuple(_instruction(entry) for entry in answer["found"])
     return Source(name, path, escape, found)
 
@@ -124,7 +126,7 @@ def _directives(name: str, text: str) -> dict[str, str]:
             break
         found[match[1].lower()] = match[2]
         if match[1].lower() == "syntax" and not _FRONTEND.fullmatch(match[2]):
-            raise ImageError(f"{name}:{number}: the syntax {match[2]!r} is not Docker's own")
+            raise DockerfileError(f"{name}:{number}: the syntax {match[2]!r} is not Docker's own")
     return found
 
 

@@ -1,0 +1,135 @@
+"""The rule of the machine that is in the way of a sandbox, and the command that fixes it.
+
+A command stands here only if it works where it is printed: a test tries each of them there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+from intercode.errors import SandboxError, SandboxUnavailableError
+from intercode.rights import as_root, has_machines_id, in_container, permitted
+from intercode.sandbox.native.process import read_if_there
+
+_A_USER = "docker run --user 1000:1000 -e HOME=/tmp …"
+_APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
+_PROFILE = "/etc/apparmor.d/intercode"
+_OPEN_FILES = 20_000
+_CAP_SYS_RESOURCE = 24
+
+
+def unavailable(reply: dict[str, Any]) -> SandboxError:
+    """Return the error that says which rule of the machine is in the way, and what fixes it.
+
+    Args:
+        reply: The spawner's, with ``failed`` and ``errno``.
+    """
+    failed, number = str(reply["failed"]), int(reply.get("errno", 0))
+    call = failed.removeprefix(f"[Errno {number}] ").partition(":")[0]
+    permission = number in (errno.EPERM, errno.EACCES)
+    if call in ("unshare", "clone") and number == errno.ENOSPC:
+        why, fix = "user.max_user_namespaces is 0 or used up", _more_namespaces()
+    elif call in ("unshare", "clone") and permission:
+        why, fix = _why_no_namespaces()
+    elif call.startswith("write") and permission:
+        why, fix = _why_no_id_map()
+    elif call == "setuid":
+        why = "sandboxes never run as the machine's root, which cannot become another user here"
+        fix = _A_USER
+    elif call == "open_tree" and permission:
+        why, fix = _why_not_entered()
+    elif call == "mount proc" and permission:
+        why, fix = "this container's /proc is masked", _unmasked()
+    elif call == "mount overlay":
+        why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
+        fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
+    elif call == "mount_setattr":
+        why = "the image cache's file system cannot be id-mapped (ext4, xfs, btrfs, Linux 5.19)"
+        fix = "export INTERCODE_CACHE=/a/folder/on/such/a/file/system"
+    else:
+        return SandboxError(f"a sandbox did not start: {failed}")
+    return SandboxUnavailableError(f"sandboxes are not permitted here: {why} ({failed})", fix)
+
+
+def more_open_files() -> str:
+    """Return the command that lets this shell's processes open more files."""
+    if in_container():
+        return f"docker run --ulimit nofile={_OPEN_FILES} …"
+    if os.geteuid() == 0:
+        return f"ulimit -n {_OPEN_FILES}" if permitted() >> _CAP_SYS_RESOURCE & 1 else ""
+    return as_root(f"prlimit --pid $$ --nofile={_OPEN_FILES}")
+
+
+def set_kernel(name: str, value: int) -> str:
+    """Return the command that changes a setting of the kernel."""
+    command = f"sysctl -w {name.replace('/', '.')}={value}"
+    return f"{command}  # on the machine: no container can" if in_container() else as_root(command)
+
+
+def apparmor_profile(python: str) -> str:
+    """Return an AppArmor profile that permits user namespaces to one Python alone.
+
+    Args:
+        python: Its path.
+    """
+    return f"""\
+# Lets InterCode make sandboxes as an ordinary user, where AppArmor restricts user namespaces.
+# It is for one Python, and holds for all programs that this runs: make an environment that has a
+# Python of its own by `python3 -m venv --copies`.
+abi <abi/4.0>,
+include <tunables/global>
+
+profile intercode "{os.path.realpath(python)}" flags=(unconfined) {{
+  userns,
+
+  include if exists <local/intercode>
+}}
+"""
+
+
+def _more_namespaces() -> str:
+    return set_kernel("user/max_user_namespaces", 65_536)
+
+
+def _unmasked() -> str:
+    options = ["seccomp=unconfined", "systempaths=unconfined"]
+    if read_if_there("/proc/self/attr/current").startswith("docker-"):
+        options.append("apparmor=unconfined")
+    return f"docker run {' '.join(f'--security-opt {option}' for option in options)} …"
+
+
+def _restricted_by_apparmor() -> bool:
+    return read_if_there(f"/proc/sys/{_APPARMOR}") == "1"
+
+
+def _why_no_namespaces() -> tuple[str, str]:
+    if _restricted_by_apparmor():
+        return "AppArmor restricts user namespaces", _permitted_by_apparmor()
+    if read_if_there("/proc/sys/kernel/unprivileged_userns_clone") == "0":
+        return "user namespaces are off", set_kernel("kernel/unprivileged_userns_clone", 1)
+    if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
+        return "user namespaces are off", _more_namespaces()
+    return "a seccomp profile forbids namespaces, as Docker's default does", _unmasked()
+
+
+def _permitted_by_apparmor() -> str:
+    if in_container():
+        return set_kernel(_APPARMOR, 0)
+    save, load = as_root(f"tee {_PROFILE}"), as_root(f"apparmor_parser -r {_PROFILE}")
+    return f"intercode doctor --apparmor | {save} && {load}"
+
+
+def _why_no_id_map() -> tuple[str, str]:
+    if _restricted_by_apparmor():
+        return "AppArmor restricts user namespaces", _permitted_by_apparmor()
+    return (
+        "root of this user namespace may not hand on its own id, without CAP_SETFCAP",
+        "docker run --cap-add SETFCAP …" if in_container() else "",
+    )
+
+
+def _why_not_entered() -> tuple[str, str]:
+    why = "the sandboxes' user cannot enter a folder on the way to an image"
+    return why, "export INTERCODE_CACHE=/var/cache/intercode" if has_machines_id() else ""

@@ -1,0 +1,73 @@
+"""`show`: the model's words beside its actions, the dialogue, and what a paid run took."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from intercode.cli.main import main
+from intercode.records import EPISODES
+
+RECORDED = Path(__file__).parents[1] / "golden/runs-0.1.0/bash-model"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["show", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_words_stand_beside_the_actions(capsys: pytest.CaptureFixture[str]) -> None:
+    told = shown(capsys, RECORDED, "--task", "archive-01")
+    assert "  reply: Let me look around first.\n  $ ls /data\n    archive\n" in told
+    # The code of a reply is the action, and is not told twice.
+    assert "```" not in told and told.count("reply:") == 1
+
+
+def test_thoughts_and_turns_without_an_action(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(RECORDED, tmp_path / "run"))
+    first, *_ = (run / EPISODES).read_text().splitlines()
+    episode = json.loads(first)
+    talk = episode["metadata"]["model"]
+    talk["calls"][0]["thought"] = "I should look."
+    episode["turns"][1] |= {"action": "", "observation": "[no code]", "info": {"invalid": True}}
+    number = talk["calls"][1]["reply"]
+    talk["messages"][number] = {"role": "assistant", "content": "I do not know\x1b[2J."}
+    (run / EPISODES).write_text(json.dumps(episode) + "\n")
+    told = shown(capsys, run)
+    assert "  thought: I should look.\n  $ ls /data\n" in told
+    assert "  reply: I do not know\\x1b[2J.\n  (no action)\n    [no code]\n" in told
+    # Without the messages (another agent's record), the turns are shown all the same.
+    episode["metadata"]["model"] = "a name"
+    (run / EPISODES).write_text(json.dumps(episode) + "\n")
+    assert "  $ ls /data\n" in shown(capsys, run)
+    assert "no messages are recorded" in shown(capsys, run, "--messages")
+
+
+def test_messages_are_the_dialogue_as_the_model_saw_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = shown(capsys, RECORDED, "--task", "archive-01", "--messages", "--full")
+    [line] = [x for x in (RECORDED / EPISODES).read_text().splitlines() if '"archive-01"' in x]
+    talk = json.loads(line)["metadata"]["model"]
+    assert told.count("\n  [") == len(talk["messages"])
+    assert told.index("  [system]\n    You work in a shell") < told.index("  [user]\n    Task: ")
+    assert "  [assistant] (156 tokens in, 9 out, " in told
+
+
+def test_tool_calls_are_among_the_messages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(RECORDED, tmp_path / "run"))
+    episode = json.loads((run / EPISODES).read_text().splitlines()[0])
+    talk = episode["metadata"]["model"]
+    call = {"call_id": "1", "name": "execute", "arguments": {"command": "ls /data"}}
+    talk["messages"][talk["calls"][0]["reply"]] |= {"content": "", "tool_calls": [call]}
+    talk["tools"] = [{"name": "execute", "description": "", "parameters": {}}]
+    (run / EPISODES).write_text(json.dumps(episode) + "\n")
+    told = shown(capsys, run, "--messages")
+    assert "  tools: execute\n" in told and '    → execute {"command": "ls /data"}\n' in told
