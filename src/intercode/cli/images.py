@@ -269,7 +269,7 @@ def _prune(args: argparse.Namespace) -> None:
     did = "would remove" if args.dry_run else "removed"
     print(f"{did} {counted(len(removed), 'image')}, {size(total)}")
     if sources:
-        print(f"{did} {len(sources)} packed folders and repositories, {size(packed)}")
+        print(f"{did} packed folders and repositories: {len(sources)}, {size(packed)}")
 
 
 def _as_json(image: Image, own_size: int | None) -> dict[str, object]:
