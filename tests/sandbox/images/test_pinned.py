@@ -143,7 +143,7 @@ def put(place: Path, data: bytes) -> Package:
 def test_the_mirror_comes_before_the_archive(servers: Path, tmp_path: Path) -> None:
     package = put(servers / "mirror", b"good")
     put(servers / "snapshot" / TIME, b"evil")
-    fetch([package], TIME, tmp_path)
+    fetch([package], TIME, tmp_path, print)
     assert (tmp_path / package.sha256).read_bytes() == b"good"
     assert "snapshot" not in (tmp_path / "asked").read_text()
 
@@ -155,7 +155,7 @@ def test_what_the_mirror_has_not_is_in_the_archive(
     if mirror:
         put(servers / "mirror", mirror)
     package = put(servers / "snapshot" / TIME, b"good")
-    fetch([package], TIME, tmp_path)
+    fetch([package], TIME, tmp_path, print)
     assert (tmp_path / package.sha256).read_bytes() == b"good"
 
 
@@ -165,7 +165,7 @@ def test_what_neither_has_is_said(
     package = put(servers / "mirror", b"evil")
     package = replace(package, sha256=hashlib.sha256(b"good").hexdigest())
     with pytest.raises(ImageError) as caught:
-        fetch([package], TIME, tmp_path)
+        fetch([package], TIME, tmp_path, print)
     told = str(caught.value)
     assert f"hello 1+b1:\n  http://127.0.0.1:{port(told)}/mirror/{POOL}/hello_1%2Bb1" in told
     assert "its SHA-256 is not the pinned one" in told and f"/snapshot/{TIME}/pool" in told
@@ -173,7 +173,7 @@ def test_what_neither_has_is_said(
     assert not (tmp_path / package.sha256).exists()
     monkeypatch.setenv("INTERCODE_DEBIAN_MIRROR", "http://127.0.0.1:9/x")  # the port "discard"
     with pytest.raises(ImageError, match=r"127\.0\.0\.1:9/x/.*: Connection refused"):
-        fetch([package], TIME, tmp_path)
+        fetch([package], TIME, tmp_path, print)
 
 
 def port(told: str) -> str:

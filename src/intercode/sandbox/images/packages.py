@@ -18,6 +18,7 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from intercode.errors import ImageError
+from intercode.sandbox.images.base import Progress
 from intercode.sandbox.images.debian import MIRROR
 
 SNAPSHOT = "http://snapshot.debian.org/archive/debian"
@@ -25,6 +26,7 @@ _AT_ONCE = 4
 _TRIES = 2
 _TIMEOUT = 30.0
 _CHUNK = 1 << 16
+_TOLD = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +42,14 @@ class Package:
     sha256: str
 
 
-def fetch(packages: Sequence[Package], time: str, folder: Path) -> None:
+def fetch(packages: Sequence[Package], time: str, folder: Path, progress: Progress) -> None:
     """Fetch packages into a folder, under their hashes.
 
     Args:
         packages: The packages.
         time: A time at which Debian had all of them: ``20260712T000000Z``.
         folder: Where they go.
+        progress: Is told how it goes.
 
     Raises:
         ImageError: Neither the mirror nor the snapshot archive has a package as it is pinned.
@@ -56,8 +59,10 @@ def fetch(packages: Sequence[Package], time: str, folder: Path) -> None:
     sources = [mirror.rstrip("/"), f"{snapshot.rstrip('/')}/{time}"]
     pool = ThreadPoolExecutor(_AT_ONCE)
     try:
-        for _ in pool.map(lambda package: _fetch(package, sources, folder), packages):
-            pass
+        done = pool.map(lambda package: _fetch(package, sources, folder), packages)
+        for count, _ in enumerate(done, 1):
+            if count % _TOLD == 0:
+                progress(f"{count} of {len(packages)} packages")
     finally:
         pool.shutdown(cancel_futures=True)
 

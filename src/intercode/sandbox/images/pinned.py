@@ -48,6 +48,7 @@ ln -s /usr/share/zoneinfo/Etc/UTC /etc/localtime
 mkdir -p /media /mnt /opt /srv /var/mail /var/opt
 mkdir -p /usr/local/bin /usr/local/etc /usr/local/include /usr/local/lib /usr/local/sbin \\
     /usr/local/share /usr/local/src
+test -e /lib64 || rm /lib64
 mkdir -m 1777 /run/lock
 rmdir /var/run /var/lock
 ln -s /run /var/run
@@ -188,7 +189,7 @@ def _unpack(lock: Lock, layer: Path, progress: Progress) -> Mapping[str, object]
     folder = layer.with_name("packages")
     folder.mkdir()
     try:
-        fetch(lock.packages, lock.snapshot, folder)
+        fetch(lock.packages, lock.snapshot, folder, progress)
         progress(f"unpacking {count} packages")
         installed = _lay(lock, folder, layer)
     finally:
