@@ -15,7 +15,7 @@ from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
 from intercode.models.base import AttemptError, Finish
-from intercode.models.keys import hide, hide_in
+from intercode.redaction import hide, hide_in
 
 CONNECT = 10.0
 """Seconds in which a server must be reached."""
