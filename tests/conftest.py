@@ -138,12 +138,14 @@ def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
 def start(provider: Provider) -> Iterator[Start]:
     """Starts sandboxes, with limits by keyword, that are closed when the test ends.
 
-    Without a limit of its own nothing in them takes too long, however slow the machine is.
+    Without a limit of its own nothing in them takes too long, however slow the machine is. Root
+    has the capabilities that ``INTERCODE_TESTS_GRANT`` names.
     """
     started: list[Sandbox] = []
+    ours = {"timeout": PATIENCE, "capabilities": os.environ.get("INTERCODE_TESTS_GRANT", "")}
 
     def start_one(image: object = "host", **limits: object) -> Sandbox:
-        started.append(provider.start(image, Limits(**{"timeout": PATIENCE, **limits})))  # type: ignore[arg-type]
+        started.append(provider.start(image, Limits(**{**ours, **limits})))  # type: ignore[arg-type]
         return started[-1]
 
     yield start_one

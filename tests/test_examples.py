@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,10 +12,15 @@ import pytest
 
 import intercode
 from intercode import InterCodeEnv
+from intercode.cli.main import main
+from ordinary import ordinary_user
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LINES = 100
 
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="not for an ordinary user: its root has one user"
+)
 Try = Callable[..., float]
 
 
@@ -36,7 +44,7 @@ def attempt() -> Iterator[Try]:
         env.close()
 
 
-@pytest.mark.parametrize("example", ["git_puzzle", "data_copilot", "c_vault"])
+@pytest.mark.parametrize("example", ["git_puzzle", "data_copilot", "c_vault", "nginx"])
 def test_an_example_is_short(example: str) -> None:
     code = [path for path in (EXAMPLES / example).glob("[!R]*") if path.is_file()]
     assert len(code) >= 4
@@ -115,3 +123,45 @@ def test_the_vault_s_flag_is_only_behind_its_door(action: str, found: bool) -> N
     env.reset()
     assert ("flag{" in env.step(action)[0]) == found
     env.close()
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("task", "action", "reward"),
+    [
+        ("start", "rm /etc/nginx/sites-enabled/default; nginx", 0.0),
+        ("start", "rm /etc/nginx/sites-enabled/default; echo 1 > /srv/orchard/word", 0.0),
+        ("forbidden", "sed -i 's/^user .*/user root;/' /etc/nginx/nginx.conf", 0.0),
+        ("forbidden", "chmod -R a+rX /srv", 1.0),
+        ("forbidden", "printf '#!/bin/true' > /usr/local/sbin/check-site", 0.0),
+        ("gateway", "sed -i 's|:8018|:80|' /etc/nginx/sites-enabled/default", 0.0),
+        ("gateway", "sed -i 's|:8081|:8018|' /etc/nginx/sites-enabled/default", 1.0),
+        ("gateway", "ln -s /bin/true /usr/local/bin/curl", 0.0),
+    ],
+)  # fmt: skip
+def test_nginx_is_repaired_or_not(attempt: Try, task: str, action: str, reward: float) -> None:
+    assert attempt("nginx", task, action, "submit") == reward
+
+
+@as_root
+def test_nginx_is_as_good_in_containers(engine: object) -> None:
+    """Its image is built natively first: the tests' engine has no network."""
+    assert main(["validate", str(EXAMPLES / "nginx"), "--quiet", "--also-on", "docker"]) == 0
+
+
+@as_root
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_nginx_is_refused_to_an_ordinary_user(command: str) -> None:
+    with ordinary_user() as user:
+        done = subprocess.run(
+            [*user.prefix, sys.executable, "-m", "intercode.cli", command, str(EXAMPLES / "nginx")],
+            env=user.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert "tasks.jsonl: row 1 (line 1), task 'start' cannot have its" in done.stderr
+        assert "several users are needed for chown, setgid, setuid" in done.stderr
+        assert "Run this as root" in done.stderr and "docker-daemon:NAME" in done.stderr
+        assert not [*user.home.glob("cache/images/*")], "something was built"

@@ -89,16 +89,26 @@ def test_the_file_that_the_documentation_shows_can_be_read(tmp_path: Path) -> No
 
 
 def test_limits_are_written_alike_everywhere(tmp_path: Path) -> None:
-    folder = write(tmp_path, 'env = "bash"\nmemory = "1.5G"\ntimeout = "20s"\ndisk = 2000000')
-    assert read(folder).limits == {"memory": 1536 << 20, "timeout": 20, "disk": 2000000}
+    text = 'env = "bash"\nmemory = "1.5G"\ntimeout = "20s"\ndisk = 2000000\ncapabilities = ["kill"]'
+    folder = write(tmp_path, text)
+    numbers = {"memory": 1536 << 20, "timeout": 20, "disk": 2000000}
+    assert read(folder).limits == {**numbers, "capabilities": ("kill",)}
     tasks = load_dataset(folder / "tasks.jsonl")
     own = [replace(tasks[0], memory="256M", processes=50)]  # type: ignore[arg-type]
     for more in ({"timeout": 30}, {"limits": {"timeout": "30"}}):
         with closing(make(str(folder), data=Dataset(own), **more)) as env:
             env.reset()
             assert env.place.limits == Limits(
-                timeout=30, memory=256 << 20, disk=2000000, processes=50
+                timeout=30,
+                memory=256 << 20,
+                disk=2000000,
+                processes=50,
+                capabilities=("kill",),
             )
+    own = [replace(tasks[0], capabilities=("sys_chroot",))]  # in place of the folder's
+    with closing(make(str(folder), data=Dataset(own), capabilities="fowner")) as env:
+        env.reset()
+        assert env.place.limits.capabilities == ("sys_chroot",)
 
 
 def test_limits_hold_and_what_a_caller_gives_comes_first(tmp_path: Path) -> None:

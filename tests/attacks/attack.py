@@ -209,6 +209,45 @@ ATTACKS: dict[str, Sequence[str]] = {
         "for n in {1..40}; do setsid -f sh -c 'while :; do :; done'; done",
         "sleep 2",
     ),
+    "B1 another root": (
+        "mkdir /jail; cp -r /proc/self /jail 2> /dev/null; ls /jail | wc -l; chroot /jail true",
+        "perl -e 'opendir $d, q(/); chroot q(/jail) or die; chdir $d; chdir q(..) for 1 .. 99;"
+        " chroot q(.); exec q(/bin/ls), q(-la), q(/), q(/proc/1/root/)'",
+        "perl -e 'chroot q(/proc/1/root); chroot q(/proc/self/root/..)'; ls /",
+        "rm -rf /jail",
+    ),
+    "B2 other users": (
+        _python(
+            "for user in range(1, 60):\n"
+            "    if os.fork() == 0:\n"
+            "        try:\n"
+            "            os.setgid(user); os.setuid(user)\n"
+            "            for i in range(64):\n"
+            "                ours, theirs = socket.socketpair()\n"
+            "                socket.send_fds(ours, [b'x'], [0] * 250)\n"
+            "                fcntl.fcntl(os.pipe()[0], 1031, 1 << 20)\n"
+            "                call(294, 26, 0)\n"
+            "        except OSError as error: print(error)\n"
+            "        signal.sigtimedwait([], 60)\n"
+        ),
+        "for u in 1 65534 65535 65536 4294967294; do chown $u:$u /tmp; touch /tmp/$u; done",
+        "chown -R 1:1 / 2> /dev/null; chmod -R 0 /etc /root /tmp /dev/shm; chown 9 /dev/shm /proc",
+    ),
+    "B3 signals": (
+        "for n in {1..64}; do kill -$n 1; done; kill -STOP -1",
+        "perl -e 'for (1 .. 60) { fork or do { $< = $> = $_; sleep 60 } }' & kill -9 -1",
+        "perl -e 'kill q(CHLD), 1 for 1 .. 99999'",
+    ),
+    "B4 ports": (
+        _python(
+            "held = []\n"
+            "for port in range(1, 1024):\n"
+            "    try: held.append(socket.create_server(('', port)))\n"
+            "    except OSError as error: print(port, error)\n"
+            "signal.sigtimedwait([], 1)"
+        ),
+        "setcap cap_sys_admin+ep /bin/true; echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start",
+    ),
     "wire": (
         "printf '\\0\\1\\2\\377%.0s' {1..99999}",
         "cat /dev/urandom | head -c 5000000",

@@ -12,7 +12,7 @@ TASKS: list[dict[str, Any]] = [
     {"task_id": "near", "query": "q", "gold": "flag{near}", "files": {"f": "flag{near}"}},
     {"task_id": "far", "query": "q", "gold": "flag{far}", "tags": ["network"]},
 ]
-LEFT_OUT = "1 of 2 tasks need the network (--network tries them)"
+LEFT_OUT = "1 of 2 tasks needs the network (--network tries them)"
 
 
 def test_tasks_that_need_the_network(tmp_path: Path, cli: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from intercode.cli.main import main
 from intercode.episode import Episode
 from intercode.records import read_episodes
 
+from .conftest import command
 from .test_terminal import on_terminal
 
 
@@ -45,3 +48,29 @@ def test_refused_before_anything_is_done(
     assert main([*arguments, "--workers", "2"]) == 2
     assert "--workers" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "endless", "echo", "told"),
+    [
+        ("bash", "sleep 999; echo never", "echo still $((40 + 2))", "[interrupted: its processes"),
+        ("python", "while True: pass\n", "print('still', 40 + 2)", "[interrupted: the interpreter"),
+    ],
+)
+def test_an_interrupt_stops_the_command_and_not_the_task(
+    tmp_path: Path, env: str, endless: str, echo: str, told: str
+) -> None:
+    arguments = command("play", env, "--limit", 1, "--timeout", 500)
+    with subprocess.Popen(
+        arguments, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as playing:
+        assert playing.stdin is not None and playing.stdout is not None
+        playing.stdin.write(f"{endless}\n{echo}\nsubmit\n")
+        playing.stdin.flush()
+        for line in playing.stdout:
+            if "running … Ctrl-C interrupts it" in line:
+                break
+        playing.send_signal(signal.SIGINT)
+        rest, _ = playing.communicate()
+    assert playing.returncode == 0
+    assert told in rest and "still 42\n" in rest and "never" not in rest

@@ -17,7 +17,7 @@ from .conftest import TASKS, Run, keys, parsed, write
 def test_the_oracle_solves_everything(cli: Run, data: Path, tmp_path: Path) -> None:
     done = cli("run", "bash", "--data", data, "--workers", 2)
     assert "100.0 %" in done.stdout
-    folder = tmp_path / done.stdout.split("run: ")[1].strip()
+    folder = tmp_path / done.stdout.split("run: ")[1].split("\n")[0]
     assert folder.parent == tmp_path / "runs" and folder.name.endswith("-bash-oracle")
     assert {e.task_id: e.reward for e in read_episodes(folder / EPISODES)} == {
         task["task_id"]: 1.0 for task in TASKS
@@ -55,9 +55,41 @@ def test_the_papers_form(cli: Run, data: Path) -> None:
 
 def test_verification_without_gold(cli: Run, tmp_path: Path) -> None:
     task = {key: value for key, value in TASKS[2].items() if key != "gold"}
-    done = cli("run", "bash", "--data", write(tmp_path / "one.json", task), "--json")
+    command = ["run", "bash", "--data", write(tmp_path / "one.json", task), "--json"]
+    done = cli(*command, "--agent", "oracle")
     assert parsed(done)["statistics"]["mean_reward"] == 0.0
     assert "no gold for bash_001" in done.stderr
+
+
+def test_the_first_command_of_2023_says_what_is_missing(cli: Run, tmp_path: Path) -> None:
+    """Its README began with it; its file has no gold, and a reader has no agent yet."""
+    task = {key: value for key, value in TASKS[2].items() if key != "gold"}
+    write(tmp_path / "sample.json", [task])
+    for more in ([], ["--json"]):
+        arguments = ["--env", "bash", "--data", "sample.json", *more]
+        done = cli(*arguments, module="intercode.run", code=2)
+        assert done.stdout == "" and "%" not in done.stderr
+        assert "sample.json: nothing was run: no agent was named" in done.stderr
+        for next_command in (
+            "intercode run bash --data sample.json --agent try-again --model openai/gpt-4o\n",
+            "intercode run bash --data sample.json --agent my_agent.py:make\n",
+            "intercode play bash --data sample.json\n",
+        ):
+            assert next_command in done.stderr
+    assert not (tmp_path / "runs").exists()
+    # Each of them is one that there is: it is refused for want of a key, or runs.
+    cli("run", "bash", "--data", "sample.json", "--agent", "random", "--quiet")
+    cli("play", "bash", "--data", "sample.json", stdin="submit\n")
+
+
+def test_without_an_agent_gold_is_run_and_named(cli: Run, data: Path) -> None:
+    command = ["run", "bash", "--data", data, "--limit", 1]
+    told = cli(*command).stdout
+    assert "No agent was named: 'oracle' ran gold" in told
+    assert f"  intercode run bash --data {data} --agent try-again --model" in told
+    for more in (["--quiet"], ["--json"], ["--agent", "oracle"]):
+        assert "No agent was named" not in cli(*command, *more).stdout
+    assert "--agent try-again" in cli(*command, "--model", "openai/x", code=2).stderr
 
 
 @pytest.mark.parametrize(

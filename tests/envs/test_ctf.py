@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +129,7 @@ def test_the_flag_ends_it(make_ctf: MakeCtf) -> None:
     assert env.step("pwd; cat a/note.txt")[0] == "/ctf\nnothing\n"
     assert env.step("cd -")[3:] == (
         False,
-        {"task_id": "find", "turn": 2, "ok": False, "exit_code": 1},
+        {"task_id": "find", "turn": 2, "turns_left": 8, "ok": False, "exit_code": 1},
     )
     assert env.step("submit   flag{other} ")[:4] == ("", 1.0, True, False)
     assert env.episode.answer == "flag{other}"
@@ -141,7 +143,7 @@ def test_wrong_flags_use_up_the_attempts(make_ctf: MakeCtf) -> None:
         0.0,
         [False, False],
     )
-    assert info == {"task_id": "find", "turn": 1, "ok": False}
+    assert info == {"task_id": "find", "turn": 1, "turns_left": 9, "ok": False}
     assert env.step("echo on")[0] == "on\n"
     assert env.step("submit x")[0] == "That is not the flag. 1 more attempt.\n"
     assert env.step("submit x")[1:3] == (0.0, True)
@@ -197,6 +199,16 @@ def test_a_service(make_ctf: MakeCtf) -> None:
     assert env.step(enter)[0] == FLAG
     assert env.step(f"submit {FLAG}")[1] == 1.0
     assert env.place.processes() == []  # it ended with the episode
+
+
+def test_no_agent_has_the_rights_to_look_into_a_service() -> None:
+    task = Task("t", "q", ("flag{x}",), metadata={"service": "sleep 9"}, capabilities=("kill",))
+    for wrong in ("dac_override", "fowner", *(("setuid",) if os.geteuid() == 0 else ())):
+        tasks = Dataset([replace(task, capabilities=("kill", wrong))])
+        with closing(CtfEnv(tasks)) as env:
+            with pytest.raises(TaskError, match=f"with the capabilities {wrong} the agent could"):
+                env.check(tasks[0])
+            env.check(task)
 
 
 def test_a_service_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None:

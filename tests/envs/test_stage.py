@@ -52,6 +52,13 @@ def test_the_image_is_the_environment_s_the_task_s_or_the_host() -> None:
     assert SandboxStage(get_provider(), image="host").image(own) == "host"
 
 
+def test_what_a_task_lays_over_this_machine_it_lays_over_any_image() -> None:
+    stage = SandboxStage(get_provider(), image="debian:bookworm[jq]+/a.tar")
+    own = replace(TASK, image="host+builtin:fs_shop.sh+/b.tar")
+    assert stage.image(own) == "debian:bookworm[jq]+/a.tar+builtin:fs_shop.sh+/b.tar"
+    assert stage.image(replace(TASK, image="nl2bash+/b.tar")) == "debian:bookworm[jq]+/a.tar"
+
+
 @pytest.fixture
 def below_usr() -> Iterator[Path]:
     """A folder among the machine's programs, which every sandbox of the image ``host`` sees."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from waiting import becomes_readable
 
 from . import Start, not_for_docker
 
+TESTS = Path(__file__).parent
 ALL = tuple(CAPABILITIES)
 as_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="not for an ordinary user: there is no other user"
@@ -175,3 +177,19 @@ def test_a_container_has_no_other_either(provider: Provider, start: Start) -> No
     if isinstance(provider, DockerProvider):
         start_of_free_ports = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
         assert sandbox.exec(["cat", start_of_free_ports]).stdout == b"1024\n"
+
+
+@as_root
+def test_the_attacks_of_a_root_with_every_one() -> None:
+    """All that `start` gives tests of attacks has them: see `tests/conftest.py`."""
+    chosen = ["-m", "attack", "-k", "not docker", "--ignore", str(TESTS / "test_container.py")]
+    quiet = ["-q", "--tb=short", "-W", "ignore", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *quiet, *chosen, str(TESTS)],
+        env={**os.environ, "INTERCODE_TESTS_GRANT": ",".join(ALL)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-15000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 50, done.stdout

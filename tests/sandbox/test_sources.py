@@ -122,5 +122,5 @@ def test_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
         assert place.exists() is bool(options)
     made_by_another(folder)
     assert main(argv) == 0
-    assert "removed 1 packed folders and repositories, " in capsys.readouterr().out
+    assert "removed packed folders and repositories: 1, " in capsys.readouterr().out
     assert not list((cache_root() / "packs").iterdir())

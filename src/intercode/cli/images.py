@@ -1,14 +1,17 @@
-"""Images, from which sandboxes start: list, build, inspect and remove them.
+"""Images, from which sandboxes start: list, build, inspect, carry and remove them.
 
 An image is built when it is first used; building it before saves that wait.
 
 Examples:
   intercode images list
+  intercode images build base
   intercode images build nl2bash
   intercode images build 'debian:bookworm[python3,jq]'
   intercode images build host+./files.tar.gz+./setup.sh
   intercode images build ./Dockerfile --build-arg VERSION=3
   intercode images inspect ./Dockerfile
+  intercode images export base base.tar.gz
+  intercode images import base.tar.gz
   intercode images prune --unused-for 7d
   intercode images prune --all --dry-run
 """
@@ -20,6 +23,7 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 
 from intercode.cli.terminal import print_json, safe, size, table
 from intercode.errors import ImageError, UsageError
@@ -33,7 +37,12 @@ from intercode.sandbox.images import (
     prune_sources,
     resolve,
 )
+from intercode.sandbox.images.base import ARCHIVES
+from intercode.sandbox.images.cache import ImageCache
+from intercode.sandbox.images.carry import export_image, import_image
 from intercode.sandbox.images.debian import RECIPES
+from intercode.sandbox.images.pinned import SPEC as BASE
+from intercode.sandbox.images.pinned import trees
 from intercode.sandbox.images.resolve import check
 from intercode.units import counted
 
@@ -57,6 +66,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show the layers of an image, and how programs start there",
     )
     inspect.add_argument("image", help="an image's name; it is built if need be")
+    carried = "a tarball: " + ", ".join(ARCHIVES)
+    export = actions.add_parser(
+        "export", parents=[as_json], help="write an image to a file, for another machine"
+    )
+    export.add_argument("image", help="an image's name; it is built if need be")
+    export.add_argument("file", type=Path, metavar="FILE", help=carried)
+    taking = actions.add_parser(
+        "import", parents=[as_json], help="take an image from a file that export made"
+    )
+    taking.add_argument("file", type=Path, metavar="FILE", help=carried)
     pruning = actions.add_parser(
         "prune", parents=[as_json], help="remove images that are not needed"
     )
@@ -92,7 +111,8 @@ def _configure_build(build: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run the action."""
-    {"list": _list, "build": _build, "inspect": _inspect, "prune": _prune}[args.action](args)
+    actions = {"list": _list, "build": _build, "inspect": _inspect, "prune": _prune}
+    {**actions, "export": _export, "import": _import}[args.action](args)
     return 0
 
 
@@ -100,11 +120,10 @@ def _list(args: argparse.Namespace) -> None:
     images = list_images()
     total = sum(image.size for image in images)
     folder = cache_root() / "images"
+    recipes = sorted([BASE, *RECIPES])
     if args.json:
         listed = [image.to_json() for image in images]
-        print_json(
-            {"folder": str(folder), "size": total, "images": listed, "recipes": sorted(RECIPES)}
-        )
+        print_json({"folder": str(folder), "size": total, "images": listed, "recipes": recipes})
         return
     if images:
         print(
@@ -114,7 +133,7 @@ def _list(args: argparse.Namespace) -> None:
         )
     else:
         print(f"no images are built yet in {folder}")
-    if unbuilt := sorted(RECIPES.keys() - {image.name for image in images}):
+    if unbuilt := sorted(set(recipes) - {image.name for image in images}):
         print(f"recipes that can be built: {', '.join(unbuilt)}")
 
 
@@ -133,7 +152,8 @@ def _build(args: argparse.Namespace) -> None:
         print_json({"images": listed})
         return
     for image in built:
-        print(safe(image.name), image.digest, size(sizes.get(image.digest, 0)), sep="  ")
+        total = sum(sizes.get(layer.parent.name, 0) for layer in image.layers)
+        print(safe(image.name), image.digest, size(total), sep="  ")
 
 
 def _checked(name: str, options: list[str]) -> str:
@@ -204,6 +224,26 @@ def _inspect(args: argparse.Namespace) -> None:
         )
 
 
+def _export(args: argparse.Namespace) -> None:
+    spec = _checked(args.image, [])
+    (image,) = _resolved([spec], _show)
+    export_image(image, spec, args.file)
+    written = args.file.stat().st_size
+    if args.json:
+        print_json({"spec": spec, "digest": image.digest, "file": str(args.file), "size": written})
+        return
+    print(safe(spec), image.digest, size(written), safe(str(args.file)), sep="  ")
+
+
+def _import(args: argparse.Namespace) -> None:
+    spec, image = import_image(args.file, trees(), ImageCache.default(), _show)
+    name = spec if image.digest in trees() else f"digest:{image.digest[:12]}"
+    if args.json:
+        print_json({"spec": spec, "image": name, "digest": image.digest, "file": str(args.file)})
+        return
+    print(f"{safe(spec)}  {image.digest}\nuse it with --image {safe(name)}")
+
+
 def _prune(args: argparse.Namespace) -> None:
     removed = prune(args.unused_for, everything=args.all, dry_run=args.dry_run)
     sources = prune_sources(
@@ -229,7 +269,7 @@ def _prune(args: argparse.Namespace) -> None:
     did = "would remove" if args.dry_run else "removed"
     print(f"{did} {counted(len(removed), 'image')}, {size(total)}")
     if sources:
-        print(f"{did} {len(sources)} packed folders and repositories, {size(packed)}")
+        print(f"{did} packed folders and repositories: {len(sources)}, {size(packed)}")
 
 
 def _as_json(image: Image, own_size: int | None) -> dict[str, object]:

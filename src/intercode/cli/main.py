@@ -168,7 +168,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"commands:\n{commands}\n\n"
         "'intercode COMMAND --help' tells more. First steps:\n"
         "  intercode doctor\n"
-        "  intercode run bash --agent oracle --limit 10",
+        "  intercode demo\n"
+        "  intercode run bash --limit 10\n"
+        "  intercode run bash --agent try-again --model openai/gpt-4o --limit 10",
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

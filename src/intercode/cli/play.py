@@ -1,5 +1,7 @@
 """Try tasks yourself: type commands, SQL or Python, see what the agent would see, and submit.
 
+Ctrl-C stops the command that runs, not the task (of SQL, it leaves).
+
 Examples:
   intercode play bash
   intercode play sql --engine postgresql
@@ -17,13 +19,14 @@ from contextlib import suppress
 from intercode.agents.human import HumanAgent, Terminal, continues
 from intercode.cli.episodes import ending
 from intercode.cli.results import Watcher
-from intercode.cli.terminal import print_json
+from intercode.cli.terminal import Patience, print_json
 from intercode.envs.traits import traits_in
 from intercode.episode import Episode
 from intercode.evaluate import run_episode
 from intercode.evaluate.exclusion import select
 from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.interpreters.base import INTERACTIVE
 from intercode.spec import (
     EnvSpec,
     RunSpec,
@@ -34,6 +37,9 @@ from intercode.spec import (
     options_of,
 )
 from intercode.task import Task
+
+_PATIENCE = 2.0
+"""Seconds after which a command that still runs is mentioned."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     env = setting(Plan(spec, dataset, tasks), watcher).make()
     with suppress(ImportError):  # line editing and history, where Python has them
         import readline  # noqa: F401
+    before = INTERACTIVE.set(True)
     out = sys.stderr if args.json else sys.stdout
     episodes: list[Episode] = []
     try:
@@ -76,6 +83,7 @@ def execute(args: argparse.Namespace) -> int:
                 break
             episodes.append(episode)
     finally:
+        INTERACTIVE.reset(before)
         env.close()
     if args.json:
         print_json([episode.to_dict() for episode in episodes])
@@ -90,8 +98,24 @@ def _ask_aside(prompt: str) -> str:
 
 def _try(env: EpisodeEnv, task: Task, terminal: Terminal) -> Episode:
     """Play one task to its end."""
-    agent = HumanAgent(terminal.show, terminal.ask)
-    episode = run_episode(env, lambda task: agent, task, name="human")
+    waiting = Patience(terminal.show, _PATIENCE)
+    can_stop = traits_in(env).language != "sql"
+    hint = "running … Ctrl-C interrupts it" if can_stop else "running …"
+
+    def show(observation: str) -> None:
+        waiting.done()
+        terminal.show(observation)
+
+    def ask() -> str | None:
+        action = terminal.ask()
+        waiting(hint)
+        return action
+
+    agent = HumanAgent(show, ask)
+    try:
+        episode = run_episode(env, lambda task: agent, task, name="human")
+    finally:
+        waiting.done()
     if episode.status == "truncated":  # then there was no one left to show it to
         terminal.show(episode.turns[-1].observation)
     terminal.show("left" if terminal.left else f"{ending(episode)}\n")

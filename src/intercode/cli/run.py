@@ -5,7 +5,7 @@ FOLDER' resumes a run that was interrupted, or has errors. One Ctrl-C waits for 
 flight, a second one stops at once.
 
 agents:
-  oracle                 runs gold: checks the tasks
+  oracle                 runs gold: checks the tasks (the default)
   noop                   submits at once: shows what doing nothing is worth
   random                 acts at random: shows what luck is worth
   replay                 repeats what --recording holds (a run's folder, or JSON: task → actions)
@@ -50,9 +50,10 @@ from typing import TYPE_CHECKING
 from intercode.cli import results
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, print_json, safe
+from intercode.errors import UsageError
 from intercode.evaluate import RunResult
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import Plan, run_folder
+from intercode.evaluate.prepare import Plan, plan, run_folder
 from intercode.evaluate.runner import run
 from intercode.records import MANIFEST, read_manifest
 from intercode.report.runs import judge_of, rate_name
@@ -73,6 +74,7 @@ from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.models import Budget
+    from intercode.task import Dataset
 
 TAGS = 8
 """Tags that are shown at a run's end; 'intercode report' shows all."""
@@ -97,7 +99,10 @@ def add_tasks(parser: argparse.ArgumentParser, less: str = "") -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run, and print the summary."""
-    return run_and_print(spec_of(given(args)))
+    options = given(args)
+    if options.keys() & {"agent", "preset", "locked"}:
+        return run_and_print(spec_of(options))
+    return _run_gold(RunSpec.of(options), _command(options))
 
 
 def spec_of(options: Options) -> RunSpec:
@@ -109,10 +114,67 @@ def spec_of(options: Options) -> RunSpec:
 
 def run_and_print(spec: RunSpec) -> int:
     """Run what a spec says, and print the summary; return the exit code."""
-    if spec.how.out is None:
-        spec = spec.merge(out=_default_folder(spec))
+    spec = _placed(spec)
+    return finish(spec, carry_out(spec, watcher_of(spec)))
+
+
+def _run_gold(spec: RunSpec, command: str) -> int:
+    """Run gold, as no agent was named, and say what that is.
+
+    Raises:
+        UsageError: No task has gold.
+    """
+    spec = _placed(spec)
     watcher = watcher_of(spec)
-    return finish(spec, carry_out(spec, watcher))
+    asked = plan(spec, watcher)
+    tasks = asked.tasks
+    can_be_scored = spec.reward or any(task.verification or task.tests for task in tasks)
+    if can_be_scored and not any(task.gold for task in tasks):
+        raise UsageError(_no_agent(asked.dataset, command))
+    code = finish(spec, carry_out(asked, watcher))
+    if not (spec.how.quiet or spec.how.json):
+        print(_GOLD_WAS_RUN.format(command=command))
+    return code
+
+
+_NO_AGENT = """\
+{data}: nothing was run: no agent was named, and no task has gold, the
+solution that the agent 'oracle' runs otherwise. An agent solves the tasks: it reads a task and what
+came of its actions so far, and says the next action. Name one:
+
+  {command} --agent try-again --model openai/gpt-4o
+      a language model; its key is in OPENAI_API_KEY. Also anthropic/NAME, and your own server:
+      --model vllm/NAME --base-url http://localhost:8000/v1
+  {command} --agent my_agent.py:make
+      a program of your own
+  {command} --agent random
+      one that acts at random
+  {play}
+      you, in the terminal
+
+To see agents that solve tasks: intercode demo"""
+_GOLD_WAS_RUN = """\
+
+No agent was named: 'oracle' ran gold, the tasks' own solutions. That checks tasks and machine, and
+says nothing of an agent. With a language model ('intercode run --help' lists all agents):
+  {command} --agent try-again --model openai/gpt-4o"""
+
+
+def _no_agent(dataset: Dataset, command: str) -> str:
+    play = command.replace("run", "play", 1)
+    return _NO_AGENT.format(data=dataset.source or dataset.name, command=command, play=play)
+
+
+def _command(options: Options) -> str:
+    """Return the beginning of a command for the same tasks."""
+    words = [str(options.get("env", "ENV"))]
+    words += ["--data", str(options["data"])] if "data" in options else []
+    return f"intercode run {shlex.join(map(safe, words))}"
+
+
+def _placed(spec: RunSpec) -> RunSpec:
+    """Return a spec that says where its run is kept."""
+    return spec if spec.how.out is not None else spec.merge(out=_default_folder(spec))
 
 
 def carry_out(asked: RunSpec | Plan, watcher: Watcher, budget: Budget | None = None) -> RunResult:

@@ -18,6 +18,7 @@ from intercode.datasets.files import locate, read_rows
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Dataset, Task
+from intercode.units import counted
 
 SPLITS = ("test", "train")
 GOLDS = 3
@@ -100,8 +101,8 @@ def load(
     if unusable:
         text = "; ".join(unusable[:5]) + ("; …" if len(unusable) > 5 else "")
         if strict:
-            raise TaskError(f"{len(unusable)} problems cannot be graded: {text}")
-        _log.warning("APPS: %d problems are left out: %s", len(unusable), text)
+            raise TaskError(f"cannot grade {counted(len(unusable), 'problem')}: {text}")
+        _log.warning("APPS: left out %s: %s", counted(len(unusable), "problem"), text)
     if not tasks:
         raise TaskError(f"{source}: holds no problem of APPS that can be graded")
     return Dataset(tasks, f"apps-{split}", str(source))

@@ -24,6 +24,7 @@ from intercode.rewards.own import choose
 from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
 from intercode.sandbox.images.archive import pack
 from intercode.task import Dataset, Task
+from intercode.units import counted
 
 NETWORK = "network"
 """The tag of tasks that need the outside network."""
@@ -138,7 +139,8 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         """
         kept = tasks if options.get("network") else offline(tasks)
         left = len(tasks) - len(kept)
-        told = f"{left} of {len(tasks)} tasks need the network (--network tries them)"
+        need = "needs" if left == 1 else "need"
+        told = f"{left} of {len(tasks)} tasks {need} the network (--network tries them)"
         return kept, told if left else ""
 
     def solution(self, task: Task) -> list[str]:
@@ -171,7 +173,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
                 left = self.attempts - 1 - self._wrong_attempts()
                 if left == 0:
                     return None
-                text += f" {left} more attempt{'s' if left > 1 else ''}."
+                text += f" {counted(left, 'more attempt')}."
             reply = Execution(f"{text}\n".encode(), ok=False, info=info)
         self.episode.answer = None  # it is in the turn
         return reply

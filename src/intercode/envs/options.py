@@ -55,7 +55,8 @@ _OptionsT = TypeVar("_OptionsT", bound="EnvOptions")
 Image = Annotated[
     PathLike | None,
     Meta(
-        description="for all tasks, also those that name one (default: each task's own, else host)",
+        description="for all tasks; what they lay over host (host+…) they lay over it (default: "
+        "each task's own, else host)",
         extra={"metavar": "IMAGE", "path": True},
     ),
 ]

@@ -100,8 +100,8 @@ class SqlEnv(InterCodeEnv[Session]):
         name = engine_name(engine) if isinstance(engine, str) else engine.name
         kept = tasks.filter(lambda task: name in task.metadata.get("engines", (name,)))
         left = len(tasks) - len(kept)
-        told = f"{left} of {len(tasks)} tasks are for other engines than {name}" if left else ""
-        return kept, told
+        told = f"for other engines than {name}, and left out: {left} of {len(tasks)} tasks"
+        return kept, told if left else ""
 
 
 class DatabaseStage:

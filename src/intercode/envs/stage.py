@@ -83,7 +83,8 @@ class SandboxStage:
 
     Args:
         provider: Starts the sandboxes; or its name.
-        image: The image of all tasks; None: each task's own.
+        image: The image of all tasks; what they lay over ``host``, they lay over it. None: each
+            task's own.
         limits: What a sandbox may use; None: the defaults.
         network: Whether the network can be reached.
         default_image: The image of tasks that name none; None: ``host``.
@@ -108,7 +109,11 @@ class SandboxStage:
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in."""
-        return self._image or task.image or self._default_image
+        own = task.image or self._default_image
+        if self._image is None:
+            return own
+        base, plus, additions = own.partition("+")
+        return f"{self._image}{plus}{additions}" if base == "host" else self._image
 
     def limits(self, task: Task) -> Limits:
         """Return what the task's sandbox may use.

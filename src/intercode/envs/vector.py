@@ -55,6 +55,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
     ) -> None:
         self.envs = list(envs)
         self.num_envs = len(self.envs)
+        self._pool = ThreadPoolExecutor(self.num_envs, thread_name_prefix="intercode-env")
         self._inner = [_inner(env) for env in self.envs]
         self._tasks = self._inner[0].dataset
         ids = [task.task_id for task in self._tasks]
@@ -69,7 +70,6 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._pool = ThreadPoolExecutor(self.num_envs, thread_name_prefix="intercode-env")
         self._calls = OneCaller("this vector of environments")
         self._seed = seed
         self._order: Iterator[Task] | None = None

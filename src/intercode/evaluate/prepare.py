@@ -115,7 +115,9 @@ def environment(spec: RunSpec) -> str:
     """
     name = spec.env.name
     if not name:
-        raise UsageError(f"name an environment: {', '.join(environments())}")
+        raise UsageError(
+            f"name an environment: {', '.join(environments())}; for instance intercode run bash"
+        )
     if name not in ENVS or ":" in name:
         raise UsageError(f"there is no environment {name!r}{meant(name, environments())}")
     return name
@@ -202,7 +204,10 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
         return Actors(agents, agents.name, {}, asks, model.close)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
         flag = "--" + without[0].replace("_", "-")
-        raise UsageError(f"agent {name} is not a language model: it takes no {flag}")
+        raise UsageError(
+            f"agent {name} is not a language model: it takes no {flag}; name one that is, such as "
+            "--agent try-again"
+        )
     recording = spec.agent.recording
     options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
     return Actors(registry.get(name, **options), name, options)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +18,10 @@ from intercode.sandbox.base import OutputBuffer
 
 HARD_OUTPUT_FACTOR = 64
 """An action that prints this many times the output limit is stopped: the rest would not be read."""
+INTERACTIVE: ContextVar[bool] = ContextVar("INTERACTIVE", default=False)
+"""Whether Ctrl-C stops the running action rather than the program: a person types the actions."""
+BY_PERSON = "person"
+"""The reason of an action that Ctrl-C has stopped."""
 _CHUNK = 1 << 18
 
 
@@ -44,6 +50,24 @@ class Execution:
         if text and not text.endswith("\n"):
             text += "\n"
         return text + "\n".join(f"[{note}]" for note in self.notes)
+
+
+class Stoppable(Protocol):
+    """A running action that can be stopped."""
+
+    stopped: str
+    """The reason why it was stopped; empty: it was not."""
+
+
+@contextmanager
+def stopped_by_interrupt(run: Stoppable) -> Iterator[None]:
+    """Mark an action as stopped if Ctrl-C comes during the block, where that is `INTERACTIVE`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not INTERACTIVE.get():
+            raise
+        run.stopped = BY_PERSON
 
 
 class Interpreter(Protocol):

@@ -22,7 +22,12 @@ import time
 from dataclasses import replace
 
 from intercode.errors import ActionError, SandboxError
-from intercode.interpreters.base import HARD_OUTPUT_FACTOR, Execution
+from intercode.interpreters.base import (
+    BY_PERSON,
+    HARD_OUTPUT_FACTOR,
+    Execution,
+    stopped_by_interrupt,
+)
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
     Frame,
@@ -39,6 +44,7 @@ _AGAIN_SECONDS = 0.1
 """The time after which processes that it may have started meanwhile are killed, too."""
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
+_INTERRUPTED_CODE = 128 + signal.SIGINT
 _CROWDED = 0.9
 """The share of the process limit above which hardly a command could run any more."""
 
@@ -88,7 +94,10 @@ class BashInterpreter:
     def _follow(self, run: Run, shell: Shell) -> None:
         """Read until the action has ended by itself, or is stopped."""
         hard_limit = run.output.limit * HARD_OUTPUT_FACTOR
-        while not shell.read(run, run.deadline):
+        while True:
+            with stopped_by_interrupt(run):
+                if shell.read(run, run.deadline):
+                    break
             if run.output.total > hard_limit:
                 run.stopped = "output"
             elif time.monotonic() >= run.deadline:
@@ -143,6 +152,9 @@ class BashInterpreter:
             code = _TIMEOUT_CODE
             notes.append(f"timed out after {seconds:g} s: its processes were killed")
             info["timed_out"] = True
+        elif run.stopped == BY_PERSON:
+            code = _INTERRUPTED_CODE
+            notes.append("interrupted: its processes were killed")
         elif run.stopped == "output":
             code = _KILLED_CODE
             notes.append(f"killed after {run.output.total} bytes of output")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from intercode.errors import ActionError, ImageError, TaskError
-from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, Execution
+from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, Execution, stopped_by_interrupt
 from intercode.interpreters.inside.session import DONE, EXITED, STARTED
 from intercode.interpreters.python_start import SESSION, PythonProcess, start
 from intercode.sandbox.base import OutputBuffer, Sandbox
@@ -153,7 +153,8 @@ class PythonInterpreter:
             run.closed.add(self._process.control)
         most = run.output.limit * HARD_OUTPUT_FACTOR
         while not run.over:
-            self._read(run, run.deadline)
+            with stopped_by_interrupt(run):
+                self._read(run, run.deadline)
             if run.over:
                 break
             if run.output.total > most:

@@ -92,5 +92,5 @@ def test_damaged_archive(tmp_path: Path, cache: Path, damage: str) -> None:
 
 def test_missing_archive(tmp_path: Path) -> None:
     for name in ("a.tar", "a.sh"):
-        with pytest.raises(ImageError, match="No such file"):
+        with pytest.raises(ImageError, match="does not exist"):
             resolve(f"host+{tmp_path}/{name}")

@@ -35,7 +35,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["build", "nope"], 2),
         (["build", "host+x"], 2),
-        (["build", "host+/nonexistent.tar"], 1),
+        (["build", "host+/nonexistent.tar"], 2),
         (["build", "debian:x["], 1),
     ],
 )

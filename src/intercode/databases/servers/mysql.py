@@ -213,7 +213,10 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     def _parse(self, url: str) -> dict[str, Any]:
         found, parts = parse_url(url, "MySQL", 3306, "root", _FLAGS + _FILES)
         if parts.path.strip("/"):
-            raise UsageError("the URL of a MySQL server names no database: …@host:3306")
+            raise UsageError(
+                f"leave {parts.path!r} off the URL: every episode has a database of its own on the "
+                "MySQL server, so the URL ends with its host and port, as …@host:3306"
+            )
         for flag in found.keys() & _FLAGS:
             found[flag] = found[flag].lower() in ("1", "true", "yes")
         if "unix_socket" in found:

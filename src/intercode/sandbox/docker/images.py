@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-import tarfile
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from intercode.errors import ImageError, SandboxError
 from intercode.files import digest_of, sha256
@@ -28,7 +27,8 @@ from intercode.sandbox.images import (
     resolve,
 )
 from intercode.sandbox.images.base import Addition, Spec, clean_environment, parse
-from intercode.sandbox.images.tree import Found, Tree, look
+from intercode.sandbox.images.carry import write_tree
+from intercode.sandbox.images.tree import look
 from intercode.sandbox.ownership import new_lease
 
 SCHEME = "docker-daemon:"
@@ -113,7 +113,7 @@ class Images:
         def stream() -> None:
             try:
                 with os.fdopen(writer, "wb") as out:
-                    _stream(image.layers, out)
+                    write_tree(image.layers, out)
             except OSError as error:
                 failure.append(error)
 
@@ -248,68 +248,6 @@ def _archive_digest(path: Path) -> str:
         return sha256(path)
     except OSError as error:
         raise ImageError(f"cannot read {path}: {error}") from error
-
-
-_ATTRIBUTE = "SCHILY.xattr."
-_KEPT = ("security.capability", "user.")
-
-
-def _stream(layers: Sequence[Path], out: IO[bytes]) -> None:
-    """Stream the merged tree.
-
-    Raises:
-        OSError: A layer cannot be read, or the reader is gone.
-    """
-    with tarfile.open(
-        fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, errors="surrogateescape"
-    ) as tar:
-        writer = _Writer(tar)
-        for parts, found in Tree(layers).walk(()):
-            writer.add("/".join(parts), found)
-
-
-class _Writer:
-    def __init__(self, tar: tarfile.TarFile) -> None:
-        self.tar = tar
-        self.names: dict[tuple[int, int], str] = {}
-        # An ordinary user's files are theirs on this machine, and root's in an image.
-        self.own = os.geteuid()
-
-    def add(self, place: str, found: Found) -> None:
-        st = found.info
-        info = tarfile.TarInfo(place)
-        seconds, rest = divmod(st.st_mtime_ns, 10**9)
-        info.mode, info.mtime = stat.S_IMODE(st.st_mode), seconds
-        info.uid = 0 if st.st_uid == self.own else st.st_uid
-        info.gid = 0 if self.own and st.st_gid == os.getegid() else st.st_gid
-        # As text: a number with a fraction would be rounded.
-        info.pax_headers = {"mtime": f"{seconds}.{rest:09}", **_attributes(found.path)}
-        first = self.names.setdefault((st.st_dev, st.st_ino), place)
-        if found.is_dir:
-            info.type = tarfile.DIRTYPE
-        elif found.is_link:
-            info.type, info.linkname = tarfile.SYMTYPE, str(found.path.readlink())
-        elif first != place:
-            info.type, info.linkname = tarfile.LNKTYPE, first
-        elif stat.S_ISREG(st.st_mode):
-            info.size = st.st_size
-            with found.path.open("rb") as file:
-                self.tar.addfile(info, file)
-            return
-        elif stat.S_ISFIFO(st.st_mode):
-            info.type = tarfile.FIFOTYPE
-        else:
-            return  # no image of ours has devices, and a socket is nothing
-        self.tar.addfile(info)
-
-
-def _attributes(path: Path) -> dict[str, str]:
-    found = {}
-    for name in os.listxattr(path, follow_symlinks=False):
-        if name.startswith(_KEPT) and not name.startswith("user.overlay."):
-            value = os.getxattr(path, name, follow_symlinks=False)
-            found[_ATTRIBUTE + name] = value.decode("utf-8", "surrogateescape")
-    return found
 
 
 def _content_of(layers: Sequence[Path], path: str) -> str | None:

@@ -118,6 +118,7 @@ BUILTIN_FOLDER = Path(__file__).parents[2] / "datasets" / "builtin"
 UNDERSTOOD = """\
 An image is one of
   host                    this machine's /usr, read-only, below a clean writable root
+  base                    a small system of Debian 12, the same files on every machine
   nl2bash                 a recipe by name (`intercode images list` shows them)
   debian:SUITE            Debian by its suite: debian:bookworm, debian:bullseye, debian:trixie
   debian:SUITE[PKG,PKG]   the same with packages: debian:bookworm[python3,jq]
@@ -127,6 +128,7 @@ An image is one of
                           ./Dockerfile[NAME=VALUE,--target=STAGE,--network=default]
   oci:PATH                what `docker save` wrote, or an OCI layout
   docker://REFERENCE      an image of a registry's, pulled with skopeo
+  digest:DIGEST           one that is built or imported, by eight digits or more of its digest
 and may be followed, more than once, by what is laid over it
   +PATH.tar[.gz|.xz|.bz2], +PATH.tgz   a tarball, unpacked at /
   +PATH.sh                a set-up script, run once as root in a sandbox

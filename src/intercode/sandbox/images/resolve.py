@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -38,6 +39,7 @@ MakeBase = Callable[[str, Context], Image]
 """A function that makes an image of the text after the scheme's colon."""
 SCHEMES: dict[str, str] = {
     "host": "host:make",
+    "base": "pinned:make",
     "folder": "resolve:make_folder",
     "debian": "debian:make",
     "scratch": "resolve:make_scratch",
@@ -45,6 +47,7 @@ SCHEMES: dict[str, str] = {
     "oci": "oci:make",
     "docker": "oci:pull",
     "docker-daemon": "resolve:refuse_daemon",
+    "digest": "resolve:make_known",
 }
 """Scheme → the module of this package and its function (a `MakeBase`) that makes such an image."""
 
@@ -96,8 +99,9 @@ def check(spec: str) -> Spec:
     """
     parsed = parse(spec)
     if parsed.scheme not in SCHEMES and (parsed.argument or parsed.scheme not in RECIPES):
-        near = meant(spec, [*SCHEMES, *RECIPES], listed=False) or "."
-        raise ImageError(f"there is no image called {spec!r}{near}\n{UNDERSTOOD}")
+        name = str(replace(parsed, additions=()))
+        near = meant(name, [*SCHEMES, *RECIPES], listed=False) or "."
+        raise ImageError(f"there is no image called {name!r}{near}\n{UNDERSTOOD}")
     if missing := next((path for path in parsed.paths if not path.exists()), None):
         raise ImageError(f"the image {spec}: {missing} does not exist")
     return parsed
@@ -197,6 +201,20 @@ def _fill_scratch(layer: Path, lock: int) -> Mapping[str, object]:
     for name in ("dev", "proc"):
         (layer / name).mkdir()
     return {"version": "2"}
+
+
+def make_known(argument: str, context: Context) -> Image:
+    """Return the image in the cache whose digest begins so."""
+    found = []
+    if re.fullmatch("[0-9a-f]{8,}", argument):
+        folders = (context.cache.root / "images").glob(f"{argument}*")
+        found = [image for path in folders if (image := context.cache.lookup(path.name))]
+    if len(found) != 1:
+        raise ImageError(
+            f"{len(found) or 'no'} images here have a digest that begins with {argument!r}; "
+            "'intercode images list' shows their first twelve digits"
+        )
+    return found[0]
 
 
 def refuse_daemon(argument: str, context: Context) -> NoReturn:

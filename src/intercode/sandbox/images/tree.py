@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from intercode.errors import ImageError
+from intercode.files import digest_of, file_digest
 from intercode.sandbox.accounts import LONGEST, Account, account_of
 
 Parts = tuple[str, ...]
@@ -194,6 +195,26 @@ def _attribute(path: Path, name: str) -> bytes | None:
         return os.getxattr(path, name, follow_symlinks=False)
     except OSError:  # it has none, or it is not ours to read
         return None
+
+
+def content_digest(layers: Sequence[Path]) -> str:
+    """Return a digest of the merged tree: of each path its kind, mode, content or link's target.
+
+    Owners and times are in none: an ordinary user's files are all their own.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    parts: list[str | bytes] = []
+    for place, found in Tree(layers).walk(()):
+        kind, mode = stat.S_IFMT(found.info.st_mode), stat.S_IMODE(found.info.st_mode)
+        content: str | bytes = ""
+        if found.is_link:
+            mode, content = 0, os.fsencode(found.path.readlink())
+        elif stat.S_ISREG(kind):
+            content = file_digest(found.path)
+        parts += ["/".join(place), f"{kind:o} {mode:o}", content]
+    return digest_of(*parts)
 
 
 def account_in(layers: Sequence[Path], text: str) -> Account:

@@ -112,8 +112,8 @@ class NativeProvider:
         if alone and one_user():
             return (
                 f"several users are needed for {alone}, and a native sandbox has a single one "
-                "unless root of the machine starts it. Run this as root, or on Docker: --sandbox "
-                "docker"
+                "unless root of the machine starts it. Run this as root, or in Docker's containers "
+                "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
         if network and "net_bind_service" in capabilities:
             return (

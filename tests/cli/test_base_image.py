@@ -1,0 +1,95 @@
+"""``--image base``, really built: every bundled task of Bash, as root and as an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intercode.sandbox import get_provider
+from intercode.sandbox.images.debian import MIRROR
+from intercode.sandbox.images.pinned import trees
+from ordinary import ordinary_user
+from waiting import PATIENCE
+
+RUN = ("run", "bash", "--image", "base", "--agent", "oracle", "--quiet", "--json", "--out")
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A mirror that fetches each package once."""
+    folder = tmp_path_factory.mktemp("mirror")
+    upstream = os.environ.get("INTERCODE_DEBIAN_MIRROR") or MIRROR
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            kept = folder / self.path.rpartition("/")[2]
+            if not kept.exists():
+                with urllib.request.urlopen(upstream + self.path) as response:
+                    kept.write_bytes(response.read())
+            self.send_response(200)
+            self.send_header("Content-Length", str(kept.stat().st_size))
+            self.end_headers()
+            self.wfile.write(kept.read_bytes())
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def run(prefix: tuple[str, ...], env: dict[str, str], out: Path, mirror: str) -> dict[str, Any]:
+    """Run the oracle in an image that is built for it; return the run's record."""
+    command = [*prefix, sys.executable, "-m", "intercode.cli", *RUN, str(out)]
+    done = subprocess.run(
+        command, env={**env, "INTERCODE_DEBIAN_MIRROR": mirror}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["finished"] == told["planned"] == told["statistics"]["successes"] >= 50, told
+    record: dict[str, Any] = json.loads((out / "run.json").read_text())
+    return record
+
+
+def test_all_bundled_tasks_and_two_builds_alike(
+    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that leaves another tree than the lock's fails, so that both have the same."""
+    records = []
+    if os.geteuid() == 0:
+        monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "cache"))
+        records.append(run((), dict(os.environ), tmp_path / "run", mirror))
+        unchanged_by_python()
+    with ordinary_user() as user:
+        records.append(run(user.prefix, user.env, user.home / "run", mirror))
+    images = [record["env"]["images"] for record in records]
+    assert all(name.startswith("base+builtin:fs_") for name in images[0])
+    assert images[0] == images[-1]
+    [tools] = records[-1]["sessions"][0]["tools"].values()
+    assert tools["system"] == "Debian GNU/Linux 12 (bookworm)" and tools["git"] == "2.39.5"
+
+
+def unchanged_by_python() -> None:
+    """Python compiles nothing there: what it wrote would count as a change by the agent."""
+    provider = get_provider()
+    sandbox = provider.start("base")
+    program = "import asyncio, json, pytest, sqlite3, unittest, xml.dom"
+    assert sandbox.image.digest in trees()
+    assert sandbox.exec(["python3", "-c", program], timeout=PATIENCE).ok
+    assert sandbox.changes() == []
+    sandbox.close()
