@@ -212,6 +212,47 @@ def locked(
         os.close(descriptor)
 
 
+_held: dict[str, int] = {}
+"""Folders that this process, or the one that it was forked from, uses → a descriptor."""
+
+
+def hold(folder: Path) -> None:
+    """Make a folder of the cache, if need be; until this process ends, `empty` keeps what is in it.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if str(folder) in _held:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if _held.setdefault(str(folder), descriptor) != descriptor:  # another thread was first
+        os.close(descriptor)
+
+
+def empty(folder: Path, dry_run: bool = False) -> int | None:
+    """Remove all that is in a folder of the cache, unless a living process uses it: see `hold`.
+
+    Returns:
+        The bytes on disk that were, or would be, freed; None if it is in use.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        freed = tree_size(folder)
+        for path in () if dry_run else list(folder.iterdir()):
+            remove_tree(path)
+        return freed
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
 def _acquire(path: Path, shared: bool, wait: bool) -> int | None:
     operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     while True:

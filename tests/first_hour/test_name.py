@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,15 @@ def follow(someone: Someone, said: str) -> None:
     assert commands, said
     for command in commands:
         someone.run(*command)
+
+
+def test_an_extra_is_installed_as_doctor_says(root: Someone) -> None:
+    checks = json.loads(root.run("intercode", "doctor", "--json").stdout)["checks"]
+    fix = next(check["fix"] for check in checks if check["name"] == "extra yaml")
+    assert fix == "pip install 'intercode-gym[yaml]'"
+    root.run("sh", "-c", fix)
+    assert "ok    extra yaml" in root.run("intercode", "doctor").stdout
+    root.run("pip", "uninstall", "-qy", "pyyaml")
 
 
 def test_theirs_after_ours(root: Someone) -> None:

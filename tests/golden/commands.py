@@ -51,6 +51,7 @@ WITH_JSON = (
     "demo --limit 1 --quiet --out demo --json",
     "doctor --json",
     "clean --dry-run --json",
+    "clean --all --dry-run --json",
 )
 """At least one of every command that has the option."""
 
@@ -111,6 +112,7 @@ ENDINGS = (
     "new other --env unknown",
     "doctor --unknown",
     "clean --unknown",
+    "clean --all",
     "demo --limit 0",
 )
 """Ways to end, well and otherwise."""

@@ -22,6 +22,7 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.sandbox import Limits
 from intercode.sandbox.docker import provider as providers
 from intercode.sandbox.docker.engine import LEASE, Engine
+from intercode.sandbox.docker.images import prune
 from intercode.sandbox.docker.provider import DockerProvider, sweep
 from intercode.sandbox.doctor import check_docker
 from intercode.task import Dataset, Task
@@ -229,6 +230,20 @@ def test_what_is_left_is_found_by_its_label(
         assert main(["clean"]) == 0
         assert made not in [one["Id"] for one in api.containers(all=True)]
         assert sandbox.exec(["true"]).ok, "a living process's is not touched"
+
+
+def test_images_of_ours_are_removed_but_not_those_of_containers(
+    provider: DockerProvider, api: Any
+) -> None:
+    with closing(provider.start("host")) as sandbox:
+        used = api.inspect_container(sandbox.container.id)["Image"]
+        spare = api.import_image_from_data(b"\0" * 1024, "spare", changes=["LABEL intercode=1"])
+        api.import_image_from_data(b"\0" * 1024, "theirs")
+        [gone] = prune(dry_run=True)
+        assert gone[0] in spare and prune() == [gone] and prune() == []
+        assert used in {one["Id"] for one in api.images()} and api.images("theirs")
+        assert sandbox.exec(["true"]).ok
+    api.remove_image("theirs")
 
 
 def test_doctor(engine: PrivateEngine) -> None:

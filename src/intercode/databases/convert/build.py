@@ -24,7 +24,7 @@ from pathlib import Path
 from intercode.databases.convert import Progress
 from intercode.databases.source import Source
 from intercode.errors import TaskError
-from intercode.files import cache_root, locked, replaced
+from intercode.files import cache_root, hold, locked, replaced
 
 VERSION = 2
 """Of the files that are built from a source. Increase it with every change of their content."""
@@ -95,10 +95,10 @@ def cached(key: str, make: Callable[[Path], None]) -> Path:
     """
     folder = cache_root() / "databases"
     path = folder / f"{key}.sqlite"
-    if path.exists():
-        return path
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        hold(folder)
+        if path.exists():
+            return path
         with locked(folder / f"{path.name}.lock"):
             if not path.exists():
                 _make(path, make)

@@ -29,7 +29,7 @@ from typing import Any
 
 from intercode.databases.servers import driver, supervisor
 from intercode.errors import DatabaseError, UsageError
-from intercode.files import cache_root, remove_tree
+from intercode.files import cache_root, hold, remove_tree
 from intercode.sandbox.ownership import is_gone, new_lease
 
 _PREFIX = "ic-db-"
@@ -168,6 +168,8 @@ class Server:
     def _fill(self) -> None:
         """Make an initialised data folder, from the cache if that has one."""
         kept = cache_root() / "servers" / _version(self._recipe)
+        with suppress(OSError):  # then nothing is kept
+            hold(kept.parent)
         data = self.folder / "data"
         if kept.is_dir():
             shutil.copytree(kept, data, symlinks=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import SandboxUnavailableError
-from intercode.files import cache_root, digest_of, locked
+from intercode.files import cache_root, digest_of, hold, locked
 from intercode.sandbox.ownership import new_lease, when_gone
 
 _ROOT = Path(__file__).parents[2]
@@ -165,8 +165,8 @@ def runtime(owner: int) -> Path:
     facts = program.stat()
     size = f"{facts.st_size} {facts.st_mtime_ns}"
     digest = digest_of(VERSION, sys.version, str(program), size, str(owner))
-    parent = cache_root() / "docker"
-    parent.mkdir(parents=True, exist_ok=True)
+    parent = cache_root() / PARENT
+    hold(parent)
     place = parent / f"python-{digest}"
     if place.is_dir():
         return place

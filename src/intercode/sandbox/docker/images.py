@@ -11,6 +11,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -256,3 +257,31 @@ def _content_of(layers: Sequence[Path], path: str) -> str | None:
     if found is None or not stat.S_ISREG(found.info.st_mode):
         return None
     return os.fsdecode(found.path.read_bytes())
+
+
+def prune(dry_run: bool = False) -> list[tuple[str, int]]:
+    """Remove the images of ours from the engine, if there is one, that no container is of.
+
+    Args:
+        dry_run: Only say which.
+
+    Returns:
+        The identifier and the bytes of each.
+    """
+    engine = Engine()
+    found = []
+    try:
+        with engine.errors("listing images") as api:
+            listed = api.images(all=True, filters={"label": f"{LABEL}=1"})
+        for image in listed:
+            with suppress(SandboxError), engine.errors("removing an image") as api:
+                if api.containers(all=True, quiet=True, filters={"ancestor": image["Id"]}):
+                    continue
+                if not dry_run:
+                    api.remove_image(image["Id"], force=True)
+                found.append((image["Id"].removeprefix("sha256:")[:12], int(image["Size"])))
+    except SandboxError:
+        return []
+    finally:
+        engine.close()
+    return found
