@@ -12,7 +12,6 @@ like a key may be the very thing that a task is about; replaced, an episode coul
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,95 +20,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import UsageError
-
-FILE = ".env"
-_NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
-SHORTEST = 6
-"""The least length of a secret: hiding shorter values would tear texts apart."""
-
-
-def parse(text: str) -> dict[str, str]:
-    r"""Parse the variables of an ``.env`` file.
-
-    ``NAME=value``, with or without ``export``; ``#`` begins a comment, within an unquoted value
-    only after a blank; ``'…'`` is taken as it is, ``"…"`` with escapes such as ``\n``. Nothing is
-    expanded. Other lines are ignored, as the files of other tools may have them.
-    """
-    found: dict[str, str] = {}
-    for line in text.removeprefix("\ufeff").splitlines():
-        if match := _NAME.fullmatch(line.strip()):
-            found[match[1]] = _value(match[2])
-    return found
-
-
-def _value(text: str) -> str:
-    if match := re.match(r"'([^']*)'", text):
-        return match[1]
-    if match := re.match(r'"((?:[^"\\]|\\.)*)"', text):
-        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), match[1])
-    return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].strip()
-
-
-def dotenv() -> dict[str, str]:
-    """Read the variables of ``.env`` in the working directory; none without the file.
-
-    Raises:
-        UsageError: The file cannot be read.
-    """
-    try:
-        return parse(Path(FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return {}
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{FILE} cannot be read: {reason}") from None
-
-
-# Known values
-
-
-def _variables() -> dict[str, str]:
-    try:
-        return {**dotenv(), **os.environ}
-    except UsageError:
-        return dict(os.environ)
-
-
-def _named() -> dict[str, str]:
-    """Return secret value → the variable's name in brackets."""
-    return {value: f"[{name}]" for name, value in _variables().items() if _SECRET.search(name)}
-
-
-def hide(text: str, *secrets: str) -> str:
-    """Remove these secrets from a text, and all those of the environment and ``.env``.
-
-    A server may repeat a key in its error message.
-    """
-    named = _named()
-    named.update((secret, "[key]") for secret in secrets if secret not in named)
-    for value in sorted(named, key=len, reverse=True):  # one may hold another
-        if len(value.strip()) >= SHORTEST:
-            text = text.replace(value, named[value])
-    return text
-
-
-def hide_in(data: Any, secret: str) -> Any:
-    """Remove a secret from a server's answer, given as JSON data."""
-    if len(secret) < SHORTEST:
-        return data
-    if isinstance(data, str):
-        return data.replace(secret, "[key]")
-    if isinstance(data, list):
-        return [hide_in(value, secret) for value in data]
-    if isinstance(data, dict):
-        return {name: hide_in(value, secret) for name, value in data.items()}
-    return data
-
-
-# Records
-
+from intercode.known_secrets import named, variables
 
 LIST = "INTERCODE_REDACT"
 """The variable that names a file of more patterns: a regular expression a line."""
@@ -147,7 +58,7 @@ class Redactor:
         self._everywhere = everywhere
         self._values = {
             value: name
-            for value, name in sorted(_named().items(), key=lambda one: -len(one[0]))
+            for value, name in sorted(named().items(), key=lambda one: -len(one[0]))
             if len(value.strip()) >= LONG and not _NO_SECRET.fullmatch(value)
         }
         self._patterns = [re.compile(pattern) for pattern in PATTERNS] + _more_patterns()
@@ -187,7 +98,7 @@ class Redactor:
 
 def _more_patterns() -> list[re.Pattern[str]]:
     """Read the patterns of the user's own file."""
-    if not (name := _variables().get(LIST)):
+    if not (name := variables().get(LIST)):
         return []
     try:
         lines = Path(name).expanduser().read_text(encoding="utf-8").splitlines()
