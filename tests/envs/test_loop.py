@@ -67,14 +67,20 @@ def test_rewards(make_env: MakeEnv, task_id: str, actions: list[str], reward: fl
 def test_an_episode_as_the_agent_sees_it(make_env: MakeEnv) -> None:
     env = make_env()
     observation, info = env.reset(options={"task_id": "count"})
-    assert (observation, info) == ("How many files are in w?", {"task_id": "count", "turn": 0})
+    query = "How many files are in w?"
+    known = {"task_id": "count", "turn": 0, "turns_left": 10}
+    assert (observation, info) == (query, {**known, "query": query, "tags": ()})
     assert env.step("ls w; false") == (
-        "a\nb\nc\n", 0.0, False, False, {"task_id": "count", "turn": 1, "ok": False, "exit_code": 1}
+        "a\nb\nc\n", 0.0, False, False,
+        {"task_id": "count", "turn": 1, "turns_left": 9, "ok": False, "exit_code": 1},
     )  # fmt: skip
     assert env.step("ls w | wc -l")[:4] == ("3\n", 0.0, False, False)
     assert env.step(" submit\n") == (
         "", 1.0, True, False,
-        {"task_id": "count", "turn": 2, "success": True, "parts": {"files": 1.0, "output": 1.0}},
+        {
+            "task_id": "count", "turn": 2, "turns_left": 8,
+            "success": True, "parts": {"files": 1.0, "output": 1.0},
+        },
     )  # fmt: skip
 
 

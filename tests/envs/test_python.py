@@ -49,13 +49,13 @@ def test_gold_is_right_and_nothing_is_not(make_python: MakePython, task_id: str)
 def test_an_episode(make_python: MakePython) -> None:
     env = make_python(render_mode="ansi")
     observation, info = env.reset(options={"task_id": "add"})
-    assert (observation, info) == ("Write add(a, b).", {"task_id": "add", "turn": 0})
+    assert (observation, info["task_id"], info["turn"]) == ("Write add(a, b).", "add", 0)
     assert env.step("1 / 0")[0].endswith("ZeroDivisionError: division by zero\n")
-    assert env.step(ADD)[::4] == ("", {"task_id": "add", "turn": 2, "ok": True})
+    assert env.step(ADD)[::4] == ("", {"task_id": "add", "turn": 2, "turns_left": 8, "ok": True})
     result = env.step("submit add")
     assert result == (
         *("", 1.0, True, False),
-        {"task_id": "add", "turn": 2, "success": True, "parts": {"tests": 1.0}},
+        {"task_id": "add", "turn": 2, "turns_left": 8, "success": True, "parts": {"tests": 1.0}},
     )
     assert env.episode.answer == "add"
     assert str(env.render()).startswith("# Write add(a, b).\n>>> 1 / 0\nTraceback")

@@ -40,7 +40,7 @@ def test_an_observation_is_a_table(make_sql: MakeSql) -> None:
         "(4 rows)",
     ]
     assert (reward, terminated, truncated) == (0.0, False, False)
-    assert info == {"task_id": "names", "turn": 1, "ok": True}
+    assert info == {"task_id": "names", "turn": 1, "turns_left": 9, "ok": True}
 
 
 def test_an_error_is_an_observation(make_sql: MakeSql) -> None:

@@ -152,7 +152,7 @@ def test_too_much_to_be_taken_over(env: SweEnv, monkeypatch: pytest.MonkeyPatch)
 )
 def test_malformed_tasks_are_refused_before_any_work(facts: Any, message: str) -> None:
     env = SweEnv(Dataset([task(repository="/nowhere", **facts)]))
-    with pytest.raises(TaskError, match=f"^task 'add': .*{message}"):
+    with pytest.raises(TaskError, match=f"task 'add': .*{message}"):
         env.check(env.dataset[0])
     with pytest.raises(TaskError, match=message):
         env.reset()
