@@ -25,6 +25,7 @@ from intercode.episode import ENDED, Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
 from intercode.files import sync_folder, write_whole
 from intercode.manifest_types import check_manifest
+from intercode.redaction import Redactor
 from intercode.talks import Talk, calls_made, judge_talks, talks_of
 
 MANIFEST = "run.json"
@@ -205,6 +206,7 @@ class RecordWriter:
         self._queued = 0
         self._durable = 0
         self._failure: OSError | None = None
+        self._redactor = Redactor()
         self._fd = -1
         try:
             self._open()
@@ -232,24 +234,25 @@ class RecordWriter:
         sync_folder(self.folder)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Replace ``run.json``, whole or not at all.
+        """Replace ``run.json``, whole or not at all, without secrets.
 
         Raises:
             RecordWriteError: It could not be written.
         """
-        path, text = self.folder / MANIFEST, json.dumps(manifest, indent=2)
+        path = self.folder / MANIFEST
+        text = json.dumps(self._redactor.facts(manifest), indent=2)
         try:
             write_whole(path, f"{text}\n", sync=True)
         except OSError as error:
             raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
     def append(self, episode: Episode) -> None:
-        """Record a finished episode. Returns when it is on the disk.
+        """Record a finished episode without secrets. Returns when it is on the disk.
 
         Raises:
             RecordWriteError: It could not be written; later episodes will not be written either.
         """
-        line = episode.to_json().encode("ascii") + b"\n"
+        line = self._redactor.episode(episode).to_json().encode("ascii") + b"\n"
         with self._queue_lock:
             self._pending.append(line)
             self._queued += 1

@@ -37,6 +37,7 @@ from intercode.envs.options import (
 )
 from intercode.errors import ImageError, UsageError
 from intercode.records import Difference, diff
+from intercode.redaction import GONE
 from intercode.registry import ENVS
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
@@ -323,9 +324,9 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             known |= {name for name, part in _part_of().items() if part in ("agent", "model")}
         recorded = {k: v for k, v in recorded_options(manifest).items() if k not in known}
         for name, value in recorded.items():
-            if isinstance(value, str) and "***@" in value:
+            if isinstance(value, str) and ("***@" in value or GONE in value):
                 flag = name.replace("_", "-")
-                raise UsageError(f"the record has no password: give --{flag} again")
+                raise UsageError(f"the record has no password or key: give --{flag} again")
         differs = {what for option, what in _GIVEN_MAY_DIFFER.items() if option in given}
         accept = [*given.get("accept", ()), *sorted(differs)]
         return cls.of(recorded, given, {"accept": accept})

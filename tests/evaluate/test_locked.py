@@ -178,7 +178,7 @@ def test_other_tasks_and_another_agents_file_are_refused(
 
 def test_a_lock_is_one_of_a_run(made: Path, tmp_path: Path) -> None:
     assert run("bash", "--accept", "host") == 2
-    assert run("--locked", tmp_path) == 1
+    assert run("--locked", tmp_path) == 2
 
 
 def test_a_password_is_not_recorded(

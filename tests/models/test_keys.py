@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intercode.errors import ModelError, UsageError
+from intercode.known_secrets import hide, parse
 from intercode.models import ToolCall, get_model
-from intercode.models.keys import check_url, find, hide, parse
+from intercode.models.keys import check_url, find
 from intercode.models.scripted import Line
 from intercode.testing import Fault, ScriptedServer
 from models.conftest import KEYS

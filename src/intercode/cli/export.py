@@ -30,6 +30,7 @@ from intercode.episode import Episode
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
+from intercode.redaction import Redactor
 from intercode.report import export
 from intercode.spec import natural
 from intercode.units import counted
@@ -52,6 +53,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--turns", action="store_true", help="for csv and parquet: a row for each turn"
     )
     parser.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace what looks like a key in dialogues, too (see docs/reference/run-folder.md)",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print what was exported as one JSON object"
     )
 
@@ -60,12 +66,13 @@ def execute(args: argparse.Namespace) -> int:
     """Write the file."""
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
-    manifest = read_manifest(args.run)
+    redactor = Redactor(everywhere=args.redact)  # the record may be of an older version
+    manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
         _prepare_inspect(args, manifest)
     if args.out is None and (args.to == "parquet" or args.json):
         raise UsageError("give the file with --out FILE")
-    chosen = _Chosen(args)
+    chosen = _Chosen(args, redactor)
     try:
         if args.to == "parquet":
             from intercode.report.export import write_parquet
@@ -105,10 +112,15 @@ def _prepare_inspect(args: argparse.Namespace, manifest: dict[str, Any]) -> None
 class _Chosen:
     """The episodes that were asked for, and how many they were."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace, redactor: Redactor) -> None:
         self._args = args
+        self._redactor = redactor
         self.count = 0
         self.errors = 0
+
+    def again(self) -> Iterator[Episode]:
+        """Yield all episodes of the run, without secrets."""
+        return map(self._redactor.episode, last_attempts(self._args.run))
 
     def __iter__(self) -> Iterator[Episode]:
         for episode in last_attempts(self._args.run):
@@ -120,11 +132,11 @@ class _Chosen:
                 self.errors += 1
                 continue
             self.count += 1
-            yield episode
+            yield self._redactor.episode(episode)
 
 
 def _write(
-    args: argparse.Namespace, file: TextIO, chosen: Iterable[Episode], manifest: dict[str, Any]
+    args: argparse.Namespace, file: TextIO, chosen: _Chosen, manifest: dict[str, Any]
 ) -> None:
     if args.to == "paper":
         from intercode.report.export import to_paper
@@ -139,7 +151,7 @@ def _write(
     elif args.to == "inspect":
         from intercode.report.inspect import to_inspect
 
-        file.writelines(to_inspect(last_attempts(args.run), manifest, chosen))
+        file.writelines(to_inspect(chosen.again(), manifest, chosen))
     elif args.to == "chat":
         file.writelines(f"{json.dumps(export.to_chat(episode))}\n" for episode in chosen)
     else:

@@ -12,6 +12,7 @@ from typing import Any
 from intercode.errors import ImageError, UsageError
 from intercode.evaluate.manifest import flat
 from intercode.records import diff
+from intercode.redaction import Redactor
 from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.cache import ImageCache
 from intercode.sandbox.images.host import SPEC as HOST
@@ -117,7 +118,8 @@ def differences(
         accept: Names that may differ, or beginnings of names: ``host``, ``tools.host.git``.
     """
     found: dict[tuple[str, str], Difference] = {}
-    for one, other in product(_facts(recorded), _facts(now)):
+    clean = Redactor().facts  # what is recorded has no secrets
+    for one, other in product(_facts(clean(recorded)), _facts(clean(now))):
         # What another back end says of itself would only repeat that it is another one.
         same = one.get(_BACKEND) == other.get(_BACKEND)
         may_differ = accept if same else (*accept, "sandbox")

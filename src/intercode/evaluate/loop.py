@@ -25,6 +25,7 @@ from intercode.agents.base import (
 )
 from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, ModelError, UsageError
+from intercode.redaction import Redactor
 
 if TYPE_CHECKING:
     from intercode.task import Task
@@ -245,12 +246,14 @@ def failed(error: Exception, partial: Episode) -> Episode:
     """
     partial.status = "error"
     partial.score = None
-    partial.error = str(error) or type(error).__name__
+    redactor = Redactor()
+    partial.error = redactor.text(str(error)) or type(error).__name__
     partial.metadata["error_type"] = type(error).__name__
     # A failure in code that is likely the user's own, who wants to find it.
     written = error.__cause__ if isinstance(error, AgentError) else error
     if written is not None and not isinstance(written, InterCodeError):
-        partial.metadata["traceback"] = "".join(traceback.format_exception(written))
+        text = "".join(traceback.format_exception(written))
+        partial.metadata["traceback"] = redactor.text(text)
     return partial
 
 

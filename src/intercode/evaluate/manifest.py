@@ -18,6 +18,7 @@ from intercode import __version__
 from intercode.errors import RecordError
 from intercode.manifest_types import FORMAT
 from intercode.records import diff
+from intercode.redaction import Redactor
 
 _IDENTITY = ("dataset.name", "dataset.digest", "env", "agent", "seed", "excluded", "rescored")
 DISTRIBUTION = "intercode-gym"
@@ -83,9 +84,10 @@ def check_same(recorded: Mapping[str, Any], wanted: Mapping[str, Any], folder: o
     Raises:
         RecordError: It names each setting that differs, with both values.
     """
+    clean = Redactor().facts  # what is recorded has no secrets
     differences = [
         f"{what} was {before!r} and is now {now!r}"
-        for what, before, now in diff(flat(recorded), flat(wanted))
+        for what, before, now in diff(flat(clean(recorded)), flat(clean(wanted)))
         if any(what == name or what.startswith(f"{name}.") for name in _IDENTITY)
     ]
     if differences:

@@ -14,8 +14,8 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from intercode.errors import ContextLengthError, ModelAccessError, ModelError, UsageError
+from intercode.known_secrets import hide, hide_in
 from intercode.models.base import AttemptError, Finish
-from intercode.models.keys import hide, hide_in
 
 CONNECT = 10.0
 """Seconds in which a server must be reached."""

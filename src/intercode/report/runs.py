@@ -26,6 +26,7 @@ from intercode.evaluate.comparison import (
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import Statistics, total
 from intercode.records import Outcome, latest, read_manifest
+from intercode.redaction import Redactor
 from intercode.units import counted
 
 _JUDGED = ("success", "clustered", "mean_reward", "reward")
@@ -95,11 +96,13 @@ def read_runs(
     Raises:
         RecordError: A run cannot be read.
     """
-    manifests = [read_manifest(folder) for folder in folders]
+    redactor = Redactor()  # a record may be of an older version
+    manifests = [redactor.facts(read_manifest(folder)) for folder in folders]
     runs = []
     for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
 
         def outcome(episode: Episode, number: int = number) -> Outcome:
+            episode = redactor.episode(episode)
             on_episode(number, episode)
             return Outcome.of(episode)
 

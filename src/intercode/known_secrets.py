@@ -1,0 +1,93 @@
+"""Secrets that are known: the values of variables of the environment and of ``.env``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from intercode.errors import UsageError
+
+FILE = ".env"
+_NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
+SHORTEST = 6
+"""The least length of a secret: hiding shorter values would tear texts apart."""
+
+
+def parse(text: str) -> dict[str, str]:
+    r"""Parse the variables of an ``.env`` file.
+
+    ``NAME=value``, with or without ``export``; ``#`` begins a comment, within an unquoted value
+    only after a blank; ``'…'`` is taken as it is, ``"…"`` with escapes such as ``\n``. Nothing is
+    expanded. Other lines are ignored, as the files of other tools may have them.
+    """
+    found: dict[str, str] = {}
+    for line in text.removeprefix("\ufeff").splitlines():
+        if match := _NAME.fullmatch(line.strip()):
+            found[match[1]] = _value(match[2])
+    return found
+
+
+def _value(text: str) -> str:
+    if match := re.match(r"'([^']*)'", text):
+        return match[1]
+    if match := re.match(r'"((?:[^"\\]|\\.)*)"', text):
+        return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), match[1])
+    return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].strip()
+
+
+def dotenv() -> dict[str, str]:
+    """Read the variables of ``.env`` in the working directory; none without the file.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
+    try:
+        return parse(Path(FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return {}
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{FILE} cannot be read: {reason}") from None
+
+
+def variables() -> dict[str, str]:
+    """Return the variables of the environment and of ``.env``, as far as that can be read."""
+    try:
+        return {**dotenv(), **os.environ}
+    except UsageError:
+        return dict(os.environ)
+
+
+def named() -> dict[str, str]:
+    """Return secret value → the variable's name in brackets."""
+    return {value: f"[{name}]" for name, value in variables().items() if _SECRET.search(name)}
+
+
+def hide(text: str, *secrets: str) -> str:
+    """Remove these secrets from a text, and all those of the environment and ``.env``.
+
+    A server may repeat a key in its error message.
+    """
+    known = named()
+    known.update((secret, "[key]") for secret in secrets if secret not in known)
+    for value in sorted(known, key=len, reverse=True):  # one may hold another
+        if len(value.strip()) >= SHORTEST:
+            text = text.replace(value, known[value])
+    return text
+
+
+def hide_in(data: Any, secret: str) -> Any:
+    """Remove a secret from a server's answer, given as JSON data."""
+    if len(secret) < SHORTEST:
+        return data
+    if isinstance(data, str):
+        return data.replace(secret, "[key]")
+    if isinstance(data, list):
+        return [hide_in(value, secret) for value in data]
+    if isinstance(data, dict):
+        return {name: hide_in(value, secret) for name, value in data.items()}
+    return data

@@ -1,0 +1,125 @@
+"""Redaction of secrets: of known values everywhere, of patterns in what InterCode itself writes.
+
+Known are the values of variables, of the environment or ``.env``, whose names say that they are
+secret. No sandbox is given them, so that they are in no task, and no reward, replay or rescored run
+depends on them: they are replaced wherever they stand.
+
+Patterns (`PATTERNS`, and those of the file that ``INTERCODE_REDACT`` names) are replaced in errors,
+tracebacks and ``run.json`` only. In queries, actions, observations and dialogues a text that looks
+like a key may be the very thing that a task is about; replaced, an episode could not be replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from intercode.episode import Episode
+from intercode.errors import UsageError
+from intercode.known_secrets import named, variables
+
+LIST = "INTERCODE_REDACT"
+"""The variable that names a file of more patterns: a regular expression a line."""
+GONE = "[redacted]"
+LONG = 16
+"""The least length of a known value that is replaced in dialogues: a short one may be a word."""
+_NO_SECRET = re.compile(r"[~/].*|https?://[^@]*|[-+.\deE]*", re.DOTALL)
+"""Values of such variables that are paths, plain URLs or numbers."""
+PATTERNS = (
+    r"\bsk-[A-Za-z0-9_-]{16,}",
+    r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_)[A-Za-z0-9_-]{16,}",
+    r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
+    r"\bAIza[A-Za-z0-9_-]{35}",
+    r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",
+    r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+",
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}",
+    r"(?i)\b((?:x-)?api[_-]?key[\"']?\s*[:=]\s*[\"']?)[^\s\"',]{8,}",
+    r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?!\*\*\*@|\[redacted\]@)[^\s/@]+(?=@)",
+)
+"""Regular expressions of secrets; the first group, if there is one, is kept."""
+
+
+class Redactor:
+    """Replaces secrets, as they are known at this moment.
+
+    Args:
+        everywhere: Whether patterns are replaced in dialogues, too.
+
+    Raises:
+        UsageError: The file of more patterns cannot be read, or has one that is malformed.
+    """
+
+    def __init__(self, *, everywhere: bool = False) -> None:
+        self._everywhere = everywhere
+        self._values = {
+            value: name
+            for value, name in sorted(named().items(), key=lambda one: -len(one[0]))
+            if len(value.strip()) >= LONG and not _NO_SECRET.fullmatch(value)
+        }
+        self._patterns = [re.compile(pattern) for pattern in PATTERNS] + _more_patterns()
+
+    def values(self, text: str) -> str:
+        """Replace known values."""
+        for value, name in self._values.items():
+            text = text.replace(value, name)
+        return text
+
+    def text(self, text: str) -> str:
+        """Replace known values, and whatever looks like a secret."""
+        text = self.values(text)
+        for pattern in self._patterns:
+            text = pattern.sub(rf"\g<1>{GONE}" if pattern.groups else GONE, text)
+        return text
+
+    def facts(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the facts of a ``run.json`` without secrets."""
+        found: dict[str, Any] = _each(manifest, self.text)
+        return found
+
+    def episode(self, episode: Episode) -> Episode:
+        """Return an episode without secrets; the same one if it has none."""
+        own = {"error": episode.error, "traceback": episode.metadata.get("traceback")}
+        clean = {name: self.text(text) for name, text in own.items() if isinstance(text, str)}
+        if any(clean[name] != own[name] for name in clean):
+            metadata = {**episode.metadata, **{k: v for k, v in clean.items() if k != "error"}}
+            episode = replace(episode, error=clean.get("error"), metadata=metadata)
+        if not self._everywhere:
+            line = episode.to_json() if self._values else ""
+            if not any(json.dumps(value)[1:-1] in line for value in self._values):
+                return episode
+        change = self.text if self._everywhere else self.values
+        return Episode.from_dict(_each(episode.to_dict(), change))
+
+
+def _more_patterns() -> list[re.Pattern[str]]:
+    """Read the patterns of the user's own file."""
+    if not (name := variables().get(LIST)):
+        return []
+    try:
+        lines = Path(name).expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"{LIST}={name}: the file cannot be read: {error}") from None
+    found = []
+    for row, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            try:
+                found.append(re.compile(line))
+            except re.error as error:
+                raise UsageError(f"{name}:{row}: not a regular expression: {error}") from None
+    return found
+
+
+def _each(value: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON data with every text changed; the names of fields stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: _each(inner, change) for name, inner in value.items()}
+    if isinstance(value, Sequence):
+        return [_each(inner, change) for inner in value]
+    return value
