@@ -30,6 +30,7 @@ POOL = "pool/main/h/hello"
 def test_every_lock_is_complete() -> None:
     files = sorted(Path(pinned.__file__).parent.glob("*.lock"))
     assert Path(pinned.__file__).with_name("base-amd64.lock") in files
+    guide = (Path(__file__).parents[3] / "docs/how-to/images.md").read_text(encoding="utf-8")
     for file in files:
         lock = parse_lock(file.read_text(encoding="ascii"))
         names = [package.name for package in lock.packages]
@@ -40,6 +41,7 @@ def test_every_lock_is_complete() -> None:
             assert package.path.endswith((f"_{file.stem[5:]}.deb", "_all.deb"))
         assert pinned._seconds(lock.snapshot) > 1_700_000_000
         assert not lock.tree or len(lock.tree) == 32
+        assert f" Debian 12 ({lock.release}, " in guide
 
 
 def test_a_machine_without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
