@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, UsageError
@@ -31,8 +31,19 @@ from intercode.user_code import is_reference, load
 
 if TYPE_CHECKING:
     import gymnasium
+    from typing_extensions import Unpack
 
+    from intercode.databases.base import Session
+    from intercode.envs.base import InterCodeEnv
+    from intercode.envs.keywords import (
+        BashKeywords,
+        CtfKeywords,
+        PythonKeywords,
+        SqlKeywords,
+        SweKeywords,
+    )
     from intercode.envs.vector import ThreadVectorEnv
+    from intercode.sandbox.base import Sandbox
 
 FILE = "intercode.toml"
 
@@ -93,6 +104,50 @@ def read(folder: str | Path) -> Project:
     return Project(folder, env, tasks, name, options, limits)
 
 
+@overload
+def create(
+    env: Literal["bash"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    **options: Unpack[BashKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: Literal["ctf"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    **options: Unpack[CtfKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: Literal["python"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    **options: Unpack[PythonKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: Literal["sql"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    **options: Unpack[SqlKeywords],
+) -> InterCodeEnv[Session]: ...
+@overload
+def create(
+    env: Literal["swe"],
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    **options: Unpack[SweKeywords],
+) -> InterCodeEnv[Sandbox]: ...
+@overload
+def create(
+    env: str, *, protocol: str = ..., max_episode_steps: int | None = ..., **options: Any
+) -> gymnasium.Env[str, str]: ...
 def create(
     env: str,
     *,

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+import intercode
 from intercode.cli.main import main
 from warm import Warm
 
@@ -243,6 +244,14 @@ def test_cli_page_has_every_command_and_option(monkeypatch: pytest.MonkeyPatch) 
         # And nothing that does not exist.
         for option in re.findall(r"^\| `(--[a-z-]+)", section, re.MULTILINE):
             assert option in options, f"{name}: cli.md has {option}, the command has not"
+
+
+def test_the_page_of_the_python_api_has_every_name() -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    named = set(re.findall(r"`(\w+)[`(]", page))
+    assert {name for name in intercode.__all__ if not name.endswith("Error")} <= named
+    errors = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    assert all(f"`{name}`" in errors for name in intercode.__all__ if name.endswith("Error"))
 
 
 def test_readme_shows_what_make_demo_does() -> None:

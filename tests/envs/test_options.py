@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from msgspec import Meta
 
 from intercode import Limits, UsageError
+from intercode.envs import keywords
 from intercode.envs import options as module
 from intercode.envs.options import (
     BashOptions,
@@ -20,7 +22,9 @@ from intercode.envs.options import (
     SqlOptions,
     SweOptions,
     described,
+    taken,
 )
+from intercode.registry import ENVS
 
 KINDS = [
     kind
@@ -162,3 +166,9 @@ def test_wrong_values_are_refused_in_words(wrong: dict[str, Any], message: str) 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     assert BashOptions(seed=np.int64(3), timeout=np.float32(90)).limits == Limits(timeout=90)
+
+
+@pytest.mark.parametrize("env", ["bash", "ctf", "python", "sql", "swe"])
+def test_editors_know_the_options_of_make(env: str) -> None:
+    known = typing.get_type_hints(getattr(keywords, f"{env.capitalize()}Keywords"))
+    assert known.keys() == {"data", *taken(ENVS.get(env))}

@@ -1,0 +1,78 @@
+"""The options of `intercode.make` by environment, for editors and type checkers.
+
+They repeat the names of `intercode.envs.options`, as static types cannot be computed; a test holds
+the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from intercode.envs.options import CacheLike, EngineLike, PathLike, ProviderLike, RewardLike
+from intercode.sandbox.base import Limits
+from intercode.task import Dataset
+
+
+class Keywords(TypedDict, total=False):
+    """The options of every environment."""
+
+    data: str | Path | Dataset
+    timeout: float | str
+    memory: int | str
+    disk: int | str
+    output: int | str
+    processes: int
+    capabilities: str | Sequence[str]
+    limits: Limits | Mapping[str, Any] | None
+    sandbox: ProviderLike
+    max_turns: int
+    reward: RewardLike | None
+    reward_every_turn: bool
+    render_mode: str | None
+    seed: int | None
+
+
+class SandboxKeywords(Keywords, total=False):
+    """The options of environments whose tasks are tried in sandboxes."""
+
+    image: str | Path | None
+    default_image: str | None
+    network: bool
+
+
+class BashKeywords(SandboxKeywords, total=False):
+    """The options of ``"bash"``."""
+
+    cache_gold: CacheLike
+
+
+class CtfKeywords(SandboxKeywords, total=False):
+    """The options of ``"ctf"``."""
+
+    attempts: int | None
+    secret: str | None
+
+
+class PythonKeywords(SandboxKeywords, total=False):
+    """The options of ``"python"``."""
+
+    python: str | None
+
+
+class SqlKeywords(Keywords, total=False):
+    """The options of ``"sql"``."""
+
+    engine: EngineLike
+    databases: PathLike | None
+    max_rows: int
+    permute_columns: bool | None
+    cache_gold: CacheLike
+
+
+class SweKeywords(SandboxKeywords, total=False):
+    """The options of ``"swe"``."""
+
+    repositories: PathLike | None
+    cache_gold: CacheLike
