@@ -385,9 +385,6 @@ def test_a_folders_image_is_for_tasks_that_name_none(cli: Run, tmp_path: Path) -
     (tmp_path / "predictions.jsonl").write_text('{"task_id": "own", "prediction": "true"}\n')
     assert parsed(cli("score", "predictions.jsonl", folder, "--json"))["statistics"]["successes"]
     assert "own gold does not solve" not in cli("validate", folder, "--quiet", code=1).stdout
-    # The command line's is for all.
-    told = parsed(cli("run", folder, "--json", "--image", f"host+{folder}/folder.sh"))
-    assert told["statistics"]["successes"] == 1
 
 
 def test_a_tasks_image_that_does_not_exist_is_refused(cli: Run, tmp_path: Path) -> None:
