@@ -210,6 +210,9 @@ class RecordWriter:
         self._fd = -1
         try:
             self._open()
+        except RecordError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise RecordWriteError(f"cannot write to {folder}: {error.strerror}") from error

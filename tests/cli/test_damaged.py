@@ -17,7 +17,8 @@ import pytest
 
 from intercode import records
 from intercode.cli.main import main
-from intercode.records import EPISODES, MANIFEST
+from intercode.errors import RecordError
+from intercode.records import EPISODES, MANIFEST, RecordWriter
 
 from .conftest import command
 
@@ -72,6 +73,11 @@ def test_garbage_for_episodes(run: Path, capsys: pytest.CaptureFixture[str]) -> 
             assert main(arguments) == 2, arguments
             assert f"{run}/{EPISODES}:1: episode is not JSON" in capsys.readouterr().err
     assert (run / EPISODES).read_bytes() == garbage
+    (run / EPISODES).write_bytes(b"garbage")
+    with pytest.raises(RecordError, match="not an episode"):
+        RecordWriter(run)
+    (run / EPISODES).write_bytes(b"")  # no lock was kept
+    RecordWriter(run).close()
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -34,12 +34,14 @@ def test_thoughts_and_turns_without_an_action(
     episode = json.loads(first)
     talk = episode["metadata"]["model"]
     talk["calls"][0]["thought"] = "I should look."
+    talk["calls"][2]["turn"] = 0  # a second call before the first action
+    talk["messages"][talk["calls"][2]["reply"]]["content"] = "I als /data:\n```sh\nls /data\n```"
     episode["turns"][1] |= {"action": "", "observation": "[no code]", "info": {"invalid": True}}
     number = talk["calls"][1]["reply"]
     talk["messages"][number] = {"role": "assistant", "content": "I do not know\x1b[2J."}
     (run / EPISODES).write_text(json.dumps(episode) + "\n")
     told = shown(capsys, run)
-    assert "  thought: I should look.\n  $ ls /data\n" in told
+    assert "  thought: I should look.\n  reply: I als /data:\n  $ ls /data\n" in told
     assert "  reply: I do not know\\x1b[2J.\n  (no action)\n    [no code]\n" in told
     # Without the messages (another agent's record), the turns are shown all the same.
     episode["metadata"]["model"] = "a name"

@@ -14,6 +14,7 @@ import pytest
 import intercode
 from conftest import PROVIDERS
 from intercode.envs.stage import SandboxStage
+from intercode.errors import TaskError, UsageError
 from intercode.evaluate import evaluate
 from intercode.sandbox import Limits, get_provider
 from intercode.task import Task
@@ -57,6 +58,18 @@ def test_what_a_task_lays_over_this_machine_it_lays_over_any_image() -> None:
     own = replace(TASK, image="host+builtin:fs_shop.sh+/b.tar")
     assert stage.image(own) == "debian:bookworm[jq]+/a.tar+builtin:fs_shop.sh+/b.tar"
     assert stage.image(replace(TASK, image="nl2bash+/b.tar")) == "debian:bookworm[jq]+/a.tar"
+
+
+def test_capabilities_that_cannot_be_had_are_refused_at_once() -> None:
+    task = replace(TASK, capabilities=("net_bind_service",), image="debian:bookworm")
+    SandboxStage(get_provider()).check(task)
+    stage = SandboxStage(get_provider(), network=True)
+    for refused in (stage.check, stage.start):
+        with pytest.raises(TaskError, match="native sandbox shares this machine's ports"):
+            refused(task)
+    stage.check(TASK)
+    with pytest.raises(UsageError, match="SQL takes no capabilities"):
+        intercode.make("sql", capabilities="chown")
 
 
 @pytest.fixture

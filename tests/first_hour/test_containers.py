@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -62,8 +64,8 @@ Run = Callable[..., str]
 Doctor = Callable[..., Found]
 
 
-@pytest.fixture(scope="module")
-def run(engine: PrivateEngine, place: Path, venv: Path) -> Iterator[Run]:
+@contextmanager
+def containers(engine: PrivateEngine, place: Path, venv: Path) -> Iterator[Run]:
     """Runs a command in a container of an image with this machine's programs and the wheel."""
     image = "intercode-tests-first-hour"
     docker = ("docker", "--host", engine.url)
@@ -104,9 +106,19 @@ def _image() -> bytes:
 
 
 @pytest.fixture(scope="module")
+def run(engine: PrivateEngine, place: Path, venv: Path) -> Iterator[Run]:
+    """Runs a command in a container."""
+    with containers(engine, place, venv) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
 def doctor(run: Run) -> Doctor:
     """Asks `doctor` in a container."""
+    return asking(run)
 
+
+def asking(run: Run) -> Doctor:
     def doctor(*options: str, before: str = "true") -> Found:
         said = json.loads(run(options, "sh", "-c", f"{before} && exec intercode doctor --json"))
         return Found(said["usable"], {check["name"]: check for check in said["checks"]})
@@ -173,6 +185,20 @@ def test_root_without_any_right(doctor: Doctor) -> None:
     found = doctor(*options)
     assert not found.usable and "CAP_SETUID" in found.sandbox["detail"]
     assert doctor(*options, *found.options("sandbox")).usable
+
+
+def test_where_the_engine_maps_ids(place: Path, venv: Path) -> None:
+    with (
+        TemporaryDirectory(prefix="intercode-engine-", ignore_cleanup_errors=True) as folder,
+        PrivateEngine(Path(folder), remap=True) as engine,
+        containers(engine, place, venv) as run,
+    ):
+        doctor = asking(run)
+        found = doctor(*PLAIN)
+        assert found.usable and "the id that this root has outside" in found.sandbox["detail"]
+        found = doctor(*PLAIN, "--cap-drop", "ALL")
+        assert not found.usable and "CAP_SETFCAP" in found.sandbox["detail"]
+        assert doctor(*PLAIN, "--cap-drop", "ALL", *found.options("sandbox")).usable
 
 
 def test_few_open_files(doctor: Doctor) -> None:

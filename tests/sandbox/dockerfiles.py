@@ -23,13 +23,16 @@ class Folder:
         self.provider = provider
         self.ran: list[str] = []
         """The commands that builds ran."""
+        self.told: list[str] = []
+        """What builds said meanwhile."""
 
     def build(self, text: str, options: str = "", **files: str) -> Image:
         """The image of a Dockerfile of this text, beside these files."""
         (self.path / "Dockerfile").write_text(textwrap.dedent(text))
         for name, content in files.items():
             (self.path / name).write_text(content)
-        return resolve(f"{self.path}/Dockerfile{options}", build_script=self._run)
+        name = f"{self.path}/Dockerfile{options}"
+        return resolve(name, build_script=self._run, progress=self.told.append)
 
     def _run(self, base: Image, script: bytes | Command, layer: Path) -> None:
         self.ran.append(script.argv[-1] if isinstance(script, Command) else "")

@@ -115,7 +115,15 @@ def test_from_a_registry(tmp_path: Path, system: Path, registry: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("docker://{}/none:1", "skopeo inspect failed: .*manifest unknown"),
+        (
+            "docker://{}/none:1",
+            r"^cannot pull \S*/none:1: its registry has no such image; check its name",
+        ),
+        (
+            "docker://127.0.0.1:1/some:2",
+            r"^cannot pull 127.0.0.1:1/some:2: its registry cannot be reached from here; "
+            r"`docker save` it .* \(connection refused\)$",
+        ),
         ("docker://-x", "is not a name of an image in a registry"),
         ("docker:x", "docker://x is pulled"),
     ],

@@ -15,7 +15,6 @@ from intercode.talks import Call, RecordedMessage, Talk, talk_of
 
 LINES = 12
 """Lines of an observation that are shown unless all are asked for."""
-_FENCE = re.compile(r"^\s*```[\w+-]*\s*$|</?(?:code|action)>", re.MULTILINE)
 
 
 def render(
@@ -105,9 +104,10 @@ def _around(reply: RecordedMessage, action: str) -> str:
     content = reply["content"]
     if not action.strip():
         return "\n".join([content, *_tool_calls(reply)]).strip()
-    if action.strip() not in content:
-        return content
-    return _FENCE.sub("", content.replace(action.strip(), "", 1))
+    if content.strip() == action.strip():
+        return ""
+    fenced = rf"```[\w+-]*\s*{re.escape(action.strip())}\s*```"
+    return re.sub(fenced, "", content, count=1)
 
 
 def _turn(turn: Turn, lines: int | None, prompt: str) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from intercode.sandbox.images import Image, archive, resolve
 from intercode.sandbox.images.tree import look
+from ordinary import ordinary_user
 
 from . import ROOT, as_root, header, make_tar
 
@@ -230,3 +232,20 @@ def test_layers_are_read_as_one_tree(tmp_path: Path) -> None:
         assert seen("d", "gone") is None
         os.setxattr(high / "o", "trusted.overlay.opaque", b"y")
         assert seen("o", "below") is None
+
+
+def test_a_namespace_that_lacks_the_owner() -> None:
+    """As root of a user namespace with one id, of which nothing can be given to another."""
+    owned = tarfile.TarInfo("usr/x")
+    owned.gid = 42
+    with ordinary_user() as user:
+        archive = make_tar(user.home / "a.tar.gz", owned)
+        archive.chmod(0o644)
+        command = ("unshare", "-Ur", sys.executable, "-m", "intercode.cli", "images", "build")
+        done = subprocess.run(
+            [*user.prefix, *command, f"scratch+{archive}"],
+            env=user.env,
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr

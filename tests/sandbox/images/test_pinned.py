@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import threading
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -178,6 +179,19 @@ def test_what_neither_has_is_said(
         fetch([package], TIME, tmp_path, print)
 
 
+def test_a_proxy_is_respected(
+    servers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = os.environ["INTERCODE_DEBIAN_MIRROR"]
+    monkeypatch.setenv("http_proxy", url.removesuffix("/mirror/"))
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it remembers the environment
+    monkeypatch.setenv("INTERCODE_DEBIAN_MIRROR", "http://mirror.invalid/debian")
+    (servers / "http:/mirror.invalid/debian" / POOL).mkdir(parents=True)
+    package = put(servers / "http:/mirror.invalid/debian", b"good")
+    fetch([package], TIME, tmp_path, print)
+    assert (tmp_path / package.sha256).read_bytes() == b"good"
+
+
 def port(told: str) -> str:
     return told.split("127.0.0.1:")[1].split("/")[0]
 
@@ -188,6 +202,7 @@ def port(told: str) -> str:
 def no_script(image: Image, script: bytes | Command, layer: Path) -> None:
     (layer / "finished").write_text("")
     (layer / "finished").chmod(0o644)
+    (layer / ".dockerenv").touch()  # which an engine's container has
 
 
 def build(lock: Lock, cache: Path) -> tuple[Image, Path]:
@@ -223,6 +238,7 @@ def test_a_package_is_laid_into_a_merged_tree(lock: Lock, tmp_path: Path) -> Non
     assert "\n/bin/hello\n" in (database / "info/hello:all.list").read_text()
     assert (layer / "etc/hosts").stat().st_mtime == pinned._seconds(TIME)
     assert not (layer.parent / "packages").exists()
+    assert [path.name for path in image.layers[1].iterdir()] == ["finished"]
     assert ImageCache(tmp_path / "cache").read(image.digest)
 
 

@@ -70,11 +70,12 @@ class Engine:
     @contextmanager
     def errors(self, doing: str) -> Iterator[APIClient]:
         """For its duration, what the engine or the way to it raises is a `SandboxError`."""
+        api = self.api  # first: without the package docker it says what to install
         import docker
         import requests
 
         try:
-            yield self.api
+            yield api
         except docker.errors.NotFound as error:
             raise NotThereError(f"{doing}: {error.explanation or error}") from error
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:

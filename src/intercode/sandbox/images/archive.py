@@ -19,6 +19,7 @@ from typing import IO, BinaryIO, Protocol
 
 from intercode.errors import ImageError
 from intercode.files import cache_root, digest_of, file_digest, sha256
+from intercode.rights import is_root
 from intercode.sandbox.images.base import Addition, Context, Image
 from intercode.sandbox.images.cache import keep_tarball
 from intercode.sandbox.images.host import host_mounts
@@ -121,7 +122,7 @@ class Unpacker:
         self._below = below
         self._tree = Tree((*below, layer))
         self._mounted = frozenset(mounted)
-        self._owner = os.geteuid() == 0
+        self._owner = is_root()  # another's namespace may lack a member's owner
         # Directories get their metadata last: until then they must be open to us, and their
         # times are changed by what is put into them.
         self._folders: dict[Parts, _Metadata] = {}

@@ -223,7 +223,7 @@ def pull(argument: str, context: Context) -> Image:
     manifest = None if context.refresh else _remembered(place)
     if manifest is None:
         context.progress(f"asking for {reference}")
-        raw = _skopeo("inspect", "--raw", *_tls("", reference), f"docker://{reference}")
+        raw = _skopeo(reference, "inspect", "--raw", *_tls("", reference), f"docker://{reference}")
         manifest = sha256(raw)
         _remember(place, reference, manifest)
     return _image(reference, manifest, context)
@@ -240,7 +240,9 @@ def _image(reference: str, manifest: str, context: Context) -> Image:
         layout = layer.parent / "layout"
         repository = re.sub(r"(@sha256:\w+|:[^/:]*)$", "", reference)
         source = f"docker://{repository}@sha256:{manifest}"
-        _skopeo("copy", *_tls("src-", reference), source, f"oci:{layout}:image", lock=lock)
+        _skopeo(
+            reference, "copy", *_tls("src-", reference), source, f"oci:{layout}:image", lock=lock
+        )
         try:
             with open_store(layout) as store:
                 found = find(store, "")
@@ -261,7 +263,7 @@ def _tls(prefix: str, reference: str) -> list[str]:
     return [f"--{prefix}tls-verify=false"] if _LOOPBACK.match(reference) else []
 
 
-def _skopeo(*arguments: str, lock: int | None = None) -> bytes:
+def _skopeo(reference: str, *arguments: str, lock: int | None = None) -> bytes:
     if shutil.which("skopeo") is None:
         raise ImageError("pulling an image needs skopeo: apt-get install skopeo")
     try:
@@ -276,9 +278,36 @@ def _skopeo(*arguments: str, lock: int | None = None) -> bytes:
     except subprocess.TimeoutExpired:
         raise ImageError(f"skopeo was not done within {_SECONDS:.0f} s") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip()[-1000:]
-        raise ImageError(f"skopeo {arguments[0]} failed: {said}")
+        raise ImageError(_not_pulled(reference, done.stderr.decode(errors="replace").strip()))
     return done.stdout
+
+
+_SAID = re.compile(r'level=fatal msg="((?:[^"\\]|\\.)*)"')
+_UNREACHABLE = re.compile(
+    r"(lookup|dial tcp) .*: (no such host|.*refused|.*unreachable|i/o timeout|server misbehaving)"
+    r"|deadline exceeded|Temporary failure"
+)
+_ABSENT = re.compile(r"manifest unknown|name unknown|not found")
+_CLOSED = re.compile(r"unauthorized|denied|authentication required")
+
+
+def _not_pulled(reference: str, said: str) -> str:
+    """Say why an image was not pulled, and what to do, from the log of skopeo."""
+    found = _SAID.search(said)
+    cause = re.sub(r"\\(.)", r"\1", found[1]) if found else said[-1000:]
+    if _UNREACHABLE.search(cause):
+        why = "its registry cannot be reached from here"
+        what = "`docker save` it where there is a network, and name ./image.tar instead"
+    elif _ABSENT.search(cause):
+        why, what = "its registry has no such image", "check its name and tag"
+    elif _CLOSED.search(cause):
+        registry = reference.partition("/")[0]
+        where = registry if "." in registry or ":" in registry else "docker.io"
+        why = "its registry does not have it for everybody, or not at all"
+        what = f"check its name, or `skopeo login {where}`"
+    else:
+        return f"cannot pull {reference}: {cause}"
+    return f"cannot pull {reference}: {why}; {what} ({cause.rpartition(': ')[2]})"
 
 
 def _remembered(place: Path) -> str | None:

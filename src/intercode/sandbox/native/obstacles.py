@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from typing import Any
 
 from intercode.errors import SandboxError, SandboxUnavailableError
@@ -74,6 +75,7 @@ def apparmor_profile(python: str) -> str:
     Args:
         python: Its path.
     """
+    path = re.sub(r'(["*?^{}\[\]\\])', r"\\\1", os.path.realpath(python))
     return f"""\
 # Lets InterCode make sandboxes as an ordinary user, where AppArmor restricts user namespaces.
 # It is for one Python, and holds for all programs that this runs: make an environment that has a
@@ -81,7 +83,7 @@ def apparmor_profile(python: str) -> str:
 abi <abi/4.0>,
 include <tunables/global>
 
-profile intercode "{os.path.realpath(python)}" flags=(unconfined) {{
+profile intercode "{path}" flags=(unconfined) {{
   userns,
 
   include if exists <local/intercode>

@@ -95,6 +95,8 @@ class _Build:
 
     def image(self) -> Image:
         """Return the wanted stage's."""
+        for warning in self._plan.warnings:
+            self._context.progress(warning)
         for instruction in self._plan.arguments:
             for value in instruction.values:
                 name, found = self._arguments.declare(value, self._word)

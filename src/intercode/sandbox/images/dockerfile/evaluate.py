@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,12 @@ from intercode.rights import one_user
 from intercode.sandbox.images.base import SCRIPT, Command, Context, Image, clean_environment
 from intercode.sandbox.images.dockerfile.copying import Item, Writer, documents, find, is_archive
 from intercode.sandbox.images.dockerfile.copying import digest as copy_digest
-from intercode.sandbox.images.dockerfile.parse import Instruction, Source, expand
+from intercode.sandbox.images.dockerfile.parse import (
+    Instruction,
+    Source,
+    empty_mounts,
+    expand,
+)
 from intercode.sandbox.images.tree import Tree, account_in, owner_in
 
 ORDINARY_USER = (
@@ -127,6 +133,8 @@ class State:
         asked = instruction.flag("network")
         network = asked == "default" or (self.network and asked != "none")
         command = Command(tuple(argv), script, network)
+        for target in empty_mounts(instruction):  # which a build with Docker leaves behind, too
+            yield Folder(self._absolute(self._word(target)), "")
         yield Run(command, {**self.args, **self.env}, self.cwd, self.user)
 
     def _workdir(self, instruction: Instruction) -> Iterator[Step]:
@@ -251,6 +259,11 @@ def declared(image: Image) -> dict[str, str]:
     return {"PATH": image.env["PATH"], **found}
 
 
+_INSTALLERS = re.compile(r"\b(apt-get|apt|aptitude|dpkg|dnf|yum|apk|pacman|zypper)\b")
+NOT_ON_HOST = (
+    "FROM host cannot install packages, as its programs are this machine's: start FROM "
+    "debian:bookworm, with RUN --network=default"
+)
 _RESOLVER = "etc/resolv.conf"
 """Over it a sandbox that may use the network has the machine's: it is made if need be."""
 _PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
@@ -295,7 +308,12 @@ class Run:
         env = {"HOME": account.home, **(proxies if self.command.network else {}), **self.env}
         cwd = "/".join(Tree(base.layers).resolve(self.cwd) or ())
         image = replace(base, env=env, cwd=f"/{cwd}", user=str(account))
-        context.build_script(image, self.command, layer)
+        try:
+            context.build_script(image, self.command, layer)
+        except ImageError as error:
+            if base.host and (installer := _INSTALLERS.search(" ".join(self.command.argv))):
+                raise ImageError(f"{installer[0]}: {NOT_ON_HOST} ({error})") from error
+            raise
         if self.command.network and Tree(base.layers).resolve(_RESOLVER) is None:
             _remove_empty(layer, _RESOLVER)
 

@@ -11,7 +11,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,17 +167,26 @@ def _instruction(entry: dict[str, Any]) -> Instruction:
 
 _FLAGS = {
     "FROM": ("platform",),
-    "RUN": ("network",),
+    "RUN": ("network", "mount"),
     "COPY": ("from", "chown", "chmod", "link"),
     "ADD": ("chown", "chmod", "link"),
 }
+_IGNORED = {
+    "VOLUME": "a sandbox has no volumes, all of its files are its own",
+    "HEALTHCHECK": "nothing checks a sandbox's health",
+    "STOPSIGNAL": "a sandbox ends at once",
+    "MAINTAINER": "it changes no file",
+    "--mount": "it is an empty folder, and what the command writes there stays in the image",
+}
+"""Instructions that change nothing in a sandbox, and mounts that a command finds empty."""
+_EMPTY_MOUNTS = ("cache", "tmpfs")
+_OTHER_MOUNTS = {
+    "bind": "COPY what the command reads, before it",
+    "secret": "no build has secrets; COPY a file that may stay in the image",
+    "ssh": "no build has keys; COPY what the command would fetch",
+}
 _REASONS = {
-    "VOLUME": "a sandbox has no volumes: all of its files are its own; leave it out",
-    "HEALTHCHECK": "nothing checks a sandbox's health; leave it out",
     "ONBUILD": "write the instruction where it is to take effect",
-    "STOPSIGNAL": "a sandbox ends at once; leave it out",
-    "MAINTAINER": "write LABEL org.opencontainers.image.authors=…",
-    "--mount": "files come into a build by COPY, ADD and COPY --from",
     "--security": "no build has more rights than others",
     "--checksum": "it is for addresses, which are not fetched",
     "--keep-git-dir": "it is for repositories, which are not fetched",
@@ -214,6 +223,8 @@ class Plan:
     arguments: tuple[Instruction, ...]
     """The arguments before the first stage."""
     stages: tuple[Stage, ...]
+    warnings: tuple[str, ...]
+    """The instructions that are ignored, each with its line and the reason."""
 
     def stage(self, name: str, before: int | None = None) -> Stage | None:
         """Return a stage by its name or number, among those before a stage."""
@@ -232,7 +243,14 @@ def plan(source: Source) -> Plan:
     """
     arguments: list[Instruction] = []
     stages: list[tuple[Instruction, list[Instruction]]] = []
+    warnings = []
     for instruction in source.instructions:
+        for ignored in _ignored(instruction):
+            where = f"{source.name}:{instruction.line}: {instruction.name}"
+            flag = f" {ignored}" if ignored.startswith("--") else ""
+            warnings.append(f"{where}{flag} is ignored: {_IGNORED[ignored]}")
+        if instruction.name in _IGNORED:
+            continue
         reason = _problem(instruction)
         if reason:
             raise source.error(instruction.line, reason)
@@ -251,7 +269,7 @@ def plan(source: Source) -> Plan:
         for index, (start, rest) in enumerate(stages)
     )
     _check_from(source, made)
-    return Plan(source, tuple(arguments), made)
+    return Plan(source, tuple(arguments), made, tuple(warnings))
 
 
 def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
@@ -263,6 +281,27 @@ def _check_from(source: Source, stages: tuple[Stage, ...]) -> None:
             before = any(other.name == name.lower() for other in stages[: stage.index])
             if not before and any(other.name == name.lower() for other in stages if name):
                 raise source.error(instruction.line, f"the stage {name!r} comes later")
+
+
+def _ignored(instruction: Instruction) -> list[str]:
+    """List the keys of `_IGNORED` that hold for an instruction."""
+    if instruction.name in _IGNORED:
+        return [instruction.name]
+    return ["--mount"] if list(empty_mounts(instruction)) else []
+
+
+def empty_mounts(instruction: Instruction) -> Iterator[str]:
+    """Yield the folders that a ``RUN`` would have mounted, empty at first."""
+    for options in _mounts(instruction):
+        if options.get("type") in _EMPTY_MOUNTS:
+            yield options.get("target") or options.get("dst") or options.get("destination") or ""
+
+
+def _mounts(instruction: Instruction) -> Iterator[dict[str, str]]:
+    for flag, value in instruction.flags:
+        if flag == "mount":
+            options = (option.partition("=") for option in value.split(","))
+            yield {"type": "bind"} | {name.strip(): text for name, _, text in options}
 
 
 def _problem(instruction: Instruction) -> str:
@@ -296,6 +335,12 @@ def _run(instruction: Instruction) -> str:
     network = instruction.flag("network")
     if dict(instruction.flags).keys() >= {"network"} and network not in ("none", "default"):
         return f"RUN --network={network} is not supported: write none or default"
+    for options in _mounts(instruction):
+        if options["type"] not in _EMPTY_MOUNTS:
+            why = _OTHER_MOUNTS.get(options["type"], "there is no such type")
+            return f"RUN --mount=type={options['type']} is not supported: {why}"
+    if "" in empty_mounts(instruction):
+        return "RUN --mount needs a target=/FOLDER"
     return ""
 
 
