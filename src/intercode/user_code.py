@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from intercode.errors import UsageError
+from intercode.spelling import meant
 
 
 def is_reference(name: str) -> bool:
@@ -30,18 +31,29 @@ def load(what: str, reference: str) -> Any:
             can be called.
     """
     file, _, attribute = reference.rpartition(":")
-    found = getattr(_module(what, reference, Path(file)), attribute, None)
+    module = _module(what, reference, Path(file))
+    found = getattr(module, attribute, None)
     if not callable(found):
-        raise UsageError(f"{what} {reference}: {file} has no function {attribute!r}")
+        near = meant(
+            attribute, (n for n, one in vars(module).items() if callable(one)), listed=False
+        )
+        raise UsageError(f"{what} {reference}: {file} has no function {attribute!r}{near}")
     return found
 
 
 def digest(reference: str) -> str:
-    """Identify the code, for a run's record; empty for a registered name."""
+    """Identify the code, for a run's record; empty for a registered name.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
     if not is_reference(reference):
         return ""
     path = Path(reference.rpartition(":")[0])
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    try:
+        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        raise UsageError(f"{reference}: cannot read {path}: {error.strerror}") from None
 
 
 def line_of(error: BaseException, file: str) -> str:
