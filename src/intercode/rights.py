@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import sys
 from contextlib import suppress
@@ -117,14 +116,19 @@ def as_root(command: str) -> str:
     """Return how this user has the machine's root run a command."""
     if os.geteuid() == 0:
         return command
-    return f"sudo {command}" if shutil.which("sudo") else f"su -c '{command}'"
+    return f"sudo {command}" if _finds("sudo") else f"su -c '{command}'"
 
 
 def installing(package: str) -> str:
     """Return the command that installs a system package, as Debian calls it."""
-    if shutil.which("apt-get"):
+    if _finds("apt-get"):
         return as_root(f"apt-get install {package}")
     return f"install the system's package of {package}"
+
+
+def _finds(program: str) -> bool:
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return any(os.access(Path(folder, program), os.X_OK) for folder in folders)
 
 
 def has_machines_id() -> bool:

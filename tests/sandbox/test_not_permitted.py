@@ -146,7 +146,7 @@ def test_apparmor(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"}
     monkeypatch.setattr(obstacles, "read_if_there", lambda path: settings.get(path, ""))
     monkeypatch.setattr(rights.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(rights.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(rights, "_finds", lambda program: True)
     error = obstacles.unavailable({"failed": "[Errno 1] unshare: no", "errno": 1})
     assert "AppArmor restricts user namespaces" in str(error)
     assert error.fix == (  # type: ignore[attr-defined]
