@@ -120,6 +120,13 @@ def as_root(command: str) -> str:
     return f"sudo {command}" if shutil.which("sudo") else f"su -c '{command}'"
 
 
+def installing(package: str) -> str:
+    """Return the command that installs a system package, as Debian calls it."""
+    if shutil.which("apt-get"):
+        return as_root(f"apt-get install {package}")
+    return f"install the system's package of {package}"
+
+
 def has_machines_id() -> bool:
     """Whether this process has the machine's user 0, whatever that is called here.
 

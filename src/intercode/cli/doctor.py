@@ -30,12 +30,12 @@ from intercode import __version__
 from intercode.cli.terminal import indented, print_json, safe
 from intercode.errors import UsageError
 from intercode.evaluate.manifest import own_versions, version
+from intercode.rights import installing
 from intercode.sandbox.doctor import (
     DOCKER_SANDBOX,
     Check,
     check_docker,
     check_native,
-    installing,
 )
 from intercode.sandbox.native.obstacles import apparmor_profile
 from intercode_console import clash

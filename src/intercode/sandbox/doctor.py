@@ -16,7 +16,6 @@ from intercode.errors import InterCodeError
 from intercode.files import cache_root
 from intercode.rights import (
     STAND_IN,
-    as_root,
     in_container,
     is_root,
     needs_stand_in,
@@ -50,13 +49,6 @@ class Check:
 def check_native() -> list[Check]:
     """Run the whole path once, and look at what limits it."""
     return [_kernel(), *_native_sandbox(), _open_files(), _processes(), _cache()]
-
-
-def installing(package: str) -> str:
-    """Return the command that installs a system package, as Debian calls it."""
-    if shutil.which("apt-get"):
-        return as_root(f"apt-get install {package}")
-    return f"install the system's package of {package}"
 
 
 def _kernel() -> Check:
@@ -192,7 +184,7 @@ def check_docker() -> list[Check]:
         if may_be_there(Path(default_url().removeprefix("unix://"))):
             return [_of_error("docker", None, error)]
         detail = f"no engine at {default_url()}: --sandbox native only"
-        return [Check("docker", None, detail, "" if in_container() else installing("docker.io"))]
+        return [Check("docker", None, detail, getattr(error, "fix", ""))]
     finally:
         engine.close()
     return [_engine(info), _docker_sandbox(), _user(info), _disk(info), _cgroup(info)]

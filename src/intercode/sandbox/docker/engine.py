@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
-from intercode.rights import as_root
+from intercode.rights import as_root, in_container, installing
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -115,9 +116,14 @@ def default_url() -> str:
     """``DOCKER_HOST``, or the first of the usual sockets that there is."""
     if url := os.environ.get("DOCKER_HOST"):
         return url
+    return "unix://" + next(iter(_usual_sockets()), _SOCKETS[0])
+
+
+def _usual_sockets() -> list[str]:
+    """List those of the usual sockets that are there, or may be."""
     run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     paths = [path.format(run=run) for path in _SOCKETS]
-    return "unix://" + next((path for path in paths if may_be_there(Path(path))), paths[0])
+    return [path for path in paths if may_be_there(Path(path))]
 
 
 def may_be_there(path: Path) -> bool:
@@ -135,12 +141,22 @@ def unavailable(url: str, error: Exception) -> SandboxUnavailableError:
     if "Permission denied" in text or (may_be_there(path) and not os.access(path, os.W_OK)):
         fix = f"{as_root('usermod -aG docker $USER')}  # and log in again"
         why = f"{path} is not for this user"
-    elif not url.startswith("unix://"):
-        fix, why = "unset DOCKER_HOST", f"{url} does not answer"
-    elif os.environ.get("DOCKER_HOST") == url:
-        fix, why = "unset DOCKER_HOST", f"nothing answers at {path}, which DOCKER_HOST names"
     else:
-        has_systemd = Path("/run/systemd/system").is_dir()
-        fix = as_root("systemctl start docker" if has_systemd else "service docker start")
-        why = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
+        named = os.environ.get("DOCKER_HOST") == url
+        if not url.startswith("unix://"):
+            why = f"{url} does not answer"
+        else:
+            why = f"nothing answers at {path}" if may_be_there(path) else f"there is no {path}"
+        why += ", which DOCKER_HOST names" if named else ""
+        fix = "unset DOCKER_HOST" if named and _usual_sockets() else _starting()
     return SandboxUnavailableError(f"no engine for the sandbox 'docker': {why}", fix)
+
+
+def _starting() -> str:
+    """Return the command that starts Docker's engine on this machine; "" in a container."""
+    if in_container():
+        return ""
+    if not shutil.which("dockerd", path=f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin"):
+        return installing("docker.io")
+    has_systemd = Path("/run/systemd/system").is_dir()
+    return as_root("systemctl start docker" if has_systemd else "service docker start")
