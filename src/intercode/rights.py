@@ -84,7 +84,7 @@ def cache_place() -> Path:
 
 def _on_overlay(folder: Path) -> bool:
     """Whether a folder is on an overlay, as a container's root is: its ids cannot be mapped."""
-    place = next(place for place in (folder, *folder.parents) if place.exists())
+    place = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))
     return _file_system(place)[1] == "overlay"
 
 

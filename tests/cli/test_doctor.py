@@ -72,6 +72,17 @@ def test_what_is_for_root_alone_is_not_for_a_user_to_install(tmp_path: Path) -> 
     assert re.match(r"sudo |su -c '", found["docker"]["fix"])
 
 
+def test_a_cache_in_a_closed_folder(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with ordinary_user() as user:
+        for words in ("doctor", "run bash --limit 1", "clean --all --dry-run"):
+            env = {**user.env, **NO_ENGINE, "INTERCODE_CACHE": f"{tmp_path}/closed/cache"}
+            argv = [*user.prefix, *command(*words.split())]
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=280)
+            assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+            assert f"cannot keep images in {tmp_path}/closed/cache" in done.stdout + done.stderr
+
+
 def test_a_profile_for_apparmor(cli: Run) -> None:
     profile = cli("doctor", "--apparmor").stdout
     assert f'profile intercode "{Path(sys.executable).resolve()}" flags=(unconfined) {{' in profile

@@ -155,7 +155,7 @@ def _processes() -> Check:
 
 def _cache() -> Check:
     root = cache_root()
-    folder = next(p for p in (root, *root.parents) if p.exists())
+    folder = next(p for p in (root, *root.parents) if os.access(p, os.F_OK))
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
         return Check("image cache", False, f"{root} cannot be written", _OTHER_CACHE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import shutil
 import threading
@@ -371,7 +372,8 @@ def sweep_all(dry_run: bool = False) -> list[str]:
 def sweep_folders(dry_run: bool = False) -> list[str]:
     """Remove what killed processes kept for containers; the paths found. Needs no engine."""
     found = []
-    for folder in (cache_root() / PARENT).glob(f"{RUNS}*"):
+    parent = cache_root() / PARENT
+    for folder in parent.glob(f"{RUNS}*") if os.access(parent, os.R_OK) else ():
         if is_gone(folder.name.removeprefix(RUNS)):
             found.append(str(folder))
             if not dry_run:

@@ -52,7 +52,7 @@ class ImageCache:
         self.images = root / "images"
         self.locks = root / "locks"
         self.users = root / "users"
-        if self.images.is_dir() and self.images.stat().st_uid != os.geteuid():
+        if os.access(self.images, os.F_OK) and self.images.stat().st_uid != os.geteuid():
             raise ImageError(
                 f"the images in {self.images} belong to another user; "
                 "set INTERCODE_CACHE to a folder of your own"

@@ -172,7 +172,7 @@ def _sweep_snapshots(dry_run: bool = False) -> list[str]:
     """Remove the snapshots of processes that are gone; what was found."""
     found = []
     parent = cache_root() / "snapshots"
-    for folder in parent.iterdir() if parent.is_dir() else ():
+    for folder in parent.iterdir() if os.access(parent, os.R_OK) else ():
         if is_gone(folder.name):
             found.append(str(folder))
             if not dry_run:
