@@ -37,6 +37,7 @@ from intercode.sandbox.doctor import (
     check_docker,
     check_native,
 )
+from intercode.sandbox.images.base import SEARCH_PATH
 from intercode.sandbox.native.obstacles import apparmor_profile
 from intercode_console import clash
 
@@ -161,7 +162,8 @@ def _machine() -> list[Check]:
 def _program(program: _Program) -> Check:
     if program.root_only and os.geteuid():
         return Check(program.name, None, f"{program.lacking}: only root can build them")
-    path = shutil.which(program.name)
+    # Root after a plain `su` has no sbin on its path: what only root runs is looked up where it is.
+    path = shutil.which(program.name, path=SEARCH_PATH if program.root_only else None)
     if path is None:
         detail = f"not installed: {program.lacking}"
         return Check(program.name, None, detail, installing(program.name))

@@ -108,7 +108,7 @@ def _check_machine(name: str, system: System) -> None:
             f"  sudo debootstrap --variant=minbase{include} {system.suite} {folder}\n"
             f"  sudo tar -C {folder} --exclude='./dev/*' -czf {file} ."
         )
-    missing = [] if shutil.which("debootstrap") else ["debootstrap"]
+    missing = [] if shutil.which("debootstrap", path=SEARCH_PATH) else ["debootstrap"]
     if not KEYRING.exists():  # without it debootstrap only warns, and verifies nothing
         missing.append("debian-archive-keyring")
     if missing:
