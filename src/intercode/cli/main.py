@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 from intercode import __version__
 from intercode.cli.parser import USAGE, Parser
@@ -83,18 +84,9 @@ def run_command(
     name: str, arguments: Sequence[str], *, debug: bool = False, prog: str | None = None
 ) -> int:
     """Run a command with its own arguments, and turn an error that it raises into an exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        # Programs print anything, and a terminal may take little of it.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    _print_anything()
     module = import_module(f"intercode.cli.{name}")
-    parser = Parser(
-        prog=prog or f"intercode {name}",
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.configure(parser)
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser = _command_parser(module, prog or f"intercode {name}")
     args = parser.parse_args(arguments)
     debug = debug or args.debug
     try:
@@ -155,6 +147,24 @@ def _code_of(error: InterCodeError) -> int:
     """Return the exit code: whether what was named cannot be used, or something failed."""
     named = UsageError | TaskError | TaskNotFoundError | RecordError | DockerfileError
     return FAILED if isinstance(error, RecordWriteError) or not isinstance(error, named) else USAGE
+
+
+def _print_anything() -> None:
+    """Escape what a terminal cannot take: programs print anything."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _command_parser(module: Any, prog: str) -> Parser:
+    parser = Parser(
+        prog=prog,
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.configure(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -95,8 +95,7 @@ def execute(args: argparse.Namespace) -> int:
     watcher = Watcher(quiet=spec.how.quiet)
     asked = plan(spec, watcher)
     # Whether it scores every turn is the agent's to ask for, and taken over.
-    every_turn = {"reward_every_turn"} & manifest["env"].keys()
-    asks = {name: manifest["env"][name] for name in every_turn}
+    asks = {name: on for name, on in manifest["env"].items() if name == "reward_every_turn"}
 
     @cache
     def where() -> Setting:

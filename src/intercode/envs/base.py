@@ -130,8 +130,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self._seed = options.seed
-        self._order: Iterator[Task] | None = None
-        """The tasks that are to come."""
+        self._order: Iterator[Task] | None = None  # the tasks to come
         self._calls = OneCaller("this environment")
         self._task: Task | None = None
         self._place: PlaceT | None = None
