@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import multiprocessing
+import tempfile
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +22,7 @@ def in_a_fork(work: Callable[[], object]) -> str:
             said = "done"
         except InterCodeError as error:
             said = f"{type(error).__name__}: {error}"
+        _keep_folders_of_tests()
         atexit._run_exitfuncs()
         end.send(said)
 
@@ -32,3 +35,11 @@ def in_a_fork(work: Callable[[], object]) -> str:
     said = str(ours.recv())
     child.join()
     return said
+
+
+def _keep_folders_of_tests() -> None:
+    """Have this fork's end remove no temporary folder: fixtures of the parent work in theirs."""
+    for end in weakref.finalize._registry:
+        held = end.peek()
+        if held is not None and held[1] == tempfile.TemporaryDirectory._cleanup:
+            end.atexit = False

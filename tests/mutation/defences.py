@@ -75,7 +75,12 @@ DEFENCES = [
     Defence(
         "seccomp", "escape",
         (
-            Edit(LAUNCH, '    sc.set_seccomp(machine.filters[limits["debugger"]])\n', ""),
+            Edit(
+                LAUNCH,
+                '    sc.set_seccomp(machine.filters[limits["debugger"], "sys_chroot" in '
+                'limits["capabilities"]])\n',
+                "",
+            ),
             NO_NAMESPACES,
         ),
     ),

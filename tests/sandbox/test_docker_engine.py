@@ -237,6 +237,7 @@ def test_images_of_ours_are_removed_but_not_those_of_containers(
 ) -> None:
     with closing(provider.start("host")) as sandbox:
         used = api.inspect_container(sandbox.container.id)["Image"]
+        prune()  # those of other tests
         spare = api.import_image_from_data(b"\0" * 1024, "spare", changes=["LABEL intercode=1"])
         api.import_image_from_data(b"\0" * 1024, "theirs")
         [gone] = prune(dry_run=True)
