@@ -47,7 +47,7 @@ def test_debian_without_root_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
 def test_debian_without_debootstrap_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     if not ROOT:
         pytest.skip("needs root")
-    monkeypatch.setattr(debian.shutil, "which", lambda name: None)
+    monkeypatch.setattr(debian.shutil, "which", lambda name, path=None: None)
     monkeypatch.setattr(debian, "KEYRING", Path("/nonexistent"))
     with pytest.raises(ImageError, match="apt-get install debootstrap debian-archive-keyring"):
         resolve("debian:bookworm")
