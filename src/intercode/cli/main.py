@@ -52,7 +52,7 @@ COMMANDS = {
 
 FAILED, PIPE = 1, 141
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-"""Errors of a disk, whatever is written to it."""
+"""Error numbers of a disk that cannot be written to."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

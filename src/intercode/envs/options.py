@@ -292,7 +292,7 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
     cache_gold: CacheGold = True
 
     def __post_init__(self) -> None:
-        """Refuse what is for the root of a shell."""
+        """Refuse capabilities, which only root of a shell has a use for."""
         super().__post_init__()
         if self.limits is not None and self.limits.capabilities:
             raise UsageError("SQL takes no capabilities: they are for tasks in a sandbox's files")

@@ -119,7 +119,7 @@ class SandboxStage:
         """Return what the task's sandbox may use.
 
         Raises:
-            TaskError: Its capabilities cannot be had here.
+            TaskError: Its capabilities are not available here.
         """
         limits, provider = limits_of(task, self._limits), self.provider
         wanted = limits.capabilities
@@ -136,7 +136,7 @@ class SandboxStage:
 
         Raises:
             TaskError: The task's own image means nothing, or names a file that is not there; or
-                its capabilities cannot be had here.
+                its capabilities are not available here.
             ImageError: The image of all tasks does.
         """
         self.limits(task)

@@ -77,7 +77,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class _Experiment:
-    """What a file's name tells: files that differ in any of it are never pooled."""
+    """Facts that a file's name tells. Files that differ in any of them are never pooled."""
 
     env: str
     model: str

@@ -33,7 +33,7 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What the header says: the image's own fields, and for which machine it is."""
+    """The header of a carried image: its own fields, and the machine that it is for."""
 
     spec: str
     machine: str

@@ -1,8 +1,8 @@
 """``base``: a small system of one Debian point release, the same files on every machine.
 
 A lock beside this module names each package with its hash, and the digest of the finished tree. No
-package's own scripts are run: they need rights that an ordinary user lacks, and do not always leave
-the same. `FINISH` does what is needed of them, in a sandbox.
+package's own scripts are run: they need rights that an ordinary user lacks, and their results
+vary. The script `FINISH` does the part of their work that is needed, in a sandbox.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def make_locked(lock: Lock, context: Context) -> Image:
     """Return the image of a lock.
 
     Raises:
-        ImageError: A package cannot be had, or what was made of them is not the lock's tree.
+        ImageError: A package is not available, or the finished tree is not the lock's.
     """
     made_of = (replace(lock, tree=""), _LINKS, _TEXTS, _LEFT_OUT.pattern)
     laid = digest_of("packages", VERSION, repr(made_of))
@@ -238,7 +238,7 @@ def _link(name: str, target: str, mtime: int) -> tarfile.TarInfo:
 
 
 def _set_times(layer: Path, latest: int) -> None:
-    """Give what is newer than the packages their time: what was made here."""
+    """Set the times of files that were made here, and so are newer than the packages, to theirs."""
     for folder, folders, files in os.walk(layer, topdown=False):
         for name in (*files, *folders, "."):
             path = os.path.join(folder, name)  # noqa: PTH118 - it is one of thousands
