@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
     from intercode.envs.time_limit import TimeLimit
-    from intercode.episode import Episode, Score, Turn
+    from intercode.episode import Episode, Fork, Score, Turn
     from intercode.errors import (
         ActionError,
         BudgetError,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         DockerfileError,
         EnvironmentStateError,
         FetchError,
+        ForkError,
         ImageError,
         InterCodeError,
         ModelAccessError,
@@ -63,6 +64,8 @@ __all__ = [
     "EnvironmentStateError",
     "Episode",
     "FetchError",
+    "Fork",
+    "ForkError",
     "ImageError",
     "InterCodeEnv",
     "InterCodeError",
@@ -97,6 +100,7 @@ __all__ = [
 _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
+    "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
     "Score": "intercode.episode:Score",

@@ -126,7 +126,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self.reward_every_turn = options.reward_every_turn
         self.observation_space = Unicode()
         self.action_space = Unicode()
-        self._stage = stage
+        self.stage = stage
+        """Makes the places in which tasks are tried."""
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self._seed = options.seed
@@ -188,7 +189,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
-        return self._stage.image(task)
+        return self.stage.image(task)
 
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried here, before any work starts.
@@ -197,11 +198,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             TaskError, ImageError: Its image or database does not exist.
         """
         with self.dataset.naming(task):
-            self._stage.check(task)
+            self.stage.check(task)
 
     def digest(self, task: Task) -> str:
         """Identify the content of its image or database; an image is built if need be."""
-        return self._stage.digest(task)
+        return self.stage.digest(task)
 
     def solution(self, task: Task) -> list[str]:
         """Return actions that solve a task by its first gold, the last of them a submit."""
@@ -235,9 +236,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._task = task = self.named(options) or next(self._order)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-        self._episode.metadata["image"] = self._stage.image(task)
+        self._episode.metadata["image"] = self.stage.image(task)
         with self._failures_recorded():
-            self._place = self._stage.start(task)
+            self._place = self.stage.open(task)
             self._interpreter = self._open(self._place)
         known = {"query": task.query, "tags": task.tags}
         return task.query, {**self._info(), **known}
@@ -345,7 +346,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             score = self._reward(self._task, self.episode, self.place)
         except CausedInsideError as error:
             ended = {ENDED: str(error)}
-        if self._stage.changed(self._task, self.place):
+        if self.stage.changed(self._task, self.place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
                 f"the content of {self.image(self._task)!r} changed while the episode ran: the "

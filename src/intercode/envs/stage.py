@@ -62,7 +62,7 @@ class Stage(Protocol[StagedT]):
     def changed(self, task: Task, place: StagedT) -> bool:
         """Tell whether a place that is made for the task now would differ from one made before."""
 
-    def start(self, task: Task) -> StagedT:
+    def open(self, task: Task) -> StagedT:
         """Make a fresh place, with everything that the task needs.
 
         Raises:
@@ -165,7 +165,7 @@ class SandboxStage:
         facts += [repr(self.limits(task)), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
-    def start(self, task: Task) -> Sandbox:
+    def open(self, task: Task) -> Sandbox:
         """Start a fresh sandbox in which the task's files are written and its setup has run.
 
         Raises:
