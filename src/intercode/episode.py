@@ -115,11 +115,11 @@ class Episode:
     """Wall time of the whole episode."""
     metadata: dict[str, Any] = field(default_factory=dict)
     fork: Fork | None = None
-    """Its origin, if it was forked from another episode."""
+    """The episode that it was forked from, if any."""
 
     @property
     def id(self) -> str:
-        """Its name among all attempts: ``TASK#EPOCH``, with ``.N`` for each fork."""
+        """Name among all attempts: ``TASK#EPOCH``, with ``.N`` for each fork."""
         branch = () if self.fork is None else self.fork.branch
         return f"{self.task_id}#{self.epoch}" + "".join(f".{number}" for number in branch)
 

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError
+from intercode.interpreters.base import Place
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.resolve import check
@@ -19,16 +20,6 @@ from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
 """Seconds that a task's setup may take."""
-
-
-class Place(Protocol):
-    """The place where one episode happens: a sandbox, or a session with a database."""
-
-    def kill(self) -> object:
-        """End everything that runs in it."""
-
-    def close(self) -> None:
-        """Free the workplace. Idempotent, safe from any thread."""
 
 
 @runtime_checkable
