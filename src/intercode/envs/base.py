@@ -191,7 +191,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools of the environment, each with name, description and a JSON schema of parameters.
+        """The tools of the environment, each with name, description and a JSON schema.
 
         `call` calls one; `intercode.tools` makes functions of them.
         """
