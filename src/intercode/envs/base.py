@@ -9,6 +9,7 @@ which options it takes (`intercode.envs.options`).
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -140,6 +141,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
+        self._scored: weakref.WeakSet[Any] = weakref.WeakSet()  # places that `score` has judged
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -316,6 +318,66 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """
         return self.step(action_of(ToolCall("", name, arguments), self.traits))
 
+    def score(
+        self,
+        task: Task,
+        place: PlaceT,
+        *,
+        output: str | None = None,
+        episode: Episode | None = None,
+    ) -> Score:
+        """Score a place that an agent has left which worked there by itself, without `step`.
+
+        All that runs in it is ended; then it is judged as at the end of an episode. Judging may
+        change it, as verification commands and tests run there: a place is scored once.
+
+        Args:
+            task: The task.
+            place: The place, opened by ``env.stage.open(task)``. The caller closes it.
+            output: The agent's answer, where the reward judges one: the text that a Bash task asks
+                to be printed, an SQL query (it is run in the place), a Python program, a flag.
+                Without it, what asks for one is not solved.
+            episode: The record of the attempt, in place of `output`, where there is one. Its turns
+                and its answer count as those of an episode of this environment.
+
+        Raises:
+            UsageError: Both an output and an episode are given, or the episode is of another task;
+                or the place was made from something else than the task's image.
+            EnvironmentStateError: The place belongs to the running episode, or was scored before.
+            SandboxError: The place was lost, and not by what ran in it.
+            RewardError: It cannot be scored.
+        """
+        with self._calls:
+            self._refuse_to_score(task, place, output, episode)
+            if episode is None:
+                episode = self._attempt(task, place, output)
+            elif episode.status in ("running", "error"):
+                episode = replace(episode, status="submitted")
+            self._scored.add(place)
+            return self._judge(task, episode, place)
+
+    def _refuse_to_score(
+        self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
+    ) -> None:
+        if output is not None and episode is not None:
+            raise UsageError("score takes an output or an episode, which has one, not both")
+        if episode is not None and episode.task_id != task.task_id:
+            raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
+        if place is self._place and self.episode.status == "running":
+            raise EnvironmentStateError(
+                "this is the place of the running episode, which step('submit') ends and scores"
+            )
+        if place in self._scored:
+            raise EnvironmentStateError(
+                "this place was scored before, which may have changed it: start one from a "
+                "snapshot of it, and score that"
+            )
+        if self.stage.changed(task, place):
+            raise UsageError(
+                f"the place was not started from {self.image(task)!r} as it is now: open it by "
+                f"env.stage.open(task), so that it differs from the image by what the agent did"
+            )
+
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
         if self.render_mode is None:
@@ -366,23 +428,32 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
+        return self._judge(self._task, self.episode, self.place)
+
+    def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+        """Score an episode by the place that it left, after all that runs there has ended."""
         score, ended = Score(0.0), {}
         try:
-            if self.episode.status != "running":
-                self.place.kill()
+            if episode.status != "running":
+                place.kill()
         except CausedInsideError as error:  # some scores need no place that still answers
             ended = {ENDED: str(error)}
         try:
-            score = self._reward(self._task, self.episode, self.place)
+            score = self._reward(task, episode, place)
         except CausedInsideError as error:
             ended = {ENDED: str(error)}
-        if self.stage.changed(self._task, self.place):
+        if self.stage.changed(task, place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
-                f"the content of {self.image(self._task)!r} changed while the episode ran: the "
+                f"the content of {self.image(task)!r} changed while the episode ran: the "
                 "episode and its gold did not run on the same thing"
             )
         return replace(score, detail={**score.detail, **ended}) if ended else score
+
+    def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
+        """Record an attempt that was made without `step`, from its answer (see `score`)."""
+        turns = [] if output is None else [Turn("", output)]
+        return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
 
     def _finish(self, status: Status) -> Score:
         """End the episode, with everything that the agent started, and score it."""
@@ -475,6 +546,11 @@ def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
 
 def _no_reward() -> NoReturn:
     raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
+
+
+def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
+    """Run an action, and record it; see `Interpreter.execute`."""
+    return _turn(action, _execute(interpreter, action, timeout))
 
 
 def _execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
