@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from intercode.agents.strategies import tools
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
+    from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
     from intercode.episode import Episode, Fork, Score, Turn
     from intercode.errors import (
@@ -63,6 +64,7 @@ __all__ = [
     "DockerfileError",
     "EnvironmentStateError",
     "Episode",
+    "EpisodeSnapshot",
     "FetchError",
     "Fork",
     "ForkError",
@@ -100,6 +102,7 @@ __all__ = [
 _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
+    "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
