@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
 
 import gymnasium
 
+from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
 from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
+from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits, of_language
 from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn, decode, encode
 from intercode.errors import (
@@ -198,6 +200,14 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools of the environment, each with name, description and a JSON schema.
+
+        `call` calls one; `intercode.tools` makes functions of them.
+        """
+        return tools_of(self.traits)
 
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
@@ -419,6 +429,26 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             self.episode.turns[-1] = replace(turn, reward=score.value)
             info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling one of the `tools`.
+
+        A call that makes no sense (no such tool, an argument that is missing) is the model's
+        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments by name.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError, SandboxError, RewardError: As `step`.
+        """
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
