@@ -54,7 +54,7 @@ def run(tasks: Sequence[Task]) -> Results:
         for gold in task.gold
     }
     stage = SandboxStage("native")
-    runner = GoldRunner(stage.start, BashInterpreter, stage.identify)
+    runner = GoldRunner(stage.open, BashInterpreter, stage.identify)
 
     def one(job: tuple[tuple[str, str], Task]) -> GoldResult | None:
         try:

@@ -78,6 +78,18 @@ class Turn:
     ``invalid`` if the agent gave no action."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The origin of an episode that was forked from another one."""
+
+    parent: str
+    """The other's `Episode.id`."""
+    turn: int
+    """The number of turns that both have in common."""
+    branch: tuple[int, ...]
+    """The numbers of the forks that lead here, from the episode that was begun by `reset`."""
+
+
 @dataclass(slots=True)
 class Episode:
     """One attempt at one task, from `reset` to its end."""
@@ -102,6 +114,14 @@ class Episode:
     seconds: float = 0.0
     """Wall time of the whole episode."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    fork: Fork | None = None
+    """The episode that it was forked from, if any."""
+
+    @property
+    def id(self) -> str:
+        """Name among all attempts: ``TASK#EPOCH``, with ``.N`` for each fork."""
+        branch = () if self.fork is None else self.fork.branch
+        return f"{self.task_id}#{self.epoch}" + "".join(f".{number}" for number in branch)
 
     @property
     def reward(self) -> float | None:

@@ -49,6 +49,10 @@ class EnvironmentStateError(InterCodeError, RuntimeError):
     """
 
 
+class ForkError(EnvironmentStateError):
+    """An episode cannot be forked: its state cannot be saved, or does not come about again."""
+
+
 class VectorError(InterCodeError, RuntimeError):
     """Environments of a vector failed. The results of all others are kept.
 

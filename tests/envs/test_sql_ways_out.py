@@ -90,11 +90,11 @@ WAYS_OUT = {
 @contextmanager
 def haste(env: SqlEnv) -> Iterator[None]:
     """What is opened while the block runs has little time: what breaks things often takes all."""
-    env._stage._limits = Limits(timeout=1)  # type: ignore  # allow limit: late or broken, it is lost
+    env.stage._limits = Limits(timeout=1)  # type: ignore  # allow limit: late or broken, it is lost
     try:
         yield
     finally:
-        env._stage._limits = None  # type: ignore[attr-defined]
+        env.stage._limits = None  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("task_id", ["names", "move"])

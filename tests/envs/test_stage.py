@@ -64,7 +64,7 @@ def test_capabilities_that_cannot_be_had_are_refused_at_once() -> None:
     task = replace(TASK, capabilities=("net_bind_service",), image="debian:bookworm")
     SandboxStage(get_provider()).check(task)
     stage = SandboxStage(get_provider(), network=True)
-    for refused in (stage.check, stage.start):
+    for refused in (stage.check, stage.open):
         with pytest.raises(TaskError, match="native sandbox shares this machine's ports"):
             refused(task)
     stage.check(TASK)

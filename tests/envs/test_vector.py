@@ -123,13 +123,13 @@ def test_disabled_autoreset(make_vec: MakeVec) -> None:
 
 def test_gold_is_run_once_for_all(make_vec: MakeVec, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    start = SandboxStage.start
+    start = SandboxStage.open
 
     def count(stage: SandboxStage, task: Task) -> Sandbox:
         started.append(task.task_id)
         return start(stage, task)
 
-    monkeypatch.setattr(SandboxStage, "start", count)
+    monkeypatch.setattr(SandboxStage, "open", count)
     envs = make_vec(4)
     envs.reset(options=COUNT)
     assert len(started) == 4

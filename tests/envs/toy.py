@@ -38,7 +38,7 @@ class Toy:
     def changed(self, task: Task, place: Toy) -> bool:
         return False
 
-    def start(self, task: Task) -> Toy:
+    def open(self, task: Task) -> Toy:
         if self.lost:
             raise SandboxError("there is no place")
         return self

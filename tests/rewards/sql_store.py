@@ -53,7 +53,7 @@ class Store:
         """The score of an episode of these actions."""
         task = self.task(gold) if isinstance(gold, str) else gold
         episode = Episode(task.task_id, task.query, "sql")
-        with closing(self.databases.start(task)) as session:
+        with closing(self.databases.open(task)) as session:
             interpreter = SqlInterpreter(session)
             for action in actions:
                 done = interpreter.execute(action)

@@ -29,7 +29,7 @@ def test_gold_is_right_and_no_guess_is(sqlite_engine: Engine) -> None:
 
     def value(task: Task, action: str) -> float:
         turns = [Turn(action, "", info={"columns": 1})]
-        with closing(databases.start(task)) as session:
+        with closing(databases.open(task)) as session:
             return reward(task, Episode(task.task_id, "?", "sql", turns=turns), session).value
 
     chosen = tasks[::5]

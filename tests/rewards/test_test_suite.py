@@ -108,7 +108,7 @@ def score(engine: Engine, folder: Path, gold: str, answer: str | None, **options
     databases = DatabaseStage(engine, Dataset([task], databases=str(folder)))
     turns = [] if answer is None else [Turn(answer, "", info={"columns": 1})]
     episode = Episode("t", "?", "sql", turns=turns)
-    with closing(databases.start(task)) as session:
+    with closing(databases.open(task)) as session:
         return SuiteReward(databases, **options)(task, episode, session)
 
 

@@ -163,7 +163,7 @@ class CTFEnv(BashEnv):
 
         def start() -> Sandbox:
             fields = fields_of(self.record.fields, folder)
-            return stage.start(self._task({**fields, "released_setup": None}))
+            return stage.open(self._task({**fields, "released_setup": None}))
 
         return Container(name, start, environment)
 
@@ -191,7 +191,7 @@ class SWEEnv(BashEnv):
 
     def get_reward(self) -> tuple[float, dict[str, Any]]:
         """Run the tests of the issue."""
-        reward = SweReward(self._stage.start, self._stage.plan, self._stage.identify)
+        reward = SweReward(self._stage.open, self._stage.plan, self._stage.identify)
         issue = self._issue()
         episode = Episode(issue.task_id, issue.query, self.name)
         score = reward(issue, episode, self.container.sandbox)
@@ -212,4 +212,4 @@ class SWEEnv(BashEnv):
         self._stage = SweStage(sandbox, image, LIMITS, network, repositories=repositories)
         if self.tool_mode:
             return IntercodeEnv._new_container(self, name)
-        return Container(name, lambda: self._stage.start(self._issue()), environment)
+        return Container(name, lambda: self._stage.open(self._issue()), environment)

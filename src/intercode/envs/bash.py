@@ -89,8 +89,8 @@ def _reward(
                 f"{tasks.where(task)} has neither 'gold' nor 'verification': nothing says when it "
                 "is solved"
             )
-    by_gold = BashReward(GoldRunner(stage.start, BashInterpreter, stage.identify, cache), judge)
-    by_command = CommandReward(stage.provider, stage.start, stage.network)
+    by_gold = BashReward(GoldRunner(stage.open, BashInterpreter, stage.identify, cache), judge)
+    by_command = CommandReward(stage.provider, stage.open, stage.network)
 
     def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         chosen = by_gold if task.verification is None else by_command

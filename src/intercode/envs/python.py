@@ -111,8 +111,8 @@ class PythonEnv(InterCodeEnv[Sandbox]):
             provider, options.image, options.limits, network, options.default_image
         )
         self._provider = provider
-        self._tests = PythonReward(provider, stage.start, stage.image, network, self._python)
-        self._command = CommandReward(provider, stage.start, network)
+        self._tests = PythonReward(provider, stage.open, stage.image, network, self._python)
+        self._command = CommandReward(provider, stage.open, network)
         if options.reward is None:
             _check_tests(tasks)
         chosen = choose("python", options.reward, lambda: self._tested)

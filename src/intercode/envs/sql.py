@@ -166,17 +166,19 @@ class DatabaseStage:
                 raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
         self.source(task)
 
-    def start(self, task: Task, role: Role = "agent") -> Session:
+    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
         """Open a session with a pristine database, in which the task's setup has run.
+
+        Args:
+            task: The task.
+            role: Whose session it is.
+            source: The database's content; None: the task's.
 
         Raises:
             TaskError: The database cannot be had, or the setup failed.
             DatabaseError: The engine failed.
         """
-        return self.open(task, self.source(task), role)
-
-    def open(self, task: Task, source: Source, role: Role = "agent") -> Session:
-        """Open a session as `start` does, with another source's content."""
+        source = self.source(task) if source is None else source
         session = self.engine.open(source, limits_of(task, self._limits), role)
         if task.setup is None:
             return session

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError
+from intercode.interpreters.base import Place
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.resolve import check
@@ -19,16 +20,6 @@ from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
 """Seconds that a task's setup may take."""
-
-
-class Place(Protocol):
-    """The place where one episode happens: a sandbox, or a session with a database."""
-
-    def kill(self) -> object:
-        """End everything that runs in it."""
-
-    def close(self) -> None:
-        """Free the workplace. Idempotent, safe from any thread."""
 
 
 @runtime_checkable
@@ -62,7 +53,7 @@ class Stage(Protocol[StagedT]):
     def changed(self, task: Task, place: StagedT) -> bool:
         """Tell whether a place that is made for the task now would differ from one made before."""
 
-    def start(self, task: Task) -> StagedT:
+    def open(self, task: Task) -> StagedT:
         """Make a fresh place, with everything that the task needs.
 
         Raises:
@@ -165,7 +156,7 @@ class SandboxStage:
         facts += [repr(self.limits(task)), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
-    def start(self, task: Task) -> Sandbox:
+    def open(self, task: Task) -> Sandbox:
         """Start a fresh sandbox in which the task's files are written and its setup has run.
 
         Raises:

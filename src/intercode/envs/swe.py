@@ -101,7 +101,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
         chosen = choose(
             "swe",
             options.reward,
-            lambda: SweReward(stage.start, stage.plan, stage.identify, cache),
+            lambda: SweReward(stage.open, stage.plan, stage.identify, cache),
         )
         super().__init__(tasks, stage, self._shell_in, chosen, options=options)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from intercode.sandbox.base import OutputBuffer
 
@@ -92,6 +92,54 @@ class Interpreter(Protocol):
 
     def close(self) -> None:
         """End the interpreter. Idempotent; the sandbox lives on."""
+
+
+class Place(Protocol):
+    """The place where one episode happens: a sandbox, or a session with a database."""
+
+    def kill(self) -> object:
+        """End everything that runs in it."""
+
+    def close(self) -> None:
+        """Free the workplace. Idempotent, safe from any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The saved state of an interpreter and of its place. Nothing runs for it."""
+
+    open: Callable[[], tuple[Place, Interpreter]]
+    """Start both again, as they were; any number of times, from any thread, also once the source
+    has been closed."""
+    close: Callable[[], None]
+    """Free what is kept for it, once the places that were started from it are closed. Idempotent,
+    safe from any thread."""
+    carried: tuple[str, ...] = ()
+    """Names of what is saved, for people: ``files``, ``variables``, …"""
+    lost: tuple[str, ...] = ()
+    """The parts of the state that were left out, in words. Only with ``lossy``."""
+
+
+@runtime_checkable
+class SavesState(Protocol):
+    """An ability that an interpreter may have in addition.
+
+    Without it, or where it refuses, a running episode is forked by repeating its actions.
+    """
+
+    def save(self, lossy: bool = False) -> Saved:
+        """Save the state of the interpreter and of its place, between two actions.
+
+        Both go on, and answer as if nothing had been saved. They may start again when they are
+        next used.
+
+        Args:
+            lossy: Leave out the parts of the state that cannot be carried, and list them in `lost`.
+
+        Raises:
+            ForkError: Parts of it cannot be carried; the message lists them.
+            SandboxError: The place failed.
+        """
 
 
 class Drain:

@@ -61,7 +61,7 @@ class PaperBashStage(SandboxStage):
         """Return the golds' outcomes in the task's image, which is prepared for both sides."""
         return prepared(self.provider, self.image(task))
 
-    def start(self, task: Task) -> Sandbox:
+    def open(self, task: Task) -> Sandbox:
         """Start a fresh sandbox."""
         return self.golds(task).image.start()
 

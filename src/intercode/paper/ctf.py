@@ -224,7 +224,7 @@ def _episode(
     """Return an episode's turns, its reward by default, and whether the task's files are here."""
     turns = []
     folder, observation = stage.directory(task), task.query
-    with closing(stage.start(task)) as sandbox:
+    with closing(stage.open(task)) as sandbox:
         has_files = bool(sandbox.exec(["ls", "-A", "--", folder]).stdout)
         bash = _shell(sandbox, stage.image(task), folder)
         for turn in episode.turns:

@@ -217,9 +217,9 @@ class PythonStage(PaperStage[PaperPython]):
                 raise TaskError(f"task {task.task_id!r}, field {field!r}: 2023 had no such thing")
         self._stage.check(task)
 
-    def start(self, task: Task) -> PaperPython:
+    def open(self, task: Task) -> PaperPython:
         """Start a fresh session."""
-        return PaperPython(self._stage.start(task))
+        return PaperPython(self._stage.open(task))
 
 
 class PaperPythonEnv(InterCodeEnv[PaperPython]):

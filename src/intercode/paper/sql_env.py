@@ -86,7 +86,7 @@ class SqlStage(PaperStage[SqlPlace]):
             raise TaskError(f"task {task.task_id!r}, field 'setup': 2023 had no such thing")
         self._stage.check(task)
 
-    def start(self, task: Task) -> SqlPlace:
+    def open(self, task: Task) -> SqlPlace:
         """Return the connection, in the task's database."""
         assert task.db is not None  # checked by the environment
         self._connection.use(task.db)

@@ -176,7 +176,7 @@ class RVesReward(ExReward):
 
     def _seconds(self, task: Task, sql: str) -> float | Failure:
         databases = self._grader.databases
-        with closing(databases.open(task, databases.source(task), "grader")) as session:
+        with closing(databases.open(task, "grader")) as session:
             began = time.perf_counter()
             outcome = session.execute(sql, timeout=task.timeout)
             seconds = time.perf_counter() - began

@@ -36,8 +36,8 @@ class Databases(Protocol):
     def source(self, task: Task) -> Source:
         """Return the source of the task's database."""
 
-    def open(self, task: Task, source: Source, role: Role = "agent") -> Session:
-        """Open a session with a database, in which the task's setup has run."""
+    def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
+        """Open a session with the task's database, or another, in which its setup has run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Grader:
         Raises:
             DatabaseError: The engine failed.
         """
-        with closing(self.databases.open(task, source, "grader")) as session:
+        with closing(self.databases.open(task, "grader", source)) as session:
             try:
                 outcome = session.execute(sql, timeout=task.timeout, max_rows=MAX_ROWS)
             except ActionError as error:
@@ -212,7 +212,7 @@ class Grader:
         """Open a session for gold."""
         with (
             own_fault(task, "gold"),
-            closing(self.databases.open(task, source, "grader")) as session,
+            closing(self.databases.open(task, "grader", source)) as session,
         ):
             yield session
 
