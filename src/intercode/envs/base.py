@@ -8,25 +8,30 @@ which options it takes (`intercode.envs.options`).
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
 
 import gymnasium
 
+from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
+from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
+from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits, of_language
 from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn, decode, encode
 from intercode.errors import (
     ActionError,
     CausedInsideError,
     EnvironmentStateError,
+    ForkError,
     SandboxError,
     TaskError,
     UsageError,
@@ -38,6 +43,9 @@ from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 INTERPRETERS = Registry(
     "interpreter",
@@ -53,7 +61,7 @@ _SHOWN = ("timed_out", "restarted", "truncated")
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 
 
-class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
+class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -138,6 +146,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
+        self._origin: EpisodeSnapshot | None = None  # of a fork, which has no place until it acts
+        self._numbers: Iterator[int] = itertools.count()  # of the episode's forks
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -172,7 +182,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
         Raises:
             EnvironmentStateError: There is none.
+            ForkError, SandboxError: A fork's place is started now, and cannot be.
         """
+        if self._asleep:
+            with self._calls:
+                self._awake()
         if self._place is None:
             raise EnvironmentStateError("there is no sandbox: call reset() first")
         return self._place
@@ -186,6 +200,14 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools of the environment, each with name, description and a JSON schema.
+
+        `call` calls one; `intercode.tools` makes functions of them.
+        """
+        return tools_of(self.traits)
 
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
@@ -237,11 +259,132 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._episode.metadata["image"] = self.stage.image(task)
+        self._numbers = itertools.count()
         with self._failures_recorded():
             self._place = self.stage.open(task)
             self._interpreter = self._open(self._place)
-        known = {"query": task.query, "tags": task.tags}
-        return task.query, {**self._info(), **known}
+        return task.query, self._first_info(task)
+
+    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+        """Save the running episode, between two actions. It goes on as if nothing had happened.
+
+        Args:
+            how: ``"state"`` saves what the actions have made of place and interpreter;
+                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
+                ``"auto"`` saves the state where that is possible.
+            lossy: Leave out the parts of the state that cannot be saved, such as programs that
+                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
+                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
+
+        Raises:
+            ForkError: It cannot be saved in this way; or it has ended.
+            EnvironmentStateError: There is no episode; or an action is running.
+            SandboxError: The sandbox was lost.
+        """
+        with self._calls:
+            return self._save(how, lossy)
+
+    def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
+        """Begin a fork of a snapshot's episode here, in place of the current episode.
+
+        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
+        number of its own. The place is started before its first action. This environment's order
+        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
+
+        Returns:
+            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
+
+        Raises:
+            ForkError: The snapshot is of another kind of environment or of other tasks, has no
+                turns left, or was closed.
+            EnvironmentStateError: It was made by another process, or another thread is using it.
+        """
+        with self._calls:
+            task = snapshot.task_in(self.dataset, self.name, self.max_turns)
+            with self._freed():
+                self._task = task
+                self._episode = episode = snapshot.episode()
+                self._numbers = itertools.count()
+                self._origin = snapshot.held(episode, self._numbers)
+            last = episode.turns[-1] if episode.turns else None
+            observation = task.query if last is None else last.observation
+            return observation, self._first_info(task, last)
+
+    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
+        """Fork the running episode into other environments; here it goes on.
+
+        Args:
+            n: The number of forks, each in an environment of its own, which the caller closes.
+            how: See `snapshot`.
+            lossy: See `snapshot`.
+
+        Raises:
+            UsageError: `n` is below 1.
+            ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
+        """
+        if n < 1:
+            raise UsageError(f"the number of forks must be at least 1, not {n}")
+        with self._calls, ExitStack() as made, self._save(how, lossy) as snapshot:
+            forks = []
+            for _ in range(n):
+                fork = made.enter_context(closing(self.another(self.dataset)))
+                fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
+                fork.restore(snapshot)
+                fork._seed = None
+                fork._np_random_seed = self.np_random_seed
+                fork._np_random = random_of(fork.episode, self.np_random_seed)
+                forks.append(fork)
+            made.pop_all()
+            return forks
+
+    def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
+        task, episode, origin = self._task, self.episode, self._origin
+        if how not in HOWS:
+            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
+        running = self._asleep or self._interpreter is not None
+        if task is None or episode.status != "running" or not running:
+            raise ForkError("the episode has ended: take a snapshot while it is running")
+        if self._asleep and origin is not None and how in ("auto", origin.how):
+            return origin.held(episode, self._numbers)
+        if not self._asleep:
+            episode = replace(episode, seconds=time.monotonic() - self._clock)
+
+        def interpreter() -> Interpreter:
+            self._awake()
+            assert self._interpreter is not None  # it is running
+            return self._interpreter
+
+        return take(task, episode, self._numbers, interpreter, how, lossy)
+
+    @property
+    def _asleep(self) -> bool:
+        """Whether this is a fork that has not been used yet."""
+        running = self._episode is not None and self._episode.status == "running"
+        return running and self._origin is not None and self._place is None
+
+    def _awake(self) -> None:
+        """Start place and interpreter of a fork, before they are first used."""
+        if not self._asleep:
+            return
+        assert self._origin is not None  # it is asleep
+        self._clock = time.monotonic() - self.episode.seconds
+        with self._failures_recorded():
+            self._place, self._interpreter = self._origin.start(self._repeated)
+        self._clock = time.monotonic() - self.episode.seconds
+
+    def _repeated(self) -> tuple[PlaceT, Interpreter]:
+        """Start a place, and take the actions of the episode in it."""
+        assert self._task is not None  # the episode is running
+        task = self._task
+        with ExitStack() as opened:
+            place = opened.enter_context(closing(self.stage.open(task)))
+            interpreter = opened.enter_context(closing(self._open(place)))
+            repeat(
+                self.episode.turns,
+                lambda action: _turn(action, _execute(interpreter, action, task.timeout)),
+            )
+            opened.pop_all()
+        return place, interpreter
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -258,6 +401,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             RewardError: The episode cannot be scored.
         """
         with self._calls:
+            self._awake()
             return self._step(action)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -285,6 +429,26 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             self.episode.turns[-1] = replace(turn, reward=score.value)
             info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling one of the `tools`.
+
+        A call that makes no sense (no such tool, an argument that is missing) is the model's
+        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments by name.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError, SandboxError, RewardError: As `step`.
+        """
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
@@ -380,6 +544,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """End the episode's place: begin to at once, and have ended it afterwards."""
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
+        origin, self._origin = self._origin, None  # what it holds is freed after the place
         try:
             if interpreter is not None:
                 interpreter.close()
@@ -389,6 +554,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         finally:
             if place is not None:
                 place.close()
+            del origin
+
+    def _first_info(self, task: Task, turn: Turn | None = None) -> dict[str, Any]:
+        """Make the `info` with which an episode or a fork begins."""
+        return {**self._info(turn), "query": task.query, "tags": task.tags}
 
     def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
         """Make the `info` of `reset` and `step`."""
@@ -398,6 +568,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             "turn": done,
             "turns_left": self.max_turns - done,
         }
+        if "lost" in self.episode.metadata:
+            info["lost"] = self.episode.metadata["lost"]
         if turn is not None:
             info["ok"] = turn.ok
             if turn.exit_code is not None:
