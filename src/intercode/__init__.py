@@ -13,6 +13,7 @@ import gymnasium
 if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
+    from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
     from intercode.envs.tools import tools
     from intercode.episode import Episode, Fork, Score, Turn
@@ -63,6 +64,7 @@ __all__ = [
     "DockerfileError",
     "EnvironmentStateError",
     "Episode",
+    "EpisodeSnapshot",
     "FetchError",
     "Fork",
     "ForkError",
@@ -100,6 +102,7 @@ __all__ = [
 _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
+    "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
