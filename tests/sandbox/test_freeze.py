@@ -26,7 +26,7 @@ def test_forks_and_source_are_equal_and_go_apart(start: Start, box: Sandbox) -> 
     for name, step in STEPS.items():
         run(box, f"cp -a /data '/x {name}'; cd '/x {name}'\n{step}")
     run(box, STEPS["opaque"])
-    run(box, "echo x > /dev/shm/x; truncate -s 5G /hole; chmod 000 bare")
+    run(box, "echo x > /dev/shm/x; truncate -s 500M /hole; chmod 000 bare")
     before, seen = box.changes(), walk(box)
     snapshot = frozen(box).freeze()
     fork = start(snapshot)
