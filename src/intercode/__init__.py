@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
     from intercode.envs.time_limit import TimeLimit
-    from intercode.episode import Episode, Fork, Score, Turn
+    from intercode.episode import Episode, Fork, Score, Turn, exact, plain
     from intercode.errors import (
         ActionError,
         BudgetError,
@@ -91,9 +91,11 @@ __all__ = [
     "Turn",
     "UsageError",
     "VectorError",
+    "exact",
     "load_dataset",
     "make",
     "make_vec",
+    "plain",
     "tools",
 ]
 
@@ -107,9 +109,11 @@ _ELSEWHERE = {
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Turn": "intercode.episode:Turn",
+    "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
+    "plain": "intercode.episode:plain",
     "tools": "intercode.agents.strategies:tools",
 }
 
