@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 if TYPE_CHECKING:
-    from intercode.agents.strategies import tools
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
+    from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
+    from intercode.envs.tools import tools
     from intercode.episode import Episode, Fork, Score, Turn, exact, plain
     from intercode.errors import (
         ActionError,
@@ -63,6 +64,7 @@ __all__ = [
     "DockerfileError",
     "EnvironmentStateError",
     "Episode",
+    "EpisodeSnapshot",
     "FetchError",
     "Fork",
     "ForkError",
@@ -102,6 +104,7 @@ __all__ = [
 _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
+    "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
@@ -114,7 +117,7 @@ _ELSEWHERE = {
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
     "plain": "intercode.episode:plain",
-    "tools": "intercode.agents.strategies:tools",
+    "tools": "intercode.envs.tools:tools",
 }
 
 

@@ -237,10 +237,7 @@ def create_vec(
 
 def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Read a folder: its environment, with its options; others are left as they are given."""
-    is_path = isinstance(env, Path)
-    if is_path or (env not in ENVS and is_project(env)):
-        env = str(env.absolute()) if isinstance(env, Path) else env
-    else:
+    if isinstance(env, str) and (env in ENVS or not is_project(env)):
         return env, options
     project = read(env)
     options = {"data": project.tasks, **project.options, **options}
