@@ -47,7 +47,7 @@ def plain(data: DataT) -> DataT:
 
 
 def exact(data: DataT) -> DataT:
-    """Return the text, or the data, that `plain` was given; what is no escape stays as it is."""
+    """Return the text, or the data, that `plain` was given; all but escapes stays as it is."""
     changed: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescaped, text))
     return changed
 

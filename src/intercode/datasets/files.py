@@ -66,7 +66,7 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
 
 
 load_shared = shared(load_file)
-"""The same, for all environments of a process together."""
+"""`load_file`, for all environments of a process together."""
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -61,7 +61,7 @@ def seen(path: Path) -> Path:
 
 
 def shared(load: Callable[Parameters, Dataset]) -> Callable[Parameters, Dataset]:
-    """Have a loader load once for all who ask it for the same, until a file that it saw changes.
+    """Make a loader load once for all who ask it for the same, until a file that it saw changes.
 
     Args:
         load: The loader. It calls `seen` before it looks at a file or a folder, as the functions
