@@ -38,7 +38,7 @@ def plain(data: DataT) -> DataT:
     r"""Return a text, or data of JSON types, as valid Unicode, which every wire carries.
 
     A byte that is not UTF-8 (in Python's texts a lone surrogate) is written as U+FFFD and its two
-    hexadecimal digits: ``b"caf\xe9"`` as ``"caf\ufffde9"``. Any other lone surrogate is written as
+    hexadecimal digits: ``b"a\xe9"`` as ``"a\ufffde9"``. Any other lone surrogate is written as
     U+FFFD, ``u`` and its four digits, and U+FFFD itself twice. Everything else stays as it is, and
     `exact` gives each text back.
     """
