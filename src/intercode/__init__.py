@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 if TYPE_CHECKING:
-    from intercode.agents.strategies import tools
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
+    from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
-    from intercode.episode import Episode, Fork, Score, Turn
+    from intercode.envs.tools import tools
+    from intercode.episode import Episode, Fork, Score, Turn, exact, plain
     from intercode.errors import (
         ActionError,
         BudgetError,
@@ -63,6 +64,7 @@ __all__ = [
     "DockerfileError",
     "EnvironmentStateError",
     "Episode",
+    "EpisodeSnapshot",
     "FetchError",
     "Fork",
     "ForkError",
@@ -91,15 +93,18 @@ __all__ = [
     "Turn",
     "UsageError",
     "VectorError",
+    "exact",
     "load_dataset",
     "make",
     "make_vec",
+    "plain",
     "tools",
 ]
 
 _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
+    "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
@@ -107,10 +112,12 @@ _ELSEWHERE = {
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
     "Turn": "intercode.episode:Turn",
+    "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
-    "tools": "intercode.agents.strategies:tools",
+    "plain": "intercode.episode:plain",
+    "tools": "intercode.envs.tools:tools",
 }
 
 

@@ -8,27 +8,49 @@ which options it takes (`intercode.envs.options`).
 
 from __future__ import annotations
 
+import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
 
 import gymnasium
 
+from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
+from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
+from intercode.envs.outcome import GoldOutcome, played
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
+from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits, of_language
-from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn, decode, encode
+from intercode.episode import (
+    ENDED,
+    DataT,
+    Episode,
+    NoAction,
+    Score,
+    Status,
+    Turn,
+    decode,
+    encode,
+    exact,
+    plain,
+)
 from intercode.errors import (
     ActionError,
     CausedInsideError,
     EnvironmentStateError,
+    ForkError,
+    ImageError,
+    RewardError,
     SandboxError,
     TaskError,
+    TaskNotFoundError,
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter
@@ -39,6 +61,9 @@ from intercode.sandbox.images import hide
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 INTERPRETERS = Registry(
     "interpreter",
     {
@@ -48,12 +73,14 @@ INTERPRETERS = Registry(
 )
 """Name → the function or class that opens one in a sandbox."""
 
+VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
+"""The errors that ``errors="value"`` turns into values: no caller's, and no agent's."""
 _SHOWN = ("timed_out", "restarted", "truncated")
 """The facts that `info` takes over from an execution: none that differs from run to run."""
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 
 
-class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
+class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -138,6 +165,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
+        self._is_wire = options.observations == "utf-8"
+        self._untold: Exception | None = None  # why the last reset failed, for the next step
+        self._scored: weakref.WeakSet[Any] = weakref.WeakSet()  # places that `score` has judged
+        self._origin: EpisodeSnapshot | None = None  # of a fork, which has no place until it acts
+        self._numbers: Iterator[int] = itertools.count()  # of the episode's forks
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -172,7 +204,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
         Raises:
             EnvironmentStateError: There is none.
+            ForkError, SandboxError: A fork's place is started now, and cannot be.
         """
+        if self._asleep:
+            with self._calls:
+                self._awake()
         if self._place is None:
             raise EnvironmentStateError("there is no sandbox: call reset() first")
         return self._place
@@ -186,6 +222,14 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools of the environment, each with name, description and a JSON schema.
+
+        `call` calls one; `intercode.tools` makes functions of them.
+        """
+        return tools_of(self.traits)
 
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
@@ -209,26 +253,45 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         return [*task.gold[:1], "submit"]
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        task_id: str | int | None = None,
+        index: int | None = None,
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode in a fresh place.
 
         Args:
             seed: Restarts the order of the tasks.
-            options: ``{"task_id": …}`` chooses a task and leaves the order alone.
+            options: ``{"task_id": …}`` or ``{"index": …}``, for callers to whom Gymnasium's
+                wrappers leave nothing else.
+            task_id: Chooses a task, and leaves the order alone.
+            index: Chooses the task at this place of `dataset`, counted from 0.
 
         Raises:
             EnvironmentStateError: It was made by another process, or another thread is using it.
-            TaskNotFoundError: No task has that id.
-            UsageError: There is another option.
+            TaskNotFoundError: No task has that id or index.
+            UsageError: There is another option, or a task is chosen twice.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
-            SandboxError: The sandbox cannot be started.
+            SandboxError: The sandbox cannot be started. With ``errors="value"`` this and the two
+                before are in ``info["error"]``, and the next step ends the episode.
         """
+        chosen = {"task_id": task_id, "index": index}
+        given = {name: one for name, one in chosen.items() if one is not None}
         with self._calls, self._freed():
-            return self._begin(seed, options or {})
+            if twice := sorted(given.keys() & (options or {}).keys()):
+                raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
+            try:
+                begun = self._begin(seed, {**(options or {}), **given})
+            except VALUES as error:
+                begun = self.episode.query, self._failed(error)
+                self._untold = error
+            return self._said(begun)
 
     def _begin(self, seed: int | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._untold = None
         seed, self._seed = (self._seed if seed is None else seed), None
         super().reset(seed=seed)
         if seed is not None or self._order is None:
@@ -236,12 +299,134 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._task = task = self.named(options) or next(self._order)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-        self._episode.metadata["image"] = self.stage.image(task)
+        self._numbers = itertools.count()
         with self._failures_recorded():
+            self._episode.metadata["image"] = self.stage.image(task)
             self._place = self.stage.open(task)
             self._interpreter = self._open(self._place)
-        known = {"query": task.query, "tags": task.tags}
-        return task.query, {**self._info(), **known}
+        return task.query, self._first_info(task)
+
+    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+        """Save the running episode, between two actions. It goes on as if nothing had happened.
+
+        Args:
+            how: ``"state"`` saves what the actions have made of place and interpreter;
+                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
+                ``"auto"`` saves the state where that is possible.
+            lossy: Leave out the parts of the state that cannot be saved, such as programs that
+                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
+                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
+
+        Raises:
+            ForkError: It cannot be saved in this way; or it has ended.
+            EnvironmentStateError: There is no episode; or an action is running.
+            SandboxError: The sandbox was lost.
+        """
+        with self._calls:
+            return self._save(how, lossy)
+
+    def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
+        """Begin a fork of a snapshot's episode here, in place of the current episode.
+
+        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
+        number of its own. The place is started before its first action. This environment's order
+        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
+
+        Returns:
+            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
+
+        Raises:
+            ForkError: The snapshot is of another kind of environment or of other tasks, has no
+                turns left, or was closed.
+            EnvironmentStateError: It was made by another process, or another thread is using it.
+        """
+        with self._calls:
+            task = snapshot.task_in(self.dataset, self.name, self.max_turns)
+            with self._freed():
+                self._task = task
+                self._episode = episode = snapshot.episode()
+                self._untold = None
+                self._numbers = itertools.count()
+                self._origin = snapshot.held(episode, self._numbers)
+            last = episode.turns[-1] if episode.turns else None
+            observation = task.query if last is None else last.observation
+            return self._said((observation, self._first_info(task, last)))
+
+    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
+        """Fork the running episode into other environments; here it goes on.
+
+        Args:
+            n: The number of forks, each in an environment of its own, which the caller closes.
+            how: See `snapshot`.
+            lossy: See `snapshot`.
+
+        Raises:
+            UsageError: `n` is below 1.
+            ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
+        """
+        if n < 1:
+            raise UsageError(f"the number of forks must be at least 1, not {n}")
+        with self._calls, ExitStack() as made, self._save(how, lossy) as snapshot:
+            forks = []
+            for _ in range(n):
+                fork = made.enter_context(closing(self.another(self.dataset)))
+                fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
+                fork.restore(snapshot)
+                fork._seed = None
+                fork._np_random_seed = self.np_random_seed
+                fork._np_random = random_of(fork.episode, self.np_random_seed)
+                forks.append(fork)
+            made.pop_all()
+            return forks
+
+    def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
+        task, episode, origin = self._task, self.episode, self._origin
+        if how not in HOWS:
+            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
+        running = self._asleep or self._interpreter is not None
+        if task is None or episode.status != "running" or not running:
+            raise ForkError("the episode has ended: take a snapshot while it is running")
+        if self._asleep and origin is not None and how in ("auto", origin.how):
+            return origin.held(episode, self._numbers)
+        if not self._asleep:
+            episode = replace(episode, seconds=time.monotonic() - self._clock)
+
+        def interpreter() -> Interpreter:
+            self._awake()
+            assert self._interpreter is not None  # it is running
+            return self._interpreter
+
+        return take(task, episode, self._numbers, interpreter, how, lossy)
+
+    @property
+    def _asleep(self) -> bool:
+        """Whether this is a fork that has not been used yet."""
+        running = self._episode is not None and self._episode.status == "running"
+        return running and self._origin is not None and self._place is None
+
+    def _awake(self) -> None:
+        """Start place and interpreter of a fork, before they are first used."""
+        if not self._asleep:
+            return
+        assert self._origin is not None  # it is asleep
+        self._clock = time.monotonic() - self.episode.seconds
+        with self._failures_recorded():
+            self._place, self._interpreter = self._origin.start(self._repeated)
+        self._clock = time.monotonic() - self.episode.seconds
+
+    def _repeated(self) -> tuple[PlaceT, Interpreter]:
+        """Start a place, and take the actions of the episode in it."""
+        assert self._task is not None  # the episode is running
+        task = self._task
+        with ExitStack() as opened:
+            place = opened.enter_context(closing(self.stage.open(task)))
+            interpreter = opened.enter_context(closing(self._open(place)))
+            repeat(
+                self.episode.turns,
+                lambda action: _turn(action, _execute(interpreter, action, task.timeout)),
+            )
+            opened.pop_all()
+        return place, interpreter
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -255,13 +440,22 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             ActionError: The action is not a text.
             SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
                 error, never as a reward.
-            RewardError: The episode cannot be scored.
+            RewardError: The episode cannot be scored. With ``errors="value"`` this and the one
+                before truncate the episode, with the reward NaN and ``info["error"]``.
         """
         with self._calls:
-            return self._step(action)
+            try:
+                self._awake()
+                taken = self._step(self._meant(action))
+            except VALUES as error:
+                taken = "", float("nan"), False, True, self._failed(error)
+            return self._said(taken)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         task, interpreter = self._task, self._interpreter
+        if (error := self._untold) is not None:  # of `reset`, which cannot truncate
+            self._untold = None
+            raise error
         if self.episode.status != "running" or task is None or interpreter is None:
             raise EnvironmentStateError("the episode has ended: call reset() first")
         if not isinstance(action, str):
@@ -286,10 +480,107 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
 
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling one of the `tools`.
+
+        A call that makes no sense (no such tool, an argument that is missing) is the model's
+        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments by name.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError, SandboxError, RewardError: As `step`.
+        """
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+
+    def score(
+        self,
+        task: Task,
+        place: PlaceT,
+        *,
+        output: str | None = None,
+        episode: Episode | None = None,
+    ) -> Score:
+        """Score a place that an agent has left which worked there by itself, without `step`.
+
+        All that runs in it is ended; then it is judged as at the end of an episode. Judging may
+        change it, as verification commands and tests run there: a place is scored once.
+
+        Args:
+            task: The task.
+            place: The place, opened by ``env.stage.open(task)``. The caller closes it.
+            output: The agent's answer, where the reward judges one: the text that a Bash task asks
+                to be printed, an SQL query (it is run in the place), a Python program, a flag.
+                Without it, what asks for one is not solved.
+            episode: The record of the attempt, in place of `output`, where there is one. Its turns
+                and its answer count as those of an episode of this environment.
+
+        Raises:
+            UsageError: Both an output and an episode are given, or the episode is of another task;
+                or the place was made from something else than the task's image.
+            EnvironmentStateError: The place belongs to the running episode, or was scored before.
+            SandboxError: The place was lost, and not by what ran in it.
+            RewardError: It cannot be scored.
+        """
+        with self._calls:
+            self._refuse_to_score(task, place, output, episode)
+            if episode is None:
+                episode = self._attempt(task, place, output)
+            elif episode.status in ("running", "error"):
+                episode = replace(episode, status="submitted")
+            self._scored.add(place)
+            return self._judge(task, episode, place)
+
+    def outcome(self, task: Task) -> GoldOutcome:
+        """Solve a task by its first gold, in a place of its own, and return what came of it.
+
+        It is for the operator, who exports tasks: it tells the solution. Nothing of it is in any
+        observation, info, message or record.
+
+        Raises:
+            TaskError: The task has no gold.
+            RewardError: Gold ran into a limit, or ended its own place.
+            SandboxError: The place failed.
+        """
+        tasks = self.dataset
+        alone = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
+        with closing(self.another(alone)) as env:
+            return played(env, task)
+
+    def _refuse_to_score(
+        self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
+    ) -> None:
+        if output is not None and episode is not None:
+            raise UsageError("score takes an output or an episode, which has one, not both")
+        if episode is not None and episode.task_id != task.task_id:
+            raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
+        if place is self._place and self.episode.status == "running":
+            raise EnvironmentStateError(
+                "this is the place of the running episode, which step('submit') ends and scores"
+            )
+        if place in self._scored:
+            raise EnvironmentStateError(
+                "this place was scored before, which may have changed it: start one from a "
+                "snapshot of it, and score that"
+            )
+        if self.stage.changed(task, place):
+            raise UsageError(
+                f"the place was not started from {self.image(task)!r} as it is now: open it by "
+                f"env.stage.open(task), so that it differs from the image by what the agent did"
+            )
+
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
-        if self.render_mode is None:
-            return None
+        return None if self.render_mode is None else self._said(self._rendered())
+
+    def _rendered(self) -> str:
         episode = self.episode
         lines = [f"# {episode.query}"]
         for turn in episode.turns:
@@ -311,13 +602,19 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """Return the task that options of `reset` name; None: they name none.
 
         Raises:
-            TaskNotFoundError: No task has that id.
-            UsageError: There is another option.
+            TaskNotFoundError: No task has that id or index.
+            UsageError: There is another option, or both are given.
         """
-        if unknown := sorted(set(options) - {"task_id"}):
-            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id'")
-        task_id = options.get("task_id")
-        return None if task_id is None else self.dataset.by_id(task_id)
+        if unknown := sorted(set(options) - {"task_id", "index"}):
+            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id' and 'index'")
+        task_id, index = options.get("task_id"), options.get("index")
+        if task_id is not None and index is not None:
+            raise UsageError(f"which task: {task_id!r}, or that at index {index!r}?")
+        if task_id is not None:
+            with suppress(TaskNotFoundError):
+                return self.dataset.by_id(task_id)
+            return self.dataset.by_id(self._meant(task_id))  # as `info` has it
+        return None if index is None else self.dataset.at(index)
 
     def _ending(self, action: str) -> Status | None:
         """Tell how the episode ends by this action; None if the action is to be executed."""
@@ -336,23 +633,32 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
+        return self._judge(self._task, self.episode, self.place)
+
+    def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+        """Score an episode by the place that it left, after all that runs there has ended."""
         score, ended = Score(0.0), {}
         try:
-            if self.episode.status != "running":
-                self.place.kill()
+            if episode.status != "running":
+                place.kill()
         except CausedInsideError as error:  # some scores need no place that still answers
             ended = {ENDED: str(error)}
         try:
-            score = self._reward(self._task, self.episode, self.place)
+            score = self._reward(task, episode, place)
         except CausedInsideError as error:
             ended = {ENDED: str(error)}
-        if self.stage.changed(self._task, self.place):
+        if self.stage.changed(task, place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
-                f"the content of {self.image(self._task)!r} changed while the episode ran: the "
+                f"the content of {self.image(task)!r} changed while the episode ran: the "
                 "episode and its gold did not run on the same thing"
             )
         return replace(score, detail={**score.detail, **ended}) if ended else score
+
+    def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
+        """Record an attempt that was made without `step`, from its answer (see `score`)."""
+        turns = [] if output is None else [Turn("", output)]
+        return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
 
     def _finish(self, status: Status) -> Score:
         """End the episode, with everything that the agent started, and score it."""
@@ -363,6 +669,28 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self.episode.score = score
         self.episode.seconds = time.monotonic() - self._clock
         return score
+
+    def _meant(self, action: str) -> str:
+        """Return the action as it is executed."""
+        is_escaped = self._is_wire and isinstance(action, str)
+        return exact(action) if is_escaped and not isinstance(action, NoAction) else action
+
+    def _said(self, data: DataT) -> DataT:
+        """Return what leaves the environment, in the form that `observations` asks for."""
+        return plain(data) if self._is_wire else data
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        """Make the `info` of an episode that failed; or raise the error, where none is a value.
+
+        Only that of the infrastructure has its message there: others may quote gold.
+        """
+        if self.options.errors != "value" or self.episode.status != "error":
+            raise error
+        kind, said = "infrastructure", str(error)
+        if isinstance(error, (TaskError, RewardError)):
+            kind, said = "task", "the task's own part failed: env.episode.error says why"
+        about = {"kind": kind, "type": type(error).__name__, "message": said}
+        return {**self._info(), "error": about}
 
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:
@@ -380,6 +708,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """End the episode's place: begin to at once, and have ended it afterwards."""
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
+        origin, self._origin = self._origin, None  # what it holds is freed after the place
         try:
             if interpreter is not None:
                 interpreter.close()
@@ -389,6 +718,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         finally:
             if place is not None:
                 place.close()
+            del origin
+
+    def _first_info(self, task: Task, turn: Turn | None = None) -> dict[str, Any]:
+        """Make the `info` with which an episode or a fork begins."""
+        return {**self._info(turn), "query": task.query, "tags": task.tags}
 
     def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
         """Make the `info` of `reset` and `step`."""
@@ -398,6 +732,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             "turn": done,
             "turns_left": self.max_turns - done,
         }
+        if "lost" in self.episode.metadata:
+            info["lost"] = self.episode.metadata["lost"]
         if turn is not None:
             info["ok"] = turn.ok
             if turn.exit_code is not None:
@@ -445,6 +781,11 @@ def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
 
 def _no_reward() -> NoReturn:
     raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
+
+
+def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
+    """Run an action, and record it; see `Interpreter.execute`."""
+    return _turn(action, _execute(interpreter, action, timeout))
 
 
 def _execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:

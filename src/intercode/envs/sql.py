@@ -13,10 +13,11 @@ from intercode.databases import engine_name, shared_engine
 from intercode.databases.base import Engine, Role, Session
 from intercode.databases.source import Source, find
 from intercode.datasets import load
-from intercode.envs.base import InterCodeEnv
+from intercode.envs.base import InterCodeEnv, act
 from intercode.envs.options import EnvOptions, SqlOptions
 from intercode.envs.stage import SETUP_TIMEOUT, limits_of
 from intercode.envs.traits import SQL, Guess, Traits, always
+from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
@@ -72,9 +73,7 @@ class SqlEnv(InterCodeEnv[Session]):
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=_named(options.sandbox))
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
-        for task in tasks:
-            with tasks.naming(task):
-                stage.check(task)
+        _check(tasks, stage)
         cache, permute = GoldCache.chosen(options.cache_gold), options.permute_columns
         reward = options.reward or "default"
         super().__init__(
@@ -102,6 +101,13 @@ class SqlEnv(InterCodeEnv[Session]):
         left = len(tasks) - len(kept)
         told = f"for other engines than {name}, and left out: {left} of {len(tasks)} tasks"
         return kept, told if left else ""
+
+    def _attempt(self, task: Task, place: Session, output: str | None) -> Episode:
+        """Record an attempt from a statement, which is run in the place."""
+        attempt = super()._attempt(task, place, None)
+        if output is not None:
+            attempt.turns.append(act(self._open(place), output, task.timeout))
+        return attempt
 
 
 class DatabaseStage:
@@ -161,9 +167,10 @@ class DatabaseStage:
         Raises:
             TaskError: Its database is not there, or it has what no SQL task has.
         """
-        for field in ("files", "verification", "image", "tests"):
-            if getattr(task, field):
-                raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
+        if task.files or task.verification or task.image or task.tests:
+            fields = ("files", "verification", "image", "tests")
+            field = next(one for one in fields if getattr(task, one))
+            raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
         self.source(task)
 
     def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
@@ -227,6 +234,15 @@ def _reward(
         raise UsageError(f"reward {reward!r} has a rule of its own for the order of columns")
     _check_gold(tasks)
     return chosen
+
+
+def _check(tasks: Dataset, stage: DatabaseStage) -> None:
+    try:
+        for task in tasks:
+            stage.check(task)
+    except TaskError:
+        with tasks.naming(task):
+            raise
 
 
 def _check_gold(tasks: Dataset) -> None:

@@ -42,7 +42,7 @@ class Origin:
     take: Callable[[Saved | None], Container]
     """Gives one that is the sandbox's own."""
     ended: Callable[[], None]
-    """Is told when the sandbox needs its own no longer."""
+    """To be called when the sandbox needs its own no longer."""
 
 
 class DockerSandbox(NativeSandbox):

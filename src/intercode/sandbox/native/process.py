@@ -128,7 +128,7 @@ class Seat:
     control: socket.socket
     """The socket of its process 1."""
     process: ProcessOne | None
-    """Its process 1, where that can be known."""
+    """Process 1, where that can be known."""
     forget: Callable[[Path], None] = lambda _: None
     """Tells its keeper of a layer that is about to be deleted."""
 

@@ -30,6 +30,15 @@ from intercode.sandbox.base import (
     Seen,
     caused_inside,
 )
+from intercode.sandbox.forward import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    Forward,
+    Handler,
+    checked_port,
+    handler,
+    own_socket,
+)
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.process import (
@@ -85,6 +94,7 @@ class NativeSandbox:
         """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
         self._on_close = closed
         self._lock = threading.Lock()
+        self._forwards: list[Forward] = []
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
         seat.control.settimeout(_ANSWER_SECONDS)
@@ -236,6 +246,23 @@ class NativeSandbox:
     def _signal(self, pid: int, number: int) -> None:
         if self._end is None:
             self._request({"op": "signal", "pid": pid, "number": number})
+
+    # -- network ---------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        port: int,
+        to: str | Handler,
+        *,
+        connections: int = CONNECTIONS,
+        idle: float = IDLE_SECONDS,
+    ) -> Forward:
+        """Let a port of its loopback lead out: see `sandbox.forward.Forwards`."""
+        port, serve = checked_port(port), handler(to, idle)
+        _, fds = self._request({"op": "socket"})
+        made = Forward(own_socket(fds), port, serve, connections)
+        self._forwards.append(made)
+        return made
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -416,6 +443,8 @@ class NativeSandbox:
         # Not under the lock: it must work while another thread waits for an answer.
         self.kill_all()
         self._on_close(self)
+        for forward in self._forwards:
+            forward.close()
         with suppress(OSError):  # it is closed, or the other end has gone first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:

@@ -76,11 +76,11 @@ class Files:
     """The files that a sandbox starts with. They are there for as long as this is."""
 
     image: Image
-    """What changes are told from."""
+    """The image, from which changes are told."""
     saved: tuple[Layer, ...] = ()
     """The layers of the image that are saved ones."""
     copy: Layer | None = None
-    """What was changed of the image, copied."""
+    """A copy of all that was changed of the image."""
 
     @property
     def digest(self) -> str:
@@ -131,7 +131,7 @@ class NativeSnapshot:
 
     @property
     def files(self) -> Files:
-        """What sandboxes of it start with.
+        """The files that sandboxes of it start with.
 
         Raises:
             SandboxError: It was deleted.
