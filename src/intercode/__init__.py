@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
     from intercode.envs.time_limit import TimeLimit
-    from intercode.episode import Episode, Fork, Score, Turn
+    from intercode.episode import Episode, FileChange, Fork, Score, Tokens, Turn, TurnChanges
     from intercode.errors import (
         ActionError,
         BudgetError,
@@ -64,6 +64,7 @@ __all__ = [
     "EnvironmentStateError",
     "Episode",
     "FetchError",
+    "FileChange",
     "Fork",
     "ForkError",
     "ImageError",
@@ -88,7 +89,9 @@ __all__ = [
     "TaskError",
     "TaskNotFoundError",
     "TimeLimit",
+    "Tokens",
     "Turn",
+    "TurnChanges",
     "UsageError",
     "VectorError",
     "load_dataset",
@@ -100,13 +103,16 @@ __all__ = [
 _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
+    "FileChange": "intercode.episode:FileChange",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
+    "Tokens": "intercode.episode:Tokens",
     "Turn": "intercode.episode:Turn",
+    "TurnChanges": "intercode.episode:TurnChanges",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, cast
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, NoReturn, cast
 import gymnasium
 
 from intercode.datasets import load
+from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
@@ -137,6 +138,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
+        self._watch: Watch | None = None
         self._clock = 0.0
 
     @classmethod
@@ -272,7 +274,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             if status is not None and reply is None:
                 score = self._finish(status)
                 return "", score.value, True, False, self._info(score=score)
+            watch = self._watching() if reply is None else None
             turn = _turn(action, reply or _execute(interpreter, action, task.timeout))
+            if watch is not None and ENDED not in turn.info:
+                with suppress(CausedInsideError):  # its next action is told
+                    turn = replace(turn, changes=watch.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
@@ -326,6 +332,18 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             self.episode.answer = answer.strip() or None
             return "submitted"
         return "skipped" if word == "skip" and not answer else None
+
+    def _watching(self) -> Watch | None:
+        """Return the watch over the present place; None if no changes are to be kept."""
+        place = self._place
+        if not getattr(self.options, "keep_diffs", False) or not isinstance(place, ShowsFiles):
+            return None
+        if self._watch is None or self._watch.place is not place:
+            try:
+                self._watch = Watch(place)
+            except CausedInsideError:  # the action is told
+                return None
+        return self._watch
 
     def _reply(self, answer: str | None) -> Execution | None:
         """Reply to an answer after which the episode continues; None: the answer ends it.
