@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 if TYPE_CHECKING:
-    from intercode.agents.strategies import tools
     from intercode.datasets import load as load_dataset
     from intercode.envs.base import InterCodeEnv
+    from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
+    from intercode.envs.tools import tools
     from intercode.episode import Episode, FileChange, Fork, Score, Tokens, Turn, TurnChanges
     from intercode.errors import (
         ActionError,
@@ -63,6 +64,7 @@ __all__ = [
     "DockerfileError",
     "EnvironmentStateError",
     "Episode",
+    "EpisodeSnapshot",
     "FetchError",
     "FileChange",
     "Fork",
@@ -103,6 +105,7 @@ __all__ = [
 _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
+    "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
     "FileChange": "intercode.episode:FileChange",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
@@ -116,7 +119,7 @@ _ELSEWHERE = {
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
-    "tools": "intercode.agents.strategies:tools",
+    "tools": "intercode.envs.tools:tools",
 }
 
 

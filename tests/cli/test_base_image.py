@@ -1,4 +1,4 @@
-"""``--image base``, really built: every bundled task of Bash, as root and as an ordinary user."""
+"""``--image base``, really built, by root and by an ordinary user; every bundled task of Bash."""
 
 from __future__ import annotations
 
@@ -53,15 +53,18 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread.join()
 
 
-def run(prefix: tuple[str, ...], env: dict[str, str], out: Path, mirror: str) -> dict[str, Any]:
+def run(
+    prefix: tuple[str, ...], env: dict[str, str], out: Path, mirror: str, *options: str
+) -> dict[str, Any]:
     """Run the oracle in an image that is built for it; return the run's record."""
-    command = [*prefix, sys.executable, "-m", "intercode.cli", *RUN, str(out)]
+    command = [*prefix, sys.executable, "-m", "intercode.cli", *RUN, str(out), *options]
     done = subprocess.run(
         command, env={**env, "INTERCODE_DEBIAN_MIRROR": mirror}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["finished"] == told["planned"] == told["statistics"]["successes"] >= 50, told
+    assert told["finished"] == told["planned"] == told["statistics"]["successes"], told
+    assert told["planned"] >= 50 or options
     record: dict[str, Any] = json.loads((out / "run.json").read_text())
     return record
 
@@ -70,17 +73,16 @@ def test_all_bundled_tasks_and_two_builds_alike(
     mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A build that leaves another tree than the lock's fails, so that both have the same."""
-    records = []
+    with ordinary_user() as user:
+        record = run(user.prefix, user.env, user.home / "run", mirror)
+    images = record["env"]["images"]
+    assert all(name.startswith("base+builtin:fs_") for name in images)
     if os.geteuid() == 0:
         monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "cache"))
-        records.append(run((), dict(os.environ), tmp_path / "run", mirror))
+        again = run((), dict(os.environ), tmp_path / "run", mirror, "--limit", "1")
+        assert again["env"]["images"].items() <= images.items()
         unchanged_by_python()
-    with ordinary_user() as user:
-        records.append(run(user.prefix, user.env, user.home / "run", mirror))
-    images = [record["env"]["images"] for record in records]
-    assert all(name.startswith("base+builtin:fs_") for name in images[0])
-    assert images[0] == images[-1]
-    [tools] = records[-1]["sessions"][0]["tools"].values()
+    [tools] = record["sessions"][0]["tools"].values()
     assert tools["system"] == "Debian GNU/Linux 12 (bookworm)" and tools["git"] == "2.39.5"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import cycle
 
 import pytest
 
@@ -65,11 +66,13 @@ def test_a_cheat_is_no_success(any_env: SqlEnv, cheat: str, task_id: str) -> Non
 def test_a_cheat_harms_no_later_episode(make_sql: MakeSql) -> None:
     env = make_sql()
     # All of them before gold has run for the first time, whose results are kept; then each.
-    for number, (cheat, actions) in enumerate([*POISON.items(), *POISON.items()]):
+    for actions in POISON.values():
         attempt(env, "rich", *actions)
-        if number >= len(POISON):
-            for task_id in QUERIES:
-                assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0, cheat
+    for (cheat, actions), task_id in zip(POISON.items(), cycle(QUERIES)):
+        attempt(env, "rich", *actions)
+        assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0, cheat
+    for task_id in QUERIES:
+        assert attempt(env, task_id, env.dataset[task_id].gold[0]) == 1.0
 
 
 def test_to_tell_a_copy_from_the_original_is_no_answer(make_sql: MakeSql) -> None:

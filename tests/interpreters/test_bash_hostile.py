@@ -135,12 +135,12 @@ long=$(printf '9%.0s' {{1..5000}})
 @pytest.mark.parametrize(
     "attack",
     [
-        *("report $long", "report 0 /tmp /proc/$long", "head -c 5000000 /dev/zero >&199; report"),
-        "options=${long//9/a:} report",
+        *("report $long", "report 0 /tmp /proc/$long", "options=${long//9/a:} report"),
+        "head -c 5000000 /dev/zero >&199; report",  # it is not read to its end: it hangs for good
     ],
 )
 def test_a_forged_report_that_is_no_report(bash: BashInterpreter, attack: str) -> None:
-    bash.execute(FORGED.format(number=2, kind="A") + attack)
+    bash.execute(FORGED.format(number=2, kind="A") + attack, HANGS if "5000000" in attack else None)
     assert_goes_on(bash)
 
 

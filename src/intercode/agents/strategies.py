@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, said
 from intercode.agents.talk import CUT_OFF, Talk
-from intercode.envs.traits import Traits
+from intercode.calls import ToolCall
+from intercode.envs.tools import action_of, tools_of
 from intercode.episode import NoAction, Turn
-from intercode.models.base import Tool, ToolCall
 
 
 class TryAgain:
@@ -178,7 +178,7 @@ class ToolCalling:
         """The call whose answer is the next observation."""
         self._cut_off = False
         """Whether the last reply ended before it was complete."""
-        talk.dialogue.tools = tools(talk.scene.traits)
+        talk.dialogue.tools = tools_of(talk.scene.traits)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the action of the next call."""
@@ -199,38 +199,6 @@ class ToolCalling:
         if isinstance(action, NoAction) and self._cut_off and not self._calls:
             return NoAction(CUT_OFF)
         return action
-
-
-def tools(traits: Traits) -> list[Tool]:
-    """List the tools of an environment: its language, and ``submit``."""
-    answer = [traits.answer] if traits.answer else []
-    end = f"Hand in the {traits.answer}." if answer else "End the task: it is done."
-    return [
-        Tool(traits.language, traits.does, _schema([traits.parameter])),
-        Tool("submit", end, _schema(answer)),
-    ]
-
-
-def action_of(call: ToolCall, traits: Traits) -> str:
-    """Read the action that a call asks for; a `NoAction` says why there is none."""
-    if call.name == "submit":
-        answer = call.arguments.get(traits.answer) if traits.answer else None
-        return f"submit {answer}" if answer else "submit"
-    if call.name != traits.language:
-        return NoAction(f"there is no tool {call.name!r}, only {traits.language!r} and 'submit'")
-    code = call.arguments.get(traits.parameter)
-    if not isinstance(code, str):
-        return NoAction(f"the tool {call.name!r} needs {traits.parameter!r}, a text")
-    return code
-
-
-def _schema(parameters: Sequence[str]) -> Mapping[str, object]:
-    return {
-        "type": "object",
-        "properties": {name: {"type": "string"} for name in parameters},
-        "required": list(parameters),
-        "additionalProperties": False,
-    }
 
 
 TOOL_CALLING = Strategy("tool-calling", "tool_calling", ToolCalling)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.agents.parser import find_code, said
+from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, traits_in
 from intercode.episode import NoAction
 from intercode.errors import ContextLengthError, UsageError
@@ -190,7 +191,7 @@ class Dialogue:
 
     def say(self, role: Role, content: str, call_id: str | None = None) -> None:
         """Add a message."""
-        self.messages.append(Message(role, _sendable(content), call_id=call_id))
+        self.messages.append(Message(role, sendable(content), call_id=call_id))
 
     def keep(self) -> None:
         """Always send all messages so far."""
@@ -216,7 +217,7 @@ class Dialogue:
                 if length <= 1:
                     raise
                 self.limit = length // 2
-        self.messages.append(Message("assistant", _sendable(reply.text), reply.tool_calls))
+        self.messages.append(Message("assistant", sendable(reply.text), reply.tool_calls))
         return reply
 
     def _sent(self) -> list[Message]:
@@ -227,11 +228,6 @@ class Dialogue:
             while rest and rest[0].role == "tool":
                 del rest[0]
         return [*head, *rest]
-
-
-def _sendable(text: str) -> str:
-    """Replace the bytes and half pairs that no JSON can carry."""
-    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
 
 
 FOLDER = Path(__file__).parent / "prompts"

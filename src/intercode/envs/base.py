@@ -8,26 +8,32 @@ which options it takes (`intercode.envs.options`).
 
 from __future__ import annotations
 
+import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
 
 import gymnasium
 
+from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
 from intercode.envs.diffs import ShowsFiles, Watch
+from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
+from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits, of_language
 from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn, decode, encode
 from intercode.errors import (
     ActionError,
     CausedInsideError,
     EnvironmentStateError,
+    ForkError,
     SandboxError,
     TaskError,
     UsageError,
@@ -39,6 +45,9 @@ from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 INTERPRETERS = Registry(
     "interpreter",
@@ -54,7 +63,7 @@ _SHOWN = ("timed_out", "restarted", "truncated")
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 
 
-class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
+class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -140,6 +149,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._episode: Episode | None = None
         self._watch: Watch | None = None
         self._clock = 0.0
+        self._scored: weakref.WeakSet[Any] = weakref.WeakSet()  # places that `score` has judged
+        self._origin: EpisodeSnapshot | None = None  # of a fork, which has no place until it acts
+        self._numbers: Iterator[int] = itertools.count()  # of the episode's forks
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -174,7 +186,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
         Raises:
             EnvironmentStateError: There is none.
+            ForkError, SandboxError: A fork's place is started now, and cannot be.
         """
+        if self._asleep:
+            with self._calls:
+                self._awake()
         if self._place is None:
             raise EnvironmentStateError("there is no sandbox: call reset() first")
         return self._place
@@ -188,6 +204,14 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools of the environment, each with name, description and a JSON schema.
+
+        `call` calls one; `intercode.tools` makes functions of them.
+        """
+        return tools_of(self.traits)
 
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
@@ -239,11 +263,132 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._episode.metadata["image"] = self.stage.image(task)
+        self._numbers = itertools.count()
         with self._failures_recorded():
             self._place = self.stage.open(task)
             self._interpreter = self._open(self._place)
-        known = {"query": task.query, "tags": task.tags}
-        return task.query, {**self._info(), **known}
+        return task.query, self._first_info(task)
+
+    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+        """Save the running episode, between two actions. It goes on as if nothing had happened.
+
+        Args:
+            how: ``"state"`` saves what the actions have made of place and interpreter;
+                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
+                ``"auto"`` saves the state where that is possible.
+            lossy: Leave out the parts of the state that cannot be saved, such as programs that
+                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
+                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
+
+        Raises:
+            ForkError: It cannot be saved in this way; or it has ended.
+            EnvironmentStateError: There is no episode; or an action is running.
+            SandboxError: The sandbox was lost.
+        """
+        with self._calls:
+            return self._save(how, lossy)
+
+    def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
+        """Begin a fork of a snapshot's episode here, in place of the current episode.
+
+        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
+        number of its own. The place is started before its first action. This environment's order
+        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
+
+        Returns:
+            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
+
+        Raises:
+            ForkError: The snapshot is of another kind of environment or of other tasks, has no
+                turns left, or was closed.
+            EnvironmentStateError: It was made by another process, or another thread is using it.
+        """
+        with self._calls:
+            task = snapshot.task_in(self.dataset, self.name, self.max_turns)
+            with self._freed():
+                self._task = task
+                self._episode = episode = snapshot.episode()
+                self._numbers = itertools.count()
+                self._origin = snapshot.held(episode, self._numbers)
+            last = episode.turns[-1] if episode.turns else None
+            observation = task.query if last is None else last.observation
+            return observation, self._first_info(task, last)
+
+    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
+        """Fork the running episode into other environments; here it goes on.
+
+        Args:
+            n: The number of forks, each in an environment of its own, which the caller closes.
+            how: See `snapshot`.
+            lossy: See `snapshot`.
+
+        Raises:
+            UsageError: `n` is below 1.
+            ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
+        """
+        if n < 1:
+            raise UsageError(f"the number of forks must be at least 1, not {n}")
+        with self._calls, ExitStack() as made, self._save(how, lossy) as snapshot:
+            forks = []
+            for _ in range(n):
+                fork = made.enter_context(closing(self.another(self.dataset)))
+                fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
+                fork.restore(snapshot)
+                fork._seed = None
+                fork._np_random_seed = self.np_random_seed
+                fork._np_random = random_of(fork.episode, self.np_random_seed)
+                forks.append(fork)
+            made.pop_all()
+            return forks
+
+    def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
+        task, episode, origin = self._task, self.episode, self._origin
+        if how not in HOWS:
+            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
+        running = self._asleep or self._interpreter is not None
+        if task is None or episode.status != "running" or not running:
+            raise ForkError("the episode has ended: take a snapshot while it is running")
+        if self._asleep and origin is not None and how in ("auto", origin.how):
+            return origin.held(episode, self._numbers)
+        if not self._asleep:
+            episode = replace(episode, seconds=time.monotonic() - self._clock)
+
+        def interpreter() -> Interpreter:
+            self._awake()
+            assert self._interpreter is not None  # it is running
+            return self._interpreter
+
+        return take(task, episode, self._numbers, interpreter, how, lossy)
+
+    @property
+    def _asleep(self) -> bool:
+        """Whether this is a fork that has not been used yet."""
+        running = self._episode is not None and self._episode.status == "running"
+        return running and self._origin is not None and self._place is None
+
+    def _awake(self) -> None:
+        """Start place and interpreter of a fork, before they are first used."""
+        if not self._asleep:
+            return
+        assert self._origin is not None  # it is asleep
+        self._clock = time.monotonic() - self.episode.seconds
+        with self._failures_recorded():
+            self._place, self._interpreter = self._origin.start(self._repeated)
+        self._clock = time.monotonic() - self.episode.seconds
+
+    def _repeated(self) -> tuple[PlaceT, Interpreter]:
+        """Start a place, and take the actions of the episode in it."""
+        assert self._task is not None  # the episode is running
+        task = self._task
+        with ExitStack() as opened:
+            place = opened.enter_context(closing(self.stage.open(task)))
+            interpreter = opened.enter_context(closing(self._open(place)))
+            repeat(
+                self.episode.turns,
+                lambda action: _turn(action, _execute(interpreter, action, task.timeout)),
+            )
+            opened.pop_all()
+        return place, interpreter
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
@@ -260,6 +405,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             RewardError: The episode cannot be scored.
         """
         with self._calls:
+            self._awake()
             return self._step(action)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -291,6 +437,86 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             self.episode.turns[-1] = replace(turn, reward=score.value)
             info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling one of the `tools`.
+
+        A call that makes no sense (no such tool, an argument that is missing) is the model's
+        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments by name.
+
+        Returns:
+            Observation, reward, whether the episode was ended, whether it was truncated, info.
+
+        Raises:
+            EnvironmentStateError, SandboxError, RewardError: As `step`.
+        """
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+
+    def score(
+        self,
+        task: Task,
+        place: PlaceT,
+        *,
+        output: str | None = None,
+        episode: Episode | None = None,
+    ) -> Score:
+        """Score a place that an agent has left which worked there by itself, without `step`.
+
+        All that runs in it is ended; then it is judged as at the end of an episode. Judging may
+        change it, as verification commands and tests run there: a place is scored once.
+
+        Args:
+            task: The task.
+            place: The place, opened by ``env.stage.open(task)``. The caller closes it.
+            output: The agent's answer, where the reward judges one: the text that a Bash task asks
+                to be printed, an SQL query (it is run in the place), a Python program, a flag.
+                Without it, what asks for one is not solved.
+            episode: The record of the attempt, in place of `output`, where there is one. Its turns
+                and its answer count as those of an episode of this environment.
+
+        Raises:
+            UsageError: Both an output and an episode are given, or the episode is of another task;
+                or the place was made from something else than the task's image.
+            EnvironmentStateError: The place belongs to the running episode, or was scored before.
+            SandboxError: The place was lost, and not by what ran in it.
+            RewardError: It cannot be scored.
+        """
+        with self._calls:
+            self._refuse_to_score(task, place, output, episode)
+            if episode is None:
+                episode = self._attempt(task, place, output)
+            elif episode.status in ("running", "error"):
+                episode = replace(episode, status="submitted")
+            self._scored.add(place)
+            return self._judge(task, episode, place)
+
+    def _refuse_to_score(
+        self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
+    ) -> None:
+        if output is not None and episode is not None:
+            raise UsageError("score takes an output or an episode, which has one, not both")
+        if episode is not None and episode.task_id != task.task_id:
+            raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
+        if place is self._place and self.episode.status == "running":
+            raise EnvironmentStateError(
+                "this is the place of the running episode, which step('submit') ends and scores"
+            )
+        if place in self._scored:
+            raise EnvironmentStateError(
+                "this place was scored before, which may have changed it: start one from a "
+                "snapshot of it, and score that"
+            )
+        if self.stage.changed(task, place):
+            raise UsageError(
+                f"the place was not started from {self.image(task)!r} as it is now: open it by "
+                f"env.stage.open(task), so that it differs from the image by what the agent did"
+            )
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
@@ -354,23 +580,32 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
 
     def _score(self) -> Score:
         assert self._task is not None  # the episode is running
+        return self._judge(self._task, self.episode, self.place)
+
+    def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
+        """Score an episode by the place that it left, after all that runs there has ended."""
         score, ended = Score(0.0), {}
         try:
-            if self.episode.status != "running":
-                self.place.kill()
+            if episode.status != "running":
+                place.kill()
         except CausedInsideError as error:  # some scores need no place that still answers
             ended = {ENDED: str(error)}
         try:
-            score = self._reward(self._task, self.episode, self.place)
+            score = self._reward(task, episode, place)
         except CausedInsideError as error:
             ended = {ENDED: str(error)}
-        if self.stage.changed(self._task, self.place):
+        if self.stage.changed(task, place):
             # A package was installed, with the image `host`: gold may have met other programs.
             raise SandboxError(
-                f"the content of {self.image(self._task)!r} changed while the episode ran: the "
+                f"the content of {self.image(task)!r} changed while the episode ran: the "
                 "episode and its gold did not run on the same thing"
             )
         return replace(score, detail={**score.detail, **ended}) if ended else score
+
+    def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
+        """Record an attempt that was made without `step`, from its answer (see `score`)."""
+        turns = [] if output is None else [Turn("", output)]
+        return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
 
     def _finish(self, status: Status) -> Score:
         """End the episode, with everything that the agent started, and score it."""
@@ -398,6 +633,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         """End the episode's place: begin to at once, and have ended it afterwards."""
         interpreter, self._interpreter = self._interpreter, None
         place, self._place = self._place, None
+        origin, self._origin = self._origin, None  # what it holds is freed after the place
         try:
             if interpreter is not None:
                 interpreter.close()
@@ -407,6 +643,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
         finally:
             if place is not None:
                 place.close()
+            del origin
+
+    def _first_info(self, task: Task, turn: Turn | None = None) -> dict[str, Any]:
+        """Make the `info` with which an episode or a fork begins."""
+        return {**self._info(turn), "query": task.query, "tags": task.tags}
 
     def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
         """Make the `info` of `reset` and `step`."""
@@ -416,6 +657,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Generic[PlaceT]):
             "turn": done,
             "turns_left": self.max_turns - done,
         }
+        if "lost" in self.episode.metadata:
+            info["lost"] = self.episode.metadata["lost"]
         if turn is not None:
             info["ok"] = turn.ok
             if turn.exit_code is not None:
@@ -463,6 +706,11 @@ def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
 
 def _no_reward() -> NoReturn:
     raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
+
+
+def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
+    """Run an action, and record it; see `Interpreter.execute`."""
+    return _turn(action, _execute(interpreter, action, timeout))
 
 
 def _execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:

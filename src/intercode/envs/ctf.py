@@ -15,7 +15,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import CtfOptions, EnvOptions
 from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import SHELL, Dice, Traits
-from intercode.episode import decode
+from intercode.episode import Episode, decode
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import shell_in
@@ -158,6 +158,10 @@ class CtfEnv(InterCodeEnv[Sandbox]):
     def _shell_in(self, sandbox: Sandbox) -> Interpreter:
         assert self._task is not None  # the episode begins
         return shell_in(sandbox, self._folders.directory(self._task))
+
+    def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:
+        """Record an attempt from the flag that was found."""
+        return replace(super()._attempt(task, place, None), answer=output)
 
     def _reply(self, answer: str | None) -> Execution | None:
         assert self._task is not None  # the episode is running

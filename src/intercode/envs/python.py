@@ -14,7 +14,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, PythonOptions
 from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import PYTHON, Guess, Traits, always, python_answer
-from intercode.episode import Episode, Score
+from intercode.episode import Episode, Score, Turn
 from intercode.errors import TaskError
 from intercode.interpreters.python import PythonInterpreter
 from intercode.interpreters.python_start import GRADER, start
@@ -139,6 +139,11 @@ class PythonEnv(InterCodeEnv[Sandbox]):
         assert self._task is not None  # the episode begins
         prelude = self._task.metadata.get("setup_code") or ""
         return PythonInterpreter(sandbox, self._python, prelude)
+
+    def _attempt(self, task: Task, place: Sandbox, output: str | None) -> Episode:
+        """Record an attempt from the program that was written."""
+        turns = [] if output is None else [Turn(output, "")]
+        return replace(super()._attempt(task, place, None), turns=turns)
 
     def _tested(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         reward = self._tests if has_tests(task) else self._command

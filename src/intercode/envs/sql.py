@@ -13,10 +13,11 @@ from intercode.databases import engine_name, shared_engine
 from intercode.databases.base import Engine, Role, Session
 from intercode.databases.source import Source, find
 from intercode.datasets import load
-from intercode.envs.base import InterCodeEnv
+from intercode.envs.base import InterCodeEnv, act
 from intercode.envs.options import EnvOptions, SqlOptions
 from intercode.envs.stage import SETUP_TIMEOUT, limits_of
 from intercode.envs.traits import SQL, Guess, Traits, always
+from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import SqlInterpreter
 from intercode.rewards.base import Reward
@@ -102,6 +103,13 @@ class SqlEnv(InterCodeEnv[Session]):
         left = len(tasks) - len(kept)
         told = f"for other engines than {name}, and left out: {left} of {len(tasks)} tasks"
         return kept, told if left else ""
+
+    def _attempt(self, task: Task, place: Session, output: str | None) -> Episode:
+        """Record an attempt from a statement, which is run in the place."""
+        attempt = super()._attempt(task, place, None)
+        if output is not None:
+            attempt.turns.append(act(self._open(place), output, task.timeout))
+        return attempt
 
 
 class DatabaseStage:

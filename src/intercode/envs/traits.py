@@ -18,6 +18,7 @@ from intercode.registry import ENVS, environment
 from intercode.sandbox import Provider, get_provider
 
 if TYPE_CHECKING:
+    from intercode.calls import Verb
     from intercode.rewards.base import Reward
     from intercode.rewards.own import Function
     from intercode.task import Task
@@ -74,10 +75,20 @@ class Traits:
     the language."""
     parameter: str = "code"
     """The name of the tool's parameter."""
+    parameter_is: str = "The code."
+    """The parameter's description for models."""
     does: str = "Run code."
     """The tool's description for models."""
+    shows: str = "What it printed."
+    """The description of what the tool returns."""
     answer: str = ""
     """The name of the answer in ``submit ANSWER``, as ``flag``, if a model always submits one."""
+    may_answer: str = ""
+    """The name of the answer, if ``submit`` is complete without it."""
+    answer_is: str = ""
+    """The answer's description for models; empty: its name says it."""
+    more: Sequence[Verb] = ()
+    """More tools than the language and ``submit``; the interpreter knows their actions."""
     random_actions: Sequence[str] = ()
     """Actions for an agent that acts at random."""
     looks: Sequence[str] = ()
@@ -133,7 +144,9 @@ SHELL = Traits(
     language="bash",
     setting="Bash on Linux",
     parameter="command",
+    parameter_is="The command, or several, as typed at a prompt.",
     does="Run a command in the shell.",
+    shows="What a terminal would show.",
     random_actions=(
         "ls -la",
         "pwd",
@@ -156,7 +169,9 @@ SQL = Traits(
     language="sql",
     setting="SQL",
     parameter="statement",
+    parameter_is="The statement, or several with semicolons between them.",
     does="Run a statement in the database.",
+    shows="The result as a table, or the error.",
     random_actions=(
         "SELECT 1",
         "SELECT 42",
@@ -179,7 +194,9 @@ PYTHON = Traits(
     language="python",
     setting="Python 3",
     parameter="code",
+    parameter_is="The code, of one line or several.",
     does="Run code at the Python prompt.",
+    shows="What the prompt would show.",
     random_actions=(
         "42",
         "print(dir())",
@@ -191,6 +208,8 @@ PYTHON = Traits(
     looks=("import os; sorted(os.listdir())", "import sys; sys.version"),
     mistakes=_without_a_result,
     wrong=python_answer("42"),
+    may_answer="function",
+    answer_is="The name of the function that is the answer, if it has another than the task says.",
     provider=_named_provider,
 )
 """An environment whose actions are entered at a Python prompt."""

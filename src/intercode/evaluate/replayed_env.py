@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from intercode.agents.builtin import ScriptedAgent
-from intercode.episode import Episode, Score, Turn
+from intercode.envs.fork import difference
+from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.loop import EpisodeEnv, Shared, Step, run_episode
 from intercode.records import action_of, ending_of
@@ -17,9 +17,6 @@ from intercode.units import counted
 
 if TYPE_CHECKING:
     from intercode.task import Task
-
-_SHOWN = 60
-"""Characters of two observations that are shown from where they part."""
 
 
 class NotReproducibleError(RewardError):
@@ -170,28 +167,3 @@ class ReplayedEnv:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-
-def difference(recorded: Turn, now: Turn) -> str:
-    """Describe how two turns differ; empty if they are equal."""
-    if now.info.get("timed_out"):
-        return "it ran into the time limit"
-    if recorded.observation != now.observation:
-        before, after = _from_where_they_part(recorded.observation, now.observation)
-        return f"recorded {before}, now {after}"
-    if (recorded.ok, recorded.exit_code) != (now.ok, now.exit_code):
-        return f"exit code {recorded.exit_code} is now {now.exit_code}"
-    info = json.loads(json.dumps(dict(now.info)))
-    for name, value in recorded.info.items():
-        if info.get(name) != value:
-            return f"{name}: recorded {value!r:.{_SHOWN}}, now {info.get(name)!r:.{_SHOWN}}"
-    return ""
-
-
-def _from_where_they_part(one: str, other: str) -> tuple[str, str]:
-    pairs = enumerate(zip(one, other, strict=False))
-    parting = next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
-    start = max(0, parting - _SHOWN // 3)
-    dots = "…" if start else ""
-    first, second = (dots + text[start : start + _SHOWN] for text in (one, other))
-    return repr(first), repr(second)

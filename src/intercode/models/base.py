@@ -8,9 +8,12 @@ all providers. So a client is small, also one of a reader's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
+
+from intercode.calls import Tool as Tool
+from intercode.calls import ToolCall as ToolCall
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "tool_calls", "filter"]
@@ -19,21 +22,6 @@ MESSAGE_OVERHEAD = 16
 """Upper bound of the tokens that a chat template puts around a message."""
 TOOLS_OVERHEAD = 1024
 """Upper bound of the tokens of a provider's own prompt where tools are offered."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A function that the model asks to have called.
-
-    Attributes:
-        call_id: The id that the answer, a message of role ``tool``, refers to.
-        name: The tool's name.
-        arguments: Arguments by name. Text that is not a JSON object is kept: ``{"_raw": text}``.
-    """
-
-    call_id: str
-    name: str
-    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +39,6 @@ class Message:
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A function that a model may ask to have called; its parameters are a JSON schema."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

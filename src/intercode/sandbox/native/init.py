@@ -227,6 +227,10 @@ class Init:
         self.exit_pipes[pid] = inside.move_up(exit_pipe)
         return {"pid": pid}
 
+    def do_socket(self, fds: list[int]) -> dict[str, Any]:
+        """Return a new TCP socket of the sandbox's network, for a forward."""
+        return {"fds": [socket.socket(socket.AF_INET, socket.SOCK_STREAM).detach()]}
+
     def user(self, user: str | None) -> User:
         """Return the user that a program runs as: of the sandbox's own names, or ``uid[:gid]``.
 

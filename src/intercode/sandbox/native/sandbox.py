@@ -22,6 +22,15 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.sandbox.base import Change, Completed, Evidence, Limits, Seen, caused_inside
+from intercode.sandbox.forward import (
+    CONNECTIONS,
+    IDLE_SECONDS,
+    Forward,
+    Handler,
+    checked_port,
+    handler,
+    own_socket,
+)
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.process import (
@@ -79,6 +88,7 @@ class NativeSandbox:
         self._on_close = closed
         self._forget = forget
         self._lock = threading.Lock()
+        self._forwards: list[Forward] = []
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
         control.settimeout(_ANSWER_SECONDS)
@@ -217,6 +227,23 @@ class NativeSandbox:
         if self._end is None:
             self._request({"op": "signal", "pid": pid, "number": number})
 
+    # -- network ---------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        port: int,
+        to: str | Handler,
+        *,
+        connections: int = CONNECTIONS,
+        idle: float = IDLE_SECONDS,
+    ) -> Forward:
+        """Let a port of its loopback lead out: see `sandbox.forward.Forwards`."""
+        port, serve = checked_port(port), handler(to, idle)
+        _, fds = self._request({"op": "socket"})
+        made = Forward(own_socket(fds), port, serve, connections)
+        self._forwards.append(made)
+        return made
+
     # -- files -----------------------------------------------------------------------------------
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
@@ -354,6 +381,8 @@ class NativeSandbox:
         # Not under the lock: it must work while another thread waits for an answer.
         self.kill_all()
         self._on_close(self)
+        for forward in self._forwards:
+            forward.close()
         with suppress(OSError):  # it is closed, or the other end has gone first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
