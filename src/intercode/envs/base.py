@@ -24,6 +24,7 @@ from intercode.datasets import load
 from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
+from intercode.envs.outcome import GoldOutcome, played
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
 from intercode.envs.tools import action_of, tools_of
@@ -495,6 +496,22 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
                 episode = replace(episode, status="submitted")
             self._scored.add(place)
             return self._judge(task, episode, place)
+
+    def outcome(self, task: Task) -> GoldOutcome:
+        """Solve a task by its first gold, in a place of its own, and return what came of it.
+
+        It is for the operator, who exports tasks: it tells the solution. Nothing of it is in any
+        observation, info, message or record.
+
+        Raises:
+            TaskError: The task has no gold.
+            RewardError: Gold ran into a limit, or ended its own place.
+            SandboxError: The place failed.
+        """
+        tasks = self.dataset
+        alone = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
+        with closing(self.another(alone)) as env:
+            return played(env, task)
 
     def _refuse_to_score(
         self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
