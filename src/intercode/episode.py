@@ -100,7 +100,7 @@ class FileChange:
     text: str | None = None
     """The content of a regular file afterwards; None: deleted, binary, or not kept."""
     cut: bool = False
-    """Whether the content goes on where `text` ends, or was too large for a record."""
+    """Whether `text` is only the beginning of the content, or the content was too large to keep."""
 
 
 @dataclass(frozen=True, slots=True)

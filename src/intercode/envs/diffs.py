@@ -34,7 +34,7 @@ class Watch:
     """Compares a place with the last look at it.
 
     Args:
-        place: The place; all that differs from its image now is no turn's effect.
+        place: The place; turns are not blamed for what differs from its image now.
 
     Raises:
         SandboxError: The place is lost.
