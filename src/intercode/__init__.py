@@ -96,9 +96,11 @@ __all__ = [
     "TurnChanges",
     "UsageError",
     "VectorError",
+    "exact",
     "load_dataset",
     "make",
     "make_vec",
+    "plain",
     "tools",
 ]
 
@@ -116,9 +118,11 @@ _ELSEWHERE = {
     "Tokens": "intercode.episode:Tokens",
     "Turn": "intercode.episode:Turn",
     "TurnChanges": "intercode.episode:TurnChanges",
+    "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
+    "plain": "intercode.episode:plain",
     "tools": "intercode.envs.tools:tools",
 }
 

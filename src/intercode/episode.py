@@ -7,11 +7,14 @@ and written as ASCII JSON, so that every byte survives ``Episode → JSON → Ep
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from intercode.errors import RecordError
+
+DataT = TypeVar("DataT")
 
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
 """How an episode came to its end; ``ended``: by an action, which has ended its own sandbox."""
@@ -31,6 +34,53 @@ def decode(data: bytes) -> str:
 def encode(text: str) -> bytes:
     """The bytes that `decode` was given."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def plain(data: DataT) -> DataT:
+    r"""Return a text, or data of JSON types, as valid Unicode, which every wire carries.
+
+    A byte that is not UTF-8 (in Python's texts a lone surrogate) is written as U+FFFD and its two
+    hexadecimal digits: ``b"a\xe9"`` as ``"a\ufffde9"``. Any other lone surrogate is written as
+    U+FFFD, ``u`` and its four digits, and U+FFFD itself twice. Everything else stays as it is, and
+    `exact` gives each text back.
+    """
+    changed: DataT = _each_text(data, lambda text: _NOT_PLAIN.sub(_escaped, text))
+    return changed
+
+
+def exact(data: DataT) -> DataT:
+    """Return the text, or the data, that `plain` was given; all but escapes stays as it is."""
+    changed: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescaped, text))
+    return changed
+
+
+_MARK = "\N{REPLACEMENT CHARACTER}"
+_NOT_PLAIN = re.compile(f"[\ud800-\udfff{_MARK}]")
+_ESCAPE = re.compile(f"{_MARK}(?:{_MARK}|([89a-f][0-9a-f])|u(d[89a-f][0-9a-f]{{2}}))")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if character == _MARK:
+        return _MARK * 2
+    is_byte = "\udc80" <= character <= "\udcff"
+    return f"{_MARK}{ord(character) - 0xDC00:x}" if is_byte else f"{_MARK}u{ord(character):x}"
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    byte, code = found.groups()
+    return chr(0xDC00 + int(byte, 16)) if byte else chr(int(code, 16)) if code else _MARK
+
+
+def _each_text(data: Any, change: Callable[[str], str]) -> Any:
+    """Change every text of some data, the keys of objects among them."""
+    if isinstance(data, str):
+        return data if data.isascii() else change(data)
+    if isinstance(data, Mapping):
+        return {_each_text(key, change): _each_text(one, change) for key, one in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)([_each_text(one, change) for one in data])
+    return data
 
 
 class NoAction(str):
