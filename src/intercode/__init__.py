@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
     from intercode.envs.tools import tools
-    from intercode.episode import Episode, Fork, Score, Turn, exact, plain
+    from intercode.episode import Episode, FileChange, Fork, Score, Tokens, Turn, TurnChanges
     from intercode.errors import (
         ActionError,
         BudgetError,
@@ -66,6 +66,7 @@ __all__ = [
     "Episode",
     "EpisodeSnapshot",
     "FetchError",
+    "FileChange",
     "Fork",
     "ForkError",
     "ImageError",
@@ -90,7 +91,9 @@ __all__ = [
     "TaskError",
     "TaskNotFoundError",
     "TimeLimit",
+    "Tokens",
     "Turn",
+    "TurnChanges",
     "UsageError",
     "VectorError",
     "exact",
@@ -105,13 +108,16 @@ _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
     "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
+    "FileChange": "intercode.episode:FileChange",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
+    "Tokens": "intercode.episode:Tokens",
     "Turn": "intercode.episode:Turn",
+    "TurnChanges": "intercode.episode:TurnChanges",
     "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",

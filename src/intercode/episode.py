@@ -19,6 +19,8 @@ DataT = TypeVar("DataT")
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
 """How an episode came to its end; ``ended``: by an action, which has ended its own sandbox."""
 
+_RARE = ("fork", "tokens", "changes")
+"""Fields that most records do not have: left out of a line where they are None."""
 ENDED = "ended"
 """In the `info` of the turn that has done so; and in the `detail` of a score, why not all that it
 should judge could be read, by the agent's doing."""
@@ -111,6 +113,57 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens that a model produced for one turn, as training needs them.
+
+    Raises:
+        ValueError: Log-probabilities or mask are not as many as tokens.
+    """
+
+    ids: tuple[int, ...]
+    """Numbers in the model's vocabulary."""
+    logprobs: tuple[float, ...] = ()
+    """Natural logarithm of the probability that each was sampled with; empty: not known."""
+    mask: tuple[bool, ...] = ()
+    """Whether each is to be learnt from; empty: all are."""
+    prompt: tuple[int, ...] = ()
+    """The tokens that the model was shown before; empty: not recorded."""
+
+    def __post_init__(self) -> None:
+        for name in ("logprobs", "mask"):
+            if (count := len(getattr(self, name))) not in (0, len(self.ids)):
+                raise ValueError(f"{name}: {count} for {len(self.ids)} tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A path on which a turn had an effect."""
+
+    path: str
+    kind: Literal["added", "modified", "deleted"]
+    type: Literal["file", "dir", "symlink", "fifo", "socket", "device"]
+    """The type afterwards; for a deleted path, the type before."""
+    mode: int = 0
+    """Permission bits."""
+    size: int = 0
+    """Bytes."""
+    text: str | None = None
+    """The content of a regular file afterwards; None: deleted, binary, or not kept."""
+    cut: bool = False
+    """Whether `text` is only the beginning of the content, or the content was too large to keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChanges:
+    """The effect of a turn on files; only with the option ``keep_diffs``."""
+
+    files: tuple[FileChange, ...] = ()
+    """Sorted by path."""
+    cut: int = 0
+    """The number of further paths, more than a record keeps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One action and what came of it."""
 
@@ -126,6 +179,10 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts that the interpreter adds, such as ``timed_out``, ``restarted``, ``truncated``; or
     ``invalid`` if the agent gave no action."""
+    tokens: Tokens | None = None
+    """The tokens that the action comes from, if the agent's model told them."""
+    changes: TurnChanges | None = None
+    """The effect on files, if it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,4 +285,5 @@ def _shallow(value: Any) -> dict[str, Any]:
     """A data class as an object. `asdict` would copy every message and observation first."""
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
-    return {f.name: getattr(value, f.name) for f in fields(value)}
+    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    return {name: one for name, one in found.items() if one is not None or name not in _RARE}

@@ -21,6 +21,7 @@ import gymnasium
 
 from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
+from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.outcome import GoldOutcome, played
@@ -164,6 +165,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
+        self._watch: Watch | None = None
         self._clock = 0.0
         self._is_wire = options.observations == "utf-8"
         self._untold: Exception | None = None  # why the last reset failed, for the next step
@@ -466,7 +468,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             if status is not None and reply is None:
                 score = self._finish(status)
                 return "", score.value, True, False, self._info(score=score)
+            watch = self._watching() if reply is None else None
             turn = _turn(action, reply or _execute(interpreter, action, task.timeout))
+            if watch is not None and ENDED not in turn.info:
+                with suppress(CausedInsideError):  # its next action is told
+                    turn = replace(turn, changes=watch.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
@@ -623,6 +629,18 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             self.episode.answer = answer.strip() or None
             return "submitted"
         return "skipped" if word == "skip" and not answer else None
+
+    def _watching(self) -> Watch | None:
+        """Return the watch over the present place; None if no changes are to be kept."""
+        place = self._place
+        if not getattr(self.options, "keep_diffs", False) or not isinstance(place, ShowsFiles):
+            return None
+        if self._watch is None or self._watch.place is not place:
+            try:
+                self._watch = Watch(place)
+            except CausedInsideError:  # the action is told
+                return None
+        return self._watch
 
     def _reply(self, answer: str | None) -> Execution | None:
         """Reply to an answer after which the episode continues; None: the answer ends it.

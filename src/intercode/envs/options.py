@@ -71,6 +71,10 @@ Network = Annotated[
     bool,
     Meta(description="let tasks reach this machine's network, and try those that need it"),
 ]
+KeepDiffs = Annotated[
+    bool,
+    Meta(description="keep in the record what each turn changed on disk"),
+]
 RewardOption = Annotated[
     RewardLike | None,
     Meta(
@@ -248,6 +252,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     image: Image = None
     default_image: DefaultImage = None
     network: Network = False
+    keep_diffs: KeepDiffs = False
     reward: RewardOption = None
 
 
