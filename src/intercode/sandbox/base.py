@@ -127,7 +127,9 @@ class Change:
     size: int = 0
     """Bytes of a regular file's content, or of a symlink's target."""
     digest: str = ""
-    """Hexadecimal BLAKE2b-128 of a regular file's content or of a symlink's target, else empty."""
+    """Hexadecimal; equal for equal content of regular files, and for equal targets of symlinks;
+    empty for others. Of a file it is BLAKE2b-128 over its size and those of its pages that are not
+    zero, each after its position, so that a hole costs nothing: no other program computes it."""
     content_changed: bool = True
     """False for a modified path of which only mode or owner differ."""
 
