@@ -107,7 +107,7 @@ def test_capacity(pool: Pool, things: Things) -> None:
     with pytest.raises(CapacityError, match="all 2 of the pool are leased: try again later"):
         pool.lease("c").open()
     with pytest.raises(CapacityError, match=r"for 0\.01 seconds"):
-        pool.lease("c", wait=0.01).open()  # allow limit: none is returned
+        pool.lease("c", wait=0.01).open()
     assert pool.counts().refused == 2 and pool.counts().waiting == 0
     waiting = pool.lease("c", wait=None)
     thread = threading.Thread(target=waiting.open)
@@ -124,7 +124,7 @@ def test_capacity(pool: Pool, things: Things) -> None:
 def test_clients_wait_in_turn_and_may_give_up(pool: Pool, things: Things) -> None:
     async def main() -> None:
         first, second = pool.lease("a").open(), pool.lease("b").open()
-        impatient = pool.lease("c", wait=0.01)  # allow limit: none is returned
+        impatient = pool.lease("c", wait=0.01)
         with pytest.raises(CapacityError):
             await impatient.open_async()
         left, patient = (
@@ -188,7 +188,7 @@ def test_the_greatest_age(pool: Pool, things: Things) -> None:
 
 
 def test_the_pool_s_thread_sweeps(things: Things) -> None:
-    with SandboxPool(things.open, idle=0.01) as pool:  # allow limit: it is never used
+    with SandboxPool(things.open, idle=0.01) as pool:
         pool.lease("a").open()
         assert eventually(lambda: pool.counts().idle == 1 and not things.alive())
 
