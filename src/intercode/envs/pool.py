@@ -42,7 +42,7 @@ class Closes(Protocol):
     """A thing that can be leased."""
 
     def close(self) -> None:
-        """Free it. Idempotent."""
+        """Free the thing. Idempotent."""
 
 
 Key = TypeVar("Key", bound=Hashable)
