@@ -27,8 +27,8 @@ unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree 
 """
 """Modules that every worker has loaded: an action that imports them pays nothing."""
 _at_fork: list[dict[str, Any]] = []
-"""Calls that these modules ask for at a fork. They are in order for an action that forks; the fork
-that makes a worker comes from a process with one thread, and only `random` is to differ after it."""
+"""Calls that these modules want at a fork. An action that forks has them; the fork that makes a
+worker comes from a process with one thread, and needs none of them but new random numbers."""
 
 
 def _load() -> Library:
