@@ -79,8 +79,6 @@ class NativeSandbox:
     """The files that it started with."""
     begin: Callable[[Files], Seat]
     """Starts another place with such files."""
-    noted: Callable[[dict[str, Any] | None], None]
-    """Hears of the program that was the first to be asked for; None: something else was."""
 
     def __init__(
         self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
@@ -92,6 +90,8 @@ class NativeSandbox:
         self._seat = seat
         self.resting = False
         """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
+        self.noted: Callable[[dict[str, Any] | None], None] = lambda _: None
+        """Hears of the program that was the first to be asked for; None: something else was."""
         self._asked = False
         """Whether anything was asked of it yet."""
         self._on_close = closed
