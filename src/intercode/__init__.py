@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
     from intercode.envs.tools import tools
-    from intercode.episode import Episode, Fork, Score, Turn
+    from intercode.episode import Episode, FileChange, Fork, Score, Tokens, Turn, TurnChanges
     from intercode.errors import (
         ActionError,
         BudgetError,
@@ -66,6 +66,7 @@ __all__ = [
     "Episode",
     "EpisodeSnapshot",
     "FetchError",
+    "FileChange",
     "Fork",
     "ForkError",
     "ImageError",
@@ -90,12 +91,16 @@ __all__ = [
     "TaskError",
     "TaskNotFoundError",
     "TimeLimit",
+    "Tokens",
     "Turn",
+    "TurnChanges",
     "UsageError",
     "VectorError",
+    "exact",
     "load_dataset",
     "make",
     "make_vec",
+    "plain",
     "tools",
 ]
 
@@ -103,16 +108,21 @@ _ELSEWHERE = {
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
     "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
+    "FileChange": "intercode.episode:FileChange",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",
+    "Tokens": "intercode.episode:Tokens",
     "Turn": "intercode.episode:Turn",
+    "TurnChanges": "intercode.episode:TurnChanges",
+    "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",
     "make_vec": "intercode.project:create_vec",
+    "plain": "intercode.episode:plain",
     "tools": "intercode.envs.tools:tools",
 }
 
