@@ -64,7 +64,7 @@ FILES = (
     "cat /srv/data/* /tmp/1 /dev/shm/x 2>/dev/null; ls -a /tmp /srv",
 )
 LOOK = (
-    "\\builtin declare -p | \\grep -avE '^declare -\\S+ (BASH|EPOCH|FUNCNAME|GROUPS|HISTCMD|LINENO|"
+    "{ \\builtin echo $-; \\builtin set +x; } 2>/dev/null;\\builtin declare -p | \\grep -avE '^declare -\\S+ (BASH|EPOCH|FUNCNAME|GROUPS|HISTCMD|LINENO|"
     "PIPESTATUS|PPID|RANDOM|SECONDS|SRANDOM|COMP_WORDBREAKS|COLUMNS|LINES|seen|_|DIRSTACK)';"
     "\\builtin declare -f; \\builtin declare -F; \\builtin alias; \\builtin trap; \\builtin umask;"
     '\\builtin shopt; \\builtin set -o; \\builtin pwd; \\builtin dirs; \\builtin echo "$@" $-;'

@@ -1,4 +1,4 @@
-r"""The whole state of a shell, for a fork: what its reports do not have, and what cannot be carried.
+"""The whole state of a shell, for a fork: what its reports do not have, and what is not carried.
 
 From top to bottom: the question that a shell is asked, its answer (`Rest`), the script that gives a
 fresh shell this state, its comparison with the one that came about, and the obstacles.
@@ -14,9 +14,9 @@ from intercode.interpreters.shell import (
     ACTION,
     CONTROL,
     EPILOGUE,
-    OUTPUT,
     OPTIONS_OFF,
     OUR_TRAPS,
+    OUTPUT,
     STATUS,
     Frame,
     quoted,
@@ -104,7 +104,7 @@ def _attributes(listed: bytes) -> Iterator[bytes]:
 
 _VARIABLE = re.compile(rb"^declare -(\S+) ([^=\n]+)(=?)", re.MULTILINE)
 _KEPT_BY_BASH = frozenset(b"BASHOPTS SHELLOPTS UID EUID PPID".split())
-# Set elsewhere, or the end of a shell. The others wait until all is there: some change what is read.
+# Set elsewhere, or the end of a shell. The others come last: some change how the rest is read.
 _NEVER = frozenset(b"errexit noexec onecmd posix restricted verbose xtrace".split())
 
 
@@ -163,18 +163,23 @@ def _undone(fresh: bytes, variables: bytes) -> Iterator[bytes]:
 # -- what came about -------------------------------------------------------------------------------
 
 _VOLATILE = frozenset(
-    b"BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_COMMAND BASH_LINENO BASH_SOURCE BASH_SUBSHELL "
-    b"COLUMNS COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD LINENO LINES PIPESTATUS PPID "
-    b"RANDOM SECONDS SRANDOM _".split()
+    b"BASHOPTS BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_COMMAND BASH_LINENO BASH_SOURCE "
+    b"BASH_SUBSHELL COLUMNS COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD "
+    b"LINENO LINES PIPESTATUS PPID RANDOM SECONDS SHELLOPTS SRANDOM _".split()
 )
+
+_OF_POSIX = frozenset((b"inherit_errexit", b"shift_verbose"))
+"""Options of shopt that come with ``set -o posix``; bash does not report all of its doings."""
 
 
 def lacking(wanted: Frame, found: Frame) -> str:
     """Name the first part of a state that has not come about; empty: it is all there."""
     if wanted.directory != found.directory:
         return "the directory"
-    if sorted(wanted.shell_options) != sorted(found.shell_options):
+    if (set(wanted.shell_options) ^ set(found.shell_options)) - _OF_POSIX:
         return "options of shopt"
+    if set(wanted.set_options) != set(found.set_options):
+        return "options of set"
     if wanted.functions != found.functions:
         return "functions or aliases"
     one, other = (_lines(frame.variables) for frame in (wanted, found))

@@ -330,6 +330,10 @@ class Freezes(Protocol):
             SandboxError: The files cannot be saved.
         """
 
+    @property
+    def another(self) -> Callable[[Snapshot], Sandbox]:
+        """Start a sandbox from such a snapshot, with the same limits and network."""
+
     def programs(self) -> list[Program]:
         """List what runs in it, except process 1, with its open descriptors."""
 

@@ -27,7 +27,9 @@ from intercode.sandbox.base import (
     Evidence,
     Limits,
     Program,
+    Sandbox,
     Seen,
+    Snapshot,
     caused_inside,
 )
 from intercode.sandbox.forward import (
@@ -81,6 +83,8 @@ class NativeSandbox:
     """The files that it started with."""
     begin: Callable[[Files], Seat]
     """Starts another place with such files."""
+    another: Callable[[Snapshot], Sandbox]
+    """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(
         self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
