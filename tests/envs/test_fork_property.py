@@ -64,10 +64,11 @@ FILES = (
     "cat /srv/data/* /tmp/1 /dev/shm/x 2>/dev/null; ls -a /tmp /srv",
 )
 LOOK = (
-    "{ \\builtin echo $-; \\builtin set +x; } 2>/dev/null;\\builtin declare -p | \\grep -avE '^declare -\\S+ (BASH|EPOCH|FUNCNAME|GROUPS|HISTCMD|LINENO|"
+    "{ \\builtin echo $-; \\builtin set +x; } 2>/dev/null;"
+    "\\builtin declare -p | \\grep -avE '^declare -\\S+ (BASH|EPOCH|FUNCNAME|GROUPS|HISTCMD|LINENO|"
     "PIPESTATUS|PPID|RANDOM|SECONDS|SRANDOM|COMP_WORDBREAKS|COLUMNS|LINES|seen|_|DIRSTACK)';"
     "\\builtin declare -f; \\builtin declare -F; \\builtin alias; \\builtin trap; \\builtin umask;"
-    '\\builtin shopt; \\builtin set -o; \\builtin pwd; \\builtin dirs; \\builtin echo "$@" $-;'
+    '\\builtin shopt; \\builtin set -o; \\builtin pwd; \\builtin dirs; \\builtin echo "$@";'
     "\\builtin ulimit -Sa; \\builtin ulimit -Ha; \\builtin enable -n; \\builtin hash -l;"
     "\\builtin complete -p; \\builtin echo $((SECONDS > 999)); ll; f; p"
 )

@@ -155,7 +155,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             self._refuse_running([index, *ids])
             with self._inner[index].snapshot(how, lossy) as snapshot:
                 for one in ids:
-                    self._running[one] = self._pool.submit(self._restore, one, snapshot)
+                    self._running[one] = self._pool.submit(self._restore, one, snapshot.of_one())
                 (observations, *_, infos), errors = self._gather(ids)
         if errors:
             raise VectorError(errors, (observations, infos)) from next(iter(errors.values()))
