@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import intercode
 from intercode.envs.base import InterCodeEnv
+from intercode.errors import ForkError
 from intercode.task import Dataset, Task
 
 BASH = Dataset(
@@ -182,3 +184,22 @@ def test_other_environments(env: str) -> None:
 def test_each_part_of_a_shells_state(number: int) -> None:
     kinds = check([STATE[number], LOOK], lambda: intercode.make("bash", data=BASH))
     assert kinds
+
+
+def test_the_source_keeps_what_a_lossy_snapshot_leaves_out() -> None:
+    with closing(intercode.make("bash", data=BASH)) as env:
+        env.reset()
+        env.step("cd /tmp; echo 1 > one; sleep 999 & exec 7< one; job=$!")
+        with pytest.raises(ForkError, match=r"\(sleep\).*descriptor 7.*/tmp/one"):
+            env.snapshot(how="state")
+        (fork,) = env.fork(how="state", lossy=True)
+        with closing(fork):
+            look = "jobs | wc -l; kill -0 $job && read line <&7; echo $line; pwd; ls"
+            observation, *_, info = fork.step(look)
+            assert observation.startswith("0\n") and observation.endswith("\n/tmp\none\n")
+            assert [told.split()[-1] for told in info["lost"]] == ["(sleep)", "/tmp/one"]
+            assert fork.episode.metadata["lost"] == info["lost"]
+        observation, *_, info = env.step(look)
+        assert observation == "1\n1\n/tmp\none\n"
+        assert "lost" not in info
+        assert env.snapshot().how == "replay"

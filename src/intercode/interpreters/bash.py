@@ -59,7 +59,7 @@ class Resting:
     """A shell that does not run, and can run again as it was."""
 
     state: Frame
-    """Its state, with the script that restores all of it."""
+    """State of the shell, with the script that restores all of it."""
     fresh: bytes
     """The variables that a fresh shell has."""
     pending: OutputBuffer
@@ -74,7 +74,7 @@ class BashInterpreter:
     Args:
         sandbox: The place.
         user: The user that the shell runs as; None: the image's.
-        resting: The shell that it goes on with; None: a fresh one.
+        resting: The shell that it continues; None: a fresh one.
 
     Raises:
         ForkError: A part of the resting shell's state does not come about.
@@ -143,10 +143,14 @@ class BashInterpreter:
         sandbox, user = self.sandbox, self.user
         if not isinstance(sandbox, Freezes):
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
-        if self._resting is None:
-            self._resting = self._laid_down(sandbox, lossy)
-            self._shell = None
-        resting, snapshot, start = self._resting, sandbox.freeze(), sandbox.another
+        resting, start = self._resting or self._told(sandbox, lossy), sandbox.another
+        if resting.lost:  # it continues as it is, with what runs
+            snapshot = sandbox.copied()
+        else:
+            if self._shell is not None:
+                self._shell.close()
+            self._shell, self._resting, self._state = None, resting, resting.state
+            snapshot = sandbox.freeze()
 
         def opened() -> tuple[Sandbox, BashInterpreter]:
             place = start(snapshot)
@@ -158,8 +162,8 @@ class BashInterpreter:
 
         return Saved(opened, snapshot.delete, CARRIED, resting.lost)
 
-    def _laid_down(self, sandbox: Freezes, lossy: bool) -> Resting:
-        """End the shell, so that it can begin again as it is; it runs on if that is refused."""
+    def _told(self, sandbox: Freezes, lossy: bool) -> Resting:
+        """Return the state of the shell, which runs on."""
         shell = self._shell
         if shell is None:
             raise ForkError("there is no bash left in the sandbox")
@@ -172,19 +176,20 @@ class BashInterpreter:
         rest = None if frame is None else Rest.of(frame.rest)
         if frame is None or rest is None:
             self._restart()
+            if self._shell is not None:
+                self._shell.rest(self._pending)
             raise ForkError("the shell does not tell its state")
+        pending = copy.deepcopy(self._pending)
+        shell.rest(self._pending)
         lost = obstacles(sandbox.programs(), shell.pid, rest)
         if lost and not lossy:
-            shell.rest(self._pending)
             raise ForkError(f"the episode's state has what cannot be carried: {'; '.join(lost)}")
         before = self._state
         state = replace(
             frame, status=before.status, flags=before.flags, hooks=before.hooks, rest=()
         )
         state = replace(state, script=script(state, rest, self._fresh))
-        shell.close()
-        self._state = state
-        return Resting(state, self._fresh, copy.deepcopy(self._pending), tuple(lost))
+        return Resting(state, self._fresh, pending, tuple(lost))
 
     def _survivors(self, shell: Shell) -> tuple[int, ...]:
         """Return the processes that a timeout of the next action must not kill."""

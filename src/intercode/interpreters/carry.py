@@ -65,7 +65,7 @@ class Rest:
 
     @classmethod
     def of(cls, fields: Sequence[bytes]) -> Rest | None:
-        """Read the fields that a shell has answered with; None: that is no answer."""
+        """Read the fields that a shell has answered with; None: they are none."""
         last = max((n for n, name in enumerate(fields) if name == b"rest"), default=None)
         if last is None or len(fields) < last + 8 or not fields[last + 7].isdigit():
             return None

@@ -122,7 +122,7 @@ class Shell:
         return self.ask(self.state.preamble + action.encode("utf-8", "surrogateescape"))
 
     def ask(self, source: bytes) -> bool:
-        """Have the shell run lines of ours, as an action without the agent's traps."""
+        """Start lines of ours, as an action without the agent's traps; return as `send` does."""
         self._number += 1
         self._frames.expect(self._number)
         _rewrite(self._action, source)
@@ -315,7 +315,7 @@ class Frame:
     hooks: bytes = b""
     """Traps on DEBUG, ERR and RETURN: they are set during actions only."""
     rest: tuple[bytes, ...] = ()
-    """What a shell that was asked has answered before the report."""
+    """Fields before the report: the answer of a shell that was asked."""
     script: bytes = b""
     """Source that restores more of the state than there is here, if that was asked for."""
 

@@ -330,6 +330,9 @@ class Freezes(Protocol):
             SandboxError: The files cannot be saved.
         """
 
+    def copied(self) -> Snapshot:
+        """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
+
     @property
     def another(self) -> Callable[[Snapshot], Sandbox]:
         """Start a sandbox from such a snapshot, with the same limits and network."""

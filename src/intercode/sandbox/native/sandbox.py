@@ -314,6 +314,10 @@ class NativeSandbox:
             self._rest()
         return NativeSnapshot(self.files)
 
+    def copied(self) -> NativeSnapshot:
+        """Save the files as they are, by a copy."""
+        return NativeSnapshot(self.files.with_copy(self._copied()))
+
     def _copied(self) -> Layer:
         """Return a layer of all that differs from the image."""
         return self._until_still(lambda: Layer.of(self.archive, self._seat.forget))
