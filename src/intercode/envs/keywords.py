@@ -39,7 +39,7 @@ class SandboxKeywords(Keywords, total=False):
 
     image: str | Path | None
     default_image: str | None
-    network: bool
+    network: bool | str | Sequence[str]
 
 
 class BashKeywords(SandboxKeywords, total=False):

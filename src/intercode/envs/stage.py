@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from intercode.episode import decode, encode
 from intercode.errors import ImageError, TaskError
@@ -16,6 +16,7 @@ from intercode.interpreters.base import Place
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.resolve import check
+from intercode.sandbox.network import Network
 from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
@@ -77,7 +78,7 @@ class SandboxStage:
         image: The image of all tasks; what they lay over ``host``, they lay over it. None: each
             task's own.
         limits: What a sandbox may use; None: the defaults.
-        network: Whether the network can be reached.
+        network: What can be reached.
         default_image: The image of tasks that name none; None: ``host``.
     """
 
@@ -89,7 +90,7 @@ class SandboxStage:
         provider: str | Provider,
         image: str | Path | None = None,
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
         default_image: str | None = None,
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
@@ -152,7 +153,7 @@ class SandboxStage:
 
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
-        facts = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
+        facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
         facts += [repr(self.limits(task)), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 

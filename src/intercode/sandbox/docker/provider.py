@@ -28,6 +28,7 @@ from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Orig
 from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import build_script
+from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
 _GONE_SECONDS = 20.0
@@ -76,14 +77,14 @@ class DockerProvider:
         self,
         image: str | Snapshot | Image = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
-        limits = limits or Limits()
+        limits, policy = limits or Limits(), Policy.of(network)
         self._prepared()
         found, saved = self._find(image)
         base = image.base if isinstance(image, DockerSnapshot) else found
-        container = self._pool.take(Key.of(base, network, limits))
+        container = self._pool.take(Key.of(base, policy.shared, limits))
         try:
             if saved is not None:
                 saved.apply(container)
@@ -97,6 +98,7 @@ class DockerProvider:
             raise
         with self._lock:
             self._live.add(sandbox)
+        sandbox.admit(policy)
         return sandbox
 
     def digest(self, image: str | Snapshot | Image) -> str:

@@ -21,6 +21,7 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
+from intercode.sandbox import proxy
 from intercode.sandbox.base import Change, Completed, Evidence, Limits, Seen, caused_inside
 from intercode.sandbox.forward import (
     CONNECTIONS,
@@ -46,6 +47,14 @@ from intercode.sandbox.native.process import (
     run_to_end,
 )
 from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
+from intercode.sandbox.network import (
+    Gate,
+    Policy,
+    Resolve,
+    free_port,
+    handlers,
+    proxy_variables,
+)
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
@@ -89,6 +98,8 @@ class NativeSandbox:
         self._forget = forget
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
+        self.gate: Gate | None = None
+        """Opens the connections that a policy for the network allows, and counts the others."""
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
         control.settimeout(_ANSWER_SECONDS)
@@ -243,6 +254,28 @@ class NativeSandbox:
         made = Forward(own_socket(fds), port, serve, connections)
         self._forwards.append(made)
         return made
+
+    def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+        """Let its programs reach what a policy lists; what they reach otherwise stays as it is.
+
+        Args:
+            policy: The policy.
+            resolve: Resolves names, on this machine.
+
+        Raises:
+            SandboxError: The sandbox failed; it is closed.
+        """
+        if not (policy.endpoints or policy.hosts):
+            return
+        self.gate = Gate(policy, resolve)
+        if policy.hosts:
+            self.env = {**self.env, **proxy_variables(free_port(policy))}
+        try:
+            for port, serve in handlers(self.gate, proxy.serve).items():
+                self.forward(port, serve)
+        except BaseException:
+            self.close()
+            raise
 
     # -- files -----------------------------------------------------------------------------------
 
