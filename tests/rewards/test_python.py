@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from envs.haste import haste
 from intercode.envs.python import PythonEnv
 from intercode.interpreters.python_start import PythonProcess, provider
+from intercode.rewards import python_run
 from intercode.task import Dataset, Task
 
 OK = "ok"
@@ -318,6 +319,49 @@ def test_a_test_leaves_nothing_for_the_next_task() -> None:
             assert env.step("submit")[1] == 1.0
     finally:
         env.close()
+
+
+ALIKE = "assert abs(f(-2)) == 2"
+FLOOD = """
+import json, os, struct
+def f(x):
+    for left in (x, 9, 9, 9):
+        answer = json.dumps([left, None, "", []]).encode()
+        for fd in range(960, 980):
+            try: os.write(fd, struct.pack("=IBI", len(answer), 2, 0) + answer)
+            except OSError: pass
+    return x
+"""
+
+
+def test_harmless_tests_share_a_process_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted(sandbox: Any, worker: str, python: str | None = None) -> PythonProcess:
+        if worker == python_run.GRADER:
+            started.append(worker)
+        return start(sandbox, worker, python)
+
+    started: list[str] = []
+    start = python_run.start
+    monkeypatch.setattr(python_run, "start", noted)
+    harm = "import builtins\nbuiltins.abs = lambda x: 2\nassert f(1) == 1"
+    env = PythonEnv(Dataset([Task(str(n), "?", tests=(t,)) for n, t in enumerate((ALIKE, harm))]))
+
+    def play(test: int, source: str) -> tuple[float, int]:
+        env.reset(options={"task_id": str(test)})
+        env.step(source)
+        return env.step("submit")[1], len(started)
+
+    right = "def f(x): return x"
+    with closing(env):
+        assert play(0, right) == (1.0, 1)
+        assert play(0, "def f(x): return 9") == (0.0, 1)  # an honest failure ends nothing
+        assert play(0, right) == (1.0, 1)
+        assert play(0, FLOOD) == (1.0, 1)
+        assert play(0, right) == (1.0, 1)  # what was sent too much is not taken for an answer
+        assert play(0, "import os\ndef f(x): os._exit(0)") == (0.0, 1)
+        assert play(0, right) == (1.0, 2)
+        assert play(1, right) == (1.0, 2)
+        assert play(0, "def f(x): return 3") == (0.0, 3)  # with an `abs` of Python's own
 
 
 def test_the_image_s_python(grade: Any) -> None:

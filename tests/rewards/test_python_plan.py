@@ -88,6 +88,53 @@ def test_modules_of_the_task() -> None:
     assert found.modules == ("shop", "shop.cart", "a")
 
 
+HARMLESS = [
+    "assert f(1) == [1] and sorted(f({2: 3}).items()) == ()",
+    "import math\nassert math.isclose(f(1), 2.0)",
+    "from math import isclose\nassert isclose(f(1), 2.0)",
+    "def check(candidate):\n    for x in range(3): assert candidate(x) == x\ncheck(f)",
+    "try: f(-1)\nexcept ValueError: pass\nelse: assert False",
+    "math.sqrt(f(1))",
+    "assert f'{f(1)!r:>4}' == ' 1' and [*map(lambda x: -x, f(2))][0] is None",
+]
+HARMFUL = [
+    "open('x', 'w')",
+    "import os\nassert f(1)",
+    "from os import system as math\nassert f(1)",
+    "import math as __builtins__\nassert f(1)",
+    "__builtins__ = f(1)",
+    "def __name__(): pass",
+    "(lambda __builtins__: f(1))(2)",
+    "assert f.__globals__",
+    "(f(x) for x in ()).gi_frame.f_builtins.update(len=f)",
+    "f(1)\nmath.pi = 3",
+    "del f",
+    "eval('f(1)')",
+    "class A: pass\nf(A())",
+    "global x\nx = f(1)",
+    "with f(1): pass",
+    "random.seed(f(1))",
+    "assert f(1).name == 2",
+    "def g():\n    try: yield\n    finally: f(1)",
+]
+
+
+@pytest.mark.parametrize("test", [*HARMLESS, *HARMFUL])
+def test_harmless_tests(test: str) -> None:
+    right = "def f(x): pass"
+    assert plan(test, gold=right).harmless == (test in HARMLESS)
+    assert plan("f(1)", gold=right, test_setup_code=test).harmless == (test in HARMLESS)
+    cases = [
+        {"input": [1], "checker": f"def check(given, result):\n    {test.partition(chr(10))[0]}"}
+    ]
+    if ":" not in test and "\n" not in test:
+        assert plan(gold=right, cases=cases, entry_point="f").harmless == (test in HARMLESS)
+
+
+def test_a_module_of_the_task_s_own_may_do_harm() -> None:
+    assert not plan("import math\nassert f(math.pi)", files={"math.py": ""}).harmless
+
+
 @pytest.mark.parametrize(
     ("tests", "metadata", "message"),
     [

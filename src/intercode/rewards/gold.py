@@ -26,7 +26,7 @@ T = TypeVar("T")
 _PATIENCE = 8
 """The factor on the time limit of late gold: agents' programs may have filled the machine."""
 _alone = threading.Lock()
-_TROUBLES = {
+TROUBLES = {
     "gone": "left no shell",
     "truncated": "printed more than the output limit",
 }
@@ -179,7 +179,7 @@ class GoldRunner:
             interpreter.close()
             if execution.info.get("timed_out"):
                 raise LateError(f"task {task.task_id!r}: gold ran into the time limit: {gold}")
-            for trouble, what in _TROUBLES.items():
+            for trouble, what in TROUBLES.items():
                 if execution.info.get(trouble):
                     raise RewardError(f"task {task.task_id!r}: gold {what}: {gold}")
             sandbox.kill()

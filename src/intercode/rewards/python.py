@@ -20,7 +20,7 @@ from intercode.episode import Episode, Score
 from intercode.rewards.base import quiesced
 from intercode.rewards.gold import own_fault
 from intercode.rewards.python_plan import Plan, make_plan, session_source, stdio_cases, submission
-from intercode.rewards.python_run import Result, Trial, run_cases
+from intercode.rewards.python_run import Bench, Result, Trial, run_cases
 from intercode.sandbox.base import Provider, Sandbox
 from intercode.sandbox.network import Network
 from intercode.task import Task
@@ -51,7 +51,7 @@ class PythonReward:
         self._network = network
         self._python = python
         self._plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
-        self._idle: tuple[str, Sandbox] | None = None
+        self._idle: tuple[str, Bench] | None = None
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Return the score of an episode.
@@ -76,9 +76,9 @@ class PythonReward:
             closing(
                 Trial(subject, self._python, sources, plan.message(episode.answer), timeout)
             ) as trial,
-            self._grader(task) as grader,
+            self._bench(task) as bench,
         ):
-            return trial.run(grader, plan.tests)
+            return trial.run(bench, plan.tests, plan.harmless)
 
     def close(self) -> None:
         """Close the sandbox that is kept for the next grading. Idempotent."""
@@ -87,28 +87,26 @@ class PythonReward:
             idle[1].close()
 
     @contextmanager
-    def _grader(self, task: Task) -> Iterator[Sandbox]:
-        """Yield a sandbox for the tests: unchanged, though it may have been used before."""
+    def _bench(self, task: Task) -> Iterator[Bench]:
+        """Yield a place for the tests: as new, though it may have been used before."""
         image = "" if task.files or task.setup else self._image(task)
         with own_fault(task, "its tests"):
-            sandbox = self._take(image) or self._start(task)
+            bench = self._take(image) or Bench(self._start(task))
         try:
-            yield sandbox
+            yield bench
             if image:
-                self._idle = image, sandbox
+                self._idle = image, bench
         finally:
             if self._idle is None:
-                sandbox.close()
+                bench.close()
 
-    def _take(self, image: str) -> Sandbox | None:
-        """Return the sandbox that is kept, if it has the image and is unchanged."""
+    def _take(self, image: str) -> Bench | None:
+        """Return the place that is kept, if it has the image and is as new."""
         idle, self._idle = self._idle, None
         if idle is None:
             return None
-        if idle[0] == image:
-            idle[1].kill()  # what the tests before have left running
-            if not idle[1].changes():
-                return idle[1]
+        if idle[0] == image and idle[1].is_new():
+            return idle[1]
         idle[1].close()
         return None
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.errors import TaskError
+from intercode.rewards.python_harmless import is_harmless
 from intercode.syntax import parse
 from intercode.task import Task
 
@@ -44,6 +45,8 @@ class Plan:
     """Source that is run before the tests."""
     entry: str | None
     """The one name that all tests call, if there is one."""
+    harmless: bool
+    """Whether the tests leave the process that they run in as it was."""
 
     def message(self, answer: str | None) -> dict[str, Any]:
         """Return the message to the grader; `answer` is the submission's name for the entry."""
@@ -80,6 +83,10 @@ def make_plan(task: Task) -> Plan:
         free.append(given)
     imports = {name: ours.imports.get(name) or _library(name) for name in free}
     names = [name for name in free if _is_submitted(name, given, ours)]
+    imported = tuple(text for name, text in imports.items() if text and name not in names)
+    modules = tuple(_modules(task, [before, *tests]))
+    checkers = _Source(task, [case["checker"] for case in cases if "checker" in case])
+    run = (before, *tests, checkers, _Source(task, imported))
     if not has_tests(task):
         raise TaskError(f"task {task.task_id!r} has neither 'tests' nor 'cases' to be graded by")
     if cases and entry is None:
@@ -87,13 +94,14 @@ def make_plan(task: Task) -> Plan:
     return Plan(
         tests=(*({"source": test} for test in task.tests), *({**c, "entry": entry} for c in cases)),
         names=tuple(names),
-        imports=tuple(text for name, text in imports.items() if text and name not in names),
-        modules=tuple(_modules(task, [before, *tests])),
+        imports=imported,
+        modules=modules,
         functions=tuple(ours.functions),
         classes=(*ours.classes, *facts.get("classes", ())),
         operators=tuple(ours.operators),
         setup=setup,
         entry=entry,
+        harmless=not modules and all(source.harmless for source in run),
     )
 
 
@@ -111,6 +119,7 @@ class _Source:
         self.classes: list[str] = []
         self.operators: list[str] = []
         self.called: set[str] = set()
+        self.harmless = True
         for piece in pieces:
             try:
                 tree = parse(piece)
@@ -118,6 +127,7 @@ class _Source:
                 raise TaskError(f"task {task.task_id!r}: no Python: {error}: {piece}") from None
             for node in ast.walk(tree):
                 self._take(node)
+                self.harmless = self.harmless and is_harmless(node)
             for statement in tree.body:
                 self._take_statement(statement)
 

@@ -31,6 +31,8 @@ T = TypeVar("T")
 MOST_LATE = 3
 """Tests of one submission that may run into the time limit before the rest is not run."""
 _RELAYED = (ASK, ANSWER)
+_MOST_GRADINGS = 100
+"""Gradings by one process of tests, after which there is another."""
 _ENDED = "the submission ended the process that it runs in"
 
 
@@ -72,6 +74,55 @@ def _by(module: str) -> Iterator[None]:
         raise RewardError(f"the tests have ended their own sandbox: {error}") from error
 
 
+class Bench:
+    """A sandbox for tests, in which no submission has run, and maybe their process.
+
+    Args:
+        sandbox: The sandbox, as its image is.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self._process: PythonProcess | None = None
+        self._gradings = 0
+
+    def take(self) -> PythonProcess | None:
+        """Return the process that is kept for the next tests, if it still runs."""
+        process, self._process = self._process, None
+        if process is not None and process.process.poll() is not None:
+            process.close()
+            return None
+        return process
+
+    def keep(self, process: PythonProcess | None, harmless: bool) -> None:
+        """Keep a process that has run its tests to their end, if they were harmless.
+
+        The messages of a submission have made values in it, and no more, and the next tests begin
+        with names of their own. After many of them another process takes its place, whose memory
+        is not in pieces.
+        """
+        self._gradings += 1
+        if process is None or (harmless and self._gradings % _MOST_GRADINGS):
+            self._process = process
+        else:
+            process.close()
+
+    def is_new(self) -> bool:
+        """Return whether the sandbox is as it was; programs that tests have left are killed."""
+        if self._process is not None and self._process.process.poll() is None:
+            return True  # nothing but harmless tests has run since this was last found
+        if (process := self.take()) is not None:
+            process.close()
+        self.sandbox.kill()
+        return not self.sandbox.changes()
+
+    def close(self) -> None:
+        """End the process and the sandbox. Idempotent."""
+        if (process := self.take()) is not None:
+            process.close()
+        self.sandbox.close()
+
+
 class Trial:
     """Runs tests against a submission, whose process is started at once.
 
@@ -97,6 +148,7 @@ class Trial:
         self._plan = json.dumps(plan).encode()
         self._timeout = timeout
         self._processes: dict[str, PythonProcess] = {}
+        self._begun = False
         with suppress(ImageError):  # each test will fail by it
             self._processes[SUBJECT] = start(subject, SUBJECT, python)
 
@@ -104,26 +156,30 @@ class Trial:
         """End the processes, and everything else in the submission's sandbox."""
         self._end(SUBJECT)
 
-    def run(self, grader: Sandbox, tests: Sequence[Any]) -> list[Result]:
+    def run(self, bench: Bench, tests: Sequence[Any], harmless: bool = False) -> list[Result]:
         """Run the tests one after the other; after some that were late, the rest have failed.
 
         Args:
-            grader: The sandbox for the tests, in which no submission has run. The caller ends the
-                programs that they leave running in it.
+            bench: The place for the tests.
             tests: The tests (`Plan.tests`).
+            harmless: Whether their process may run others afterwards (`Plan.harmless`).
 
         Raises:
             RewardError: The tests have ended their own sandbox.
             CausedInsideError: The submission has ended its own.
             SandboxError: A sandbox was lost otherwise.
         """
-        self._sandboxes[GRADER] = grader
-        return _in_turn("tests", tests, self._test)
+        self._sandboxes[GRADER] = bench.sandbox
+        if (process := bench.take()) is not None:
+            self._processes[GRADER] = process
+        results = _in_turn("tests", tests, self._test)
+        bench.keep(self._processes.pop(GRADER, None), harmless)
+        return results
 
     def _test(self, number: int, test: Any) -> Result:
         began = time.monotonic()
         try:
-            if GRADER not in self._processes:
+            if not self._begun:
                 self._begin()
             said = self._ask_grader(TEST, number, json.dumps(test).encode())
         except _Failure as failure:
@@ -140,6 +196,7 @@ class Trial:
             self._load(number, source)
         if said := self._ask_grader(OPEN, 0, self._plan):
             raise _Failure(said)
+        self._begun = True
 
     def _start(self, module: str, sandbox: Sandbox) -> PythonProcess:
         try:
@@ -152,7 +209,7 @@ class Trial:
 
     def _end(self, *modules: str) -> None:
         """End the processes, and everything else that was started in these sandboxes."""
-        processes, self._processes = self._processes, {}
+        processes, self._processes, self._begun = self._processes, {}, False
         for module in modules:
             with _by(module):
                 self._sandboxes[module].kill()
