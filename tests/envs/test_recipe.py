@@ -14,8 +14,7 @@ from intercode.envs.stage import SandboxStage
 from intercode.errors import TaskError, UsageError
 from intercode.sandbox import get_provider
 from intercode.task import Task
-
-from .trees import tree
+from trees import ODD, tree
 
 
 def test_bundled_tasks_of_every_kind_have_the_files_that_an_agent_is_given(tmp_path: Path) -> None:
@@ -38,14 +37,6 @@ def test_bundled_tasks_of_every_kind_have_the_files_that_an_agent_is_given(tmp_p
                     assert made.cwd == recipe.workdir
                     assert {**recipe.env, "PWD": recipe.workdir} == dict(made.env)
     assert built > 10
-
-
-ODD = Task(
-    "odd",
-    "?",
-    files={"a b/$HOME \\x.txt": "1", "/srv/'q'/\u00fc": "2", "plain": "3"},
-    setup='mkdir made; printf "%s\\n" "$PWD" \'a\tb\' > made/"new\nline"; umask 077; touch secret',
-)
 
 
 def test_names_and_setups_are_taken_literally(tmp_path: Path) -> None:

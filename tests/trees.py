@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from intercode.sandbox.base import Sandbox
+from intercode.task import Task
 from waiting import PATIENCE
 
+ODD = Task(
+    "odd",
+    "?",
+    files={"a b/$HOME \\x.txt": "1", "/srv/'q'/\u00fc": "2", "plain": "3"},
+    setup='mkdir made; printf "%s\\n" "$PWD" \'a\tb\' > made/"new\nline"; umask 077; touch secret',
+)
+"""A task whose files and setup a careless Dockerfile would change."""
 _LEFT_OUT = ("proc", "sys", "dev", "tmp", "etc/hosts", "etc/hostname", "etc/resolv.conf")
 _LIST = r"""
 cd /
