@@ -7,15 +7,20 @@ and written as ASCII JSON, so that every byte survives ``Episode → JSON → Ep
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from intercode.errors import RecordError
+
+DataT = TypeVar("DataT")
 
 Status = Literal["submitted", "skipped", "truncated", "ended", "error", "running"]
 """How an episode came to its end; ``ended``: by an action, which has ended its own sandbox."""
 
+_RARE = ("fork", "tokens", "changes")
+"""Fields that most records do not have: left out of a line where they are None."""
 ENDED = "ended"
 """In the `info` of the turn that has done so; and in the `detail` of a score, why not all that it
 should judge could be read, by the agent's doing."""
@@ -29,6 +34,53 @@ def decode(data: bytes) -> str:
 def encode(text: str) -> bytes:
     """The bytes that `decode` was given."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def plain(data: DataT) -> DataT:
+    r"""Return a text, or data of JSON types, as valid Unicode, which every wire carries.
+
+    A byte that is not UTF-8 (in Python's texts a lone surrogate) is written as U+FFFD and its two
+    hexadecimal digits: ``b"a\xe9"`` as ``"a\ufffde9"``. Any other lone surrogate is written as
+    U+FFFD, ``u`` and its four digits, and U+FFFD itself twice. Everything else stays as it is, and
+    `exact` gives each text back.
+    """
+    changed: DataT = _each_text(data, lambda text: _NOT_PLAIN.sub(_escaped, text))
+    return changed
+
+
+def exact(data: DataT) -> DataT:
+    """Return the text, or the data, that `plain` was given; all but escapes stays as it is."""
+    changed: DataT = _each_text(data, lambda text: _ESCAPE.sub(_unescaped, text))
+    return changed
+
+
+_MARK = "\N{REPLACEMENT CHARACTER}"
+_NOT_PLAIN = re.compile(f"[\ud800-\udfff{_MARK}]")
+_ESCAPE = re.compile(f"{_MARK}(?:{_MARK}|([89a-f][0-9a-f])|u(d[89a-f][0-9a-f]{{2}}))")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if character == _MARK:
+        return _MARK * 2
+    is_byte = "\udc80" <= character <= "\udcff"
+    return f"{_MARK}{ord(character) - 0xDC00:x}" if is_byte else f"{_MARK}u{ord(character):x}"
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    byte, code = found.groups()
+    return chr(0xDC00 + int(byte, 16)) if byte else chr(int(code, 16)) if code else _MARK
+
+
+def _each_text(data: Any, change: Callable[[str], str]) -> Any:
+    """Change every text of some data, the keys of objects among them."""
+    if isinstance(data, str):
+        return data if data.isascii() else change(data)
+    if isinstance(data, Mapping):
+        return {_each_text(key, change): _each_text(one, change) for key, one in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)([_each_text(one, change) for one in data])
+    return data
 
 
 class NoAction(str):
@@ -61,6 +113,57 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens that a model produced for one turn, as training needs them.
+
+    Raises:
+        ValueError: Log-probabilities or mask are not as many as tokens.
+    """
+
+    ids: tuple[int, ...]
+    """Numbers in the model's vocabulary."""
+    logprobs: tuple[float, ...] = ()
+    """Natural logarithm of the probability that each was sampled with; empty: not known."""
+    mask: tuple[bool, ...] = ()
+    """Whether each is to be learnt from; empty: all are."""
+    prompt: tuple[int, ...] = ()
+    """The tokens that the model was shown before; empty: not recorded."""
+
+    def __post_init__(self) -> None:
+        for name in ("logprobs", "mask"):
+            if (count := len(getattr(self, name))) not in (0, len(self.ids)):
+                raise ValueError(f"{name}: {count} for {len(self.ids)} tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A path on which a turn had an effect."""
+
+    path: str
+    kind: Literal["added", "modified", "deleted"]
+    type: Literal["file", "dir", "symlink", "fifo", "socket", "device"]
+    """The type afterwards; for a deleted path, the type before."""
+    mode: int = 0
+    """Permission bits."""
+    size: int = 0
+    """Bytes."""
+    text: str | None = None
+    """The content of a regular file afterwards; None: deleted, binary, or not kept."""
+    cut: bool = False
+    """Whether `text` is only the beginning of the content, or the content was too large to keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChanges:
+    """The effect of a turn on files; only with the option ``keep_diffs``."""
+
+    files: tuple[FileChange, ...] = ()
+    """Sorted by path."""
+    cut: int = 0
+    """The number of further paths, more than a record keeps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One action and what came of it."""
 
@@ -76,6 +179,10 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts that the interpreter adds, such as ``timed_out``, ``restarted``, ``truncated``; or
     ``invalid`` if the agent gave no action."""
+    tokens: Tokens | None = None
+    """The tokens that the action comes from, if the agent's model told them."""
+    changes: TurnChanges | None = None
+    """The effect on files, if it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +285,5 @@ def _shallow(value: Any) -> dict[str, Any]:
     """A data class as an object. `asdict` would copy every message and observation first."""
     if not is_dataclass(value):
         raise TypeError(f"{type(value).__name__} is not JSON")
-    return {f.name: getattr(value, f.name) for f in fields(value)}
+    found = {f.name: getattr(value, f.name) for f in fields(value)}
+    return {name: one for name, one in found.items() if one is not None or name not in _RARE}

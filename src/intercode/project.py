@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from intercode.datasets import load as load_dataset
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, UsageError
 from intercode.registry import DATASETS, ENVS, environment
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 
 FILE = "intercode.toml"
 
-_NOT_IN_A_FILE = {"limits", "render_mode", "default_image"}
-"""Options that are not keys: limits are keys one by one, nothing in a folder renders, and its
-`image` is the default one."""
+_NOT_IN_A_FILE = {"limits", "render_mode", "default_image", "observations", "errors"}
+"""Options that are not keys: limits are keys one by one, a folder's `image` is the default one, and
+how an environment answers is for the program that holds it."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 
 
@@ -110,6 +111,7 @@ def create(
     *,
     protocol: str = ...,
     max_episode_steps: int | None = ...,
+    split: str | None = ...,
     **options: Unpack[BashKeywords],
 ) -> InterCodeEnv[Sandbox]: ...
 @overload
@@ -118,6 +120,7 @@ def create(
     *,
     protocol: str = ...,
     max_episode_steps: int | None = ...,
+    split: str | None = ...,
     **options: Unpack[CtfKeywords],
 ) -> InterCodeEnv[Sandbox]: ...
 @overload
@@ -126,6 +129,7 @@ def create(
     *,
     protocol: str = ...,
     max_episode_steps: int | None = ...,
+    split: str | None = ...,
     **options: Unpack[PythonKeywords],
 ) -> InterCodeEnv[Sandbox]: ...
 @overload
@@ -134,6 +138,7 @@ def create(
     *,
     protocol: str = ...,
     max_episode_steps: int | None = ...,
+    split: str | None = ...,
     **options: Unpack[SqlKeywords],
 ) -> InterCodeEnv[Session]: ...
 @overload
@@ -142,17 +147,24 @@ def create(
     *,
     protocol: str = ...,
     max_episode_steps: int | None = ...,
+    split: str | None = ...,
     **options: Unpack[SweKeywords],
 ) -> InterCodeEnv[Sandbox]: ...
 @overload
 def create(
-    env: str, *, protocol: str = ..., max_episode_steps: int | None = ..., **options: Any
+    env: str | Path,
+    *,
+    protocol: str = ...,
+    max_episode_steps: int | None = ...,
+    split: str | None = ...,
+    **options: Any,
 ) -> gymnasium.Env[str, str]: ...
 def create(
-    env: str,
+    env: str | Path,
     *,
     protocol: str = "default",
     max_episode_steps: int | None = None,
+    split: str | None = None,
     **options: Any,
 ) -> gymnasium.Env[str, str]:
     """Make an environment: what `gymnasium.make` and `intercode.make` call.
@@ -162,6 +174,7 @@ def create(
         protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
         max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
             `gymnasium.make` does not pass its own on: that is read where it has it.
+        split: One of `intercode.datasets.splits` of the data; None: its default, or all tasks.
         options: For its constructor, which come before those of the folder.
 
     Raises:
@@ -171,12 +184,14 @@ def create(
 
     steps = of_gymnasium(depth=1) if max_episode_steps is None else max_episode_steps
     env, options = _opened(env, options)
+    if split is not None:
+        options["data"] = load_dataset(options.get("data", env), split)
     made: gymnasium.Env[str, str] = environment(env, protocol)(**limited(options, steps))
     return made
 
 
 def create_vec(
-    env: str,
+    env: str | Path,
     num_envs: int = 1,
     *,
     seed: int | None = None,
@@ -220,9 +235,9 @@ def create_vec(
     return ThreadVectorEnv(envs, autoreset_mode, seed)
 
 
-def _opened(env: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Read a folder: its environment, with its options; others are left as they are given."""
-    if env in ENVS or not is_project(env):
+    if isinstance(env, str) and (env in ENVS or not is_project(env)):
         return env, options
     project = read(env)
     options = {"data": project.tasks, **project.options, **options}

@@ -12,8 +12,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from intercode.errors import TaskError, TaskNotFoundError
 from intercode.files import sha256
@@ -135,14 +136,7 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, without the fields that hold nothing; `from_dict` gives it back."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        plain = {
-            name: list(value)
-            if isinstance(value, tuple)
-            else dict(value)
-            if isinstance(value, Mapping)
-            else value
-            for name, value in values.items()
-        }
+        plain = {name: _thawed(value) for name, value in values.items()}
         return {name: value for name, value in plain.items() if value not in (None, [], {})}
 
 
@@ -235,6 +229,36 @@ class Dataset(Sequence[Task]):
             raise TaskNotFoundError(
                 f"{self.name}: no task has the id {str(task_id)!r}{near}"
             ) from None
+
+    def at(self, index: int) -> Task:
+        """The task at a position, counted from 0.
+
+        Raises:
+            TaskNotFoundError: There is none.
+        """
+        if isinstance(index, bool) or not isinstance(index, Integral):
+            raise TaskNotFoundError(f"{self.name}: an index must be a whole number, not {index!r}")
+        if not 0 <= index < len(self):
+            raise TaskNotFoundError(
+                f"{self.name}: no task has the index {index}: 0 to {len(self) - 1}"
+            )
+        return self._tasks[int(index)]
+
+    def splits(self) -> list[str]:
+        """The names under ``split`` in the tasks' `metadata`, each once, in their order."""
+        named = (task.metadata.get("split") for task in self._tasks)
+        return list(dict.fromkeys(name for name in named if isinstance(name, str)))
+
+    def split(self, name: str) -> Dataset:
+        """The tasks whose `metadata` has this name under ``split``.
+
+        Raises:
+            TaskError: There are none.
+        """
+        if name not in (known := self.splits()):
+            said = f"its splits are {', '.join(known)}" if known else "its tasks name no splits"
+            raise TaskError(f"{self.source or self.name}: there is no split {name!r}: {said}")
+        return self.filter(lambda task: task.metadata.get("split") == name)
 
     def where(self, task: Task) -> str:
         """Tell where a task stands, for messages: ``tasks.jsonl: row 3 (line 7), task 'a'``."""
@@ -348,13 +372,54 @@ def _limit(name: str) -> Callable[[object], Any]:
 def _files(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be an object of path → text, not {_kind(value)}")
-    return {_filled(path): _text(content) for path, content in value.items()}
+    return _FixedDict((_filled(path), _text(content)) for path, content in value.items())
 
 
 def _metadata(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"must be an object, not {_kind(value)}")
-    return dict(value)
+    mapping: dict[str, Any] = fixed(value)
+    return mapping
+
+
+def _refused(*args: object, **named: object) -> NoReturn:
+    raise TypeError("a task cannot be changed; dataclasses.replace makes another one")
+
+
+class _FixedDict(dict[Any, Any]):
+    """An object in a task, which environments share."""
+
+    __setitem__ = __delitem__ = __ior__ = _refused
+    clear = pop = popitem = setdefault = update = _refused
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
+
+
+class _FixedList(list[Any]):
+    """A list in a task, which environments share."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refused
+    append = clear = extend = insert = pop = remove = reverse = sort = _refused
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(self),)
+
+
+def fixed(value: Any) -> Any:
+    """Return data of JSON types that cannot be changed, and is equal to this."""
+    if isinstance(value, (_FixedDict, _FixedList)):
+        return value
+    if isinstance(value, Mapping):
+        return _FixedDict((key, fixed(one)) for key, one in value.items())
+    return _FixedList(map(fixed, value)) if isinstance(value, list) else value
+
+
+def _thawed(value: Any) -> Any:
+    """Return the same data in the types that JSON is read to."""
+    if isinstance(value, Mapping):
+        return {key: _thawed(one) for key, one in value.items()}
+    return [_thawed(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 _CHECKS: dict[str, Callable[[object], Any]] = {

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 
-from intercode.cli.terminal import dollars, duration, indented, number, safe, shortened
+from intercode.cli.terminal import dollars, duration, indented, number, safe, shortened, size
 from intercode.envs.traits import prompt_of
-from intercode.episode import Episode, Turn
+from intercode.episode import Episode, Turn, TurnChanges
 from intercode.records import Judged, ending_of
 from intercode.report.why import why
 from intercode.talks import Call, RecordedMessage, Talk, talk_of
+from intercode.units import counted
 
 LINES = 12
 """Lines of an observation that are shown unless all are asked for."""
@@ -123,7 +124,22 @@ def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
     if notes:
         action += f"   [{', '.join(notes)}]"
     seen = _cut(turn.observation, lines)
-    return f"{action}\n{indented(seen, '    ')}" if seen else action
+    parts = [action, *([indented(seen, "    ")] if seen else [])]
+    return "\n".join([*parts, *_changes(turn.changes, lines)])
+
+
+_SIGNS = {"added": "+", "modified": "~", "deleted": "-"}
+
+
+def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
+    """Yield a line for each path that a turn has changed."""
+    files = () if changes is None else changes.files
+    shown = files if lines is None else files[:lines]
+    for file in shown:
+        has = f"  {size(file.size)}" if file.type == "file" and file.size else ""
+        yield f"    {_SIGNS[file.kind]} {safe(file.path)}{'/' * (file.type == 'dir')}{has}"
+    if changes is not None and (left := len(files) - len(shown) + changes.cut):
+        yield f"    … {counted(left, 'path')} more"
 
 
 # The dialogue

@@ -7,6 +7,7 @@ A benchmark is one module with a `load` function that returns a `Dataset`, and a
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
@@ -16,21 +17,29 @@ from intercode.registry import DATASETS
 from intercode.spelling import meant
 from intercode.task import Dataset
 
-__all__ = ["load", "load_seeded", "takes"]
+__all__ = ["load", "load_seeded", "splits", "takes"]
 
 
-def load(data: str | Path | Dataset, **options: Any) -> Dataset:
+def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -> Dataset:
     """Load a dataset by its name or file.
+
+    What is loaded again is read again only if a file has changed: tasks cannot be changed, and all
+    environments share them.
 
     Args:
         data: A registered name (``"bash"``), a file (see `intercode.datasets.files`), or a
             dataset, which is returned. A name comes before a file; ``./bash`` is a file.
+        split: One of `splits`; None: the dataset's default, or all tasks.
         options: Arguments of a registered dataset's own loader.
 
     Raises:
-        TaskError: There is no such dataset or file, or it is malformed.
+        TaskError: There is no such dataset, file or split, or it is malformed.
         UsageError: The registered dataset needs other options.
     """
+    if split is not None:
+        if not takes(data, "split"):
+            return load(data, **options).split(split)
+        options["split"] = split
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str) and data in DATASETS:
@@ -40,29 +49,45 @@ def load(data: str | Path | Dataset, **options: Any) -> Dataset:
         except TypeError as error:
             raise UsageError(f"dataset {data!r}: {error}") from None
         return cast(Dataset, loader(**options))
-    from intercode.datasets.files import load_file
+    from intercode.datasets.files import load_shared
 
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():
         raise TaskError(
             f"{data!r} is neither a file nor a dataset's name{meant(data, DATASETS.names())}"
         )
-    return load_file(data)
+    return load_shared(data)
 
 
-def load_seeded(data: str | Path | Dataset, seed: int, secret: str | None = None) -> Dataset:
+def splits(data: str | Path | Dataset) -> list[str]:
+    """Name the splits of a dataset: a benchmark's, or those under ``split`` in tasks' metadata.
+
+    Args:
+        data: As for `load`. A benchmark is not loaded for it.
+
+    Raises:
+        TaskError: As for `load`.
+    """
+    if takes(data, "split"):
+        return list(getattr(sys.modules[DATASETS.get(str(data)).__module__], "SPLITS", ()))
+    return load(data).splits()
+
+
+def load_seeded(
+    data: str | Path | Dataset, seed: int, secret: str | None = None, split: str | None = None
+) -> Dataset:
     """Load a dataset as `load` does; generated tasks are generated from this seed.
 
     Args:
         data: As for `load`.
         seed: The seed; without effect where the tasks are the same for all seeds.
         secret: See `intercode.datasets.puzzles.load`.
+        split: As for `load`.
 
     Raises:
         TaskError, UsageError: As for `load`.
     """
-    takes = _parameters(data)
     given = {"seed": seed, "secret": secret}
-    return load(data, **{name: value for name, value in given.items() if name in takes})
+    return load(data, split, **{name: one for name, one in given.items() if takes(data, name)})
 
 
 def takes(data: str | Path | Dataset, option: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_rows
+from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.syntax import parse
 from intercode.task import Dataset, Task
@@ -63,6 +64,7 @@ class _Unusable(Exception):  # noqa: N818 - told as a warning, or as a TaskError
     """A problem by which nothing can be graded."""
 
 
+@shared
 def load(
     root: str | Path | None = None,
     split: str = "test",
@@ -109,12 +111,12 @@ def load(
 
 
 def _folders(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for folder in sorted(path for path in source.iterdir() if path.name.isdigit()):
+    for folder in sorted(path for path in seen(source).iterdir() if path.name.isdigit()):
         row: dict[str, Any] = {"problem_id": folder.name}
         for field, name in _FILES.items():
-            if (path := folder / name).exists():
+            if seen(path := folder / name).exists():
                 row[field] = _text(path)
-        if (path := folder / "metadata.json").exists():
+        if seen(path := folder / "metadata.json").exists():
             try:
                 row |= json.loads(_text(path))
             except (ValueError, TypeError) as error:

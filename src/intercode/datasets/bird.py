@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_tables, read_tasks
+from intercode.datasets.shared import shared
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -32,6 +33,7 @@ SPLITS = {
 _RELEASE = "ic_bird.json"
 
 
+@shared
 def load(
     root: str | Path | None = None,
     split: str = "dev",

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from intercode.datasets.files import load_file
+from intercode.datasets.shared import seen, shared
 from intercode.task import Dataset
 
 FOLDER = Path(__file__).parent / "builtin"
 DATABASES = FOLDER / "databases"
 
 
+@shared
 def load(env: str = "bash") -> Dataset:
     """Load all bundled tasks of an environment, in the order of their files' names."""
-    files = sorted(FOLDER.glob(f"{env}_*.json"))
+    files = sorted(seen(FOLDER).glob(f"{env}_*.json"))
     tasks = (task for file in files for task in load_file(file))
     return Dataset(tasks, env, str(FOLDER), str(DATABASES) if env == "sql" else None)
 

@@ -21,9 +21,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.files import cache_root
-from intercode.task import CANNOT, FIELDS, Dataset, Task
+from intercode.task import CANNOT, FIELDS, Dataset, Task, fixed
 
 Row = tuple[str, Any]
 """A row's place, such as ``row 3 (line 7)``, and its content."""
@@ -64,6 +65,10 @@ def load_file(path: str | Path, name: str | None = None) -> Dataset:
     return Dataset(tasks, name, str(path), rows=rows, kept=sorted(kept))
 
 
+load_shared = shared(load_file)
+"""`load_file`, for all environments of a process together."""
+
+
 def read_rows(path: Path) -> list[Row]:
     """Read the rows of a file as they are, each with its place.
 
@@ -82,7 +87,7 @@ def read_rows(path: Path) -> list[Row]:
             f"known: {', '.join(sorted(_READERS))}"
         )
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = seen(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 at byte {error.start}") from None
     except OSError as error:
@@ -219,7 +224,7 @@ def locate(
         TaskError: There is none; the message lists the files.
     """
     place = home(name) if root is None else Path(root)
-    if place.is_dir():
+    if seen(place).is_dir():
         for folder in _folders(place.resolve(), _DEPTH):
             for number, files in enumerate(layouts):
                 if all((folder / file).exists() for file in files):
@@ -237,7 +242,7 @@ def _folders(place: Path, depth: int) -> list[Path]:
         level = sorted(
             child
             for folder in level
-            for child in folder.iterdir()
+            for child in seen(folder).iterdir()
             if child.is_dir() and not child.name.startswith((".", "__"))
         )
         found += level
@@ -284,7 +289,7 @@ def read_tables(path: Path) -> dict[str, dict[str, list[str]]]:
             for table, column in row["column_names_original"]:
                 if table >= 0:  # -1 is that of "*"
                     tables[names[table]].append(column)
-            found[row["db_id"]] = tables
+            found[row["db_id"]] = fixed(tables)  # many tasks have it
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise TaskError(f"{path}: {where}: no description of a database: {error!r}") from None
     return found

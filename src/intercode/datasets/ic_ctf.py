@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_tasks
+from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -30,6 +31,7 @@ _WRITE_UP = "solution"
 """The folder among a task's files that tells the way to its flag, and often the flag."""
 
 
+@shared
 def load(root: str | Path | None = None) -> Dataset:
     """Load all tasks; a task's id is that of the data.
 
@@ -66,7 +68,7 @@ def fields_of(row: Mapping[str, Any], place: Path) -> dict[str, Any]:
         raise TaskError(f"field 'task_id' must be a number, not {number!r}")
     fields = {**row, "directory": f"/ctf/{number}", "released_setup": row.get("setup")}
     fields["setup"] = None
-    if (folder := place / _ASSETS / number).is_dir():
+    if seen(folder := place / _ASSETS / number).is_dir():
         fields["assets"] = str(folder)
         fields["assets_without"] = [_WRITE_UP]
     if int(number) in NEED_NETWORK:

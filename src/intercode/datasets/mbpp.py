@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import apply, locate, read_tasks, reviews
+from intercode.datasets.shared import shared
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -30,6 +31,7 @@ _AUTHORED = "mbpp.jsonl"
 _RELEASED = "ic_mbpp.json"
 
 
+@shared
 def load(root: str | Path | None = None, split: str = "all", reviewed: bool = False) -> Dataset:
     """Load one split; a task's id is the authors'.
 

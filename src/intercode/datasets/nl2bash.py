@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import apply, load_file, locate, read_rows
+from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
@@ -34,6 +35,7 @@ _ALL = SUITES[:4]
 _NOT_OF_THE_ANSWER = {"suite", "row", "gold", "golds", "answer", "may_change", "note"}
 
 
+@shared
 def load(
     root: str | Path | None = None, suite: str | None = None, reviewed: bool = False
 ) -> Dataset:
@@ -116,6 +118,6 @@ def image_for(root: Path, suite: str) -> str:
         root / "docker" / "bash_scripts" / f"setup_nl2b_fs_{number[1]}.sh",
     )
     for layer in layers:
-        if layer.is_file():
+        if seen(layer).is_file():
             return f"{BASE_IMAGE}+{layer}"
     raise TaskError(f"suite {suite} needs its file system, as {layers[0]} or {layers[1]}")

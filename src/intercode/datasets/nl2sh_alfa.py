@@ -19,6 +19,7 @@ from typing import Any
 
 from intercode.datasets.files import home, installed, locate, read_rows, read_tasks
 from intercode.datasets.nl2bash import BASE_IMAGE
+from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.task import CANNOT, Dataset, Task
 
@@ -36,6 +37,7 @@ _FILES = tuple(f"{kind}_{n}.{end}" for n in _SUITES for kind, end in (
 _DIFFICULTIES = ("easy", "medium", "hard")
 
 
+@shared
 def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
     """Load all tasks; the one of row 7 of the second file system has the id ``fs2-7``.
 
@@ -48,7 +50,7 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
     Raises:
         TaskError: It is not there, or malformed.
     """
-    if root is None and not home(_NAME).is_dir():
+    if root is None and not seen(home(_NAME)).is_dir():
         root = installed(_PACKAGE)  # not imported: it needs Docker, and a model's key
         if root is None:
             raise TaskError(
@@ -65,7 +67,7 @@ def load(root: str | Path | None = None, every_gold: bool = False) -> Dataset:
 
 def _suite(assets: Path, suite: int, every_gold: bool) -> list[Task]:
     script = (assets / "docker" / f"setup_nl2b_fs_{suite}.sh").resolve()
-    files = {f"/{script.name}": script.read_text(encoding="utf-8")}
+    files = {f"/{script.name}": seen(script).read_text(encoding="utf-8")}
 
     def convert(row: Mapping[str, Any], index: int) -> dict[str, Any]:
         answer = _answer(suite, index)

@@ -25,6 +25,7 @@ import sqlglot
 from sqlglot import exp
 
 from intercode.datasets.files import apply, load_file, locate, read_tables, read_tasks, reviews
+from intercode.datasets.shared import shared
 from intercode.errors import TaskError
 from intercode.task import Dataset, Task
 
@@ -49,6 +50,7 @@ _Node = Any  # of sqlglot's tree; its base class has another name in each of its
 _RELEASE = ("ic_spider_dev.json", "ic_spider_dbs.sql")
 
 
+@shared
 def load(
     root: str | Path | None = None,
     split: str = "dev",

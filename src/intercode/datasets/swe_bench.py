@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import home, read_tasks
+from intercode.datasets.shared import seen, shared
 from intercode.errors import TaskError
 from intercode.task import Dataset
 
@@ -26,6 +27,7 @@ _NEEDED = ("repo", "base_commit", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS")
 _KEPT = ("version", "environment_setup_commit", "created_at")
 
 
+@shared
 def load(root: str | Path | None = None, name: str = "swe-bench") -> Dataset:
     """Load all rows; a task's id is the authors' ``instance_id``.
 
@@ -52,7 +54,7 @@ def load_verified(root: str | Path | None = None) -> Dataset:
 
 
 def _file(place: Path, name: str) -> Path:
-    if place.is_file():
+    if seen(place).is_file():
         return place
     files = sorted(place.glob("*")) if place.is_dir() else []
     found = [file for file in files if file.suffix in _SUFFIXES]

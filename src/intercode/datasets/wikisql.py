@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.datasets.files import locate, read_rows, read_tasks
+from intercode.datasets.shared import shared
 from intercode.errors import TaskError
 from intercode.syntax import quoted
 from intercode.task import Dataset
@@ -39,6 +40,7 @@ _NEXT_CONDITION = re.compile(r" AND (?=\S+ [=<>] )")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)")
 
 
+@shared
 def load(
     root: str | Path | None = None,
     split: str = "dev",

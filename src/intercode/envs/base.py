@@ -12,7 +12,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
@@ -21,6 +21,7 @@ import gymnasium
 
 from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
+from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.outcome import GoldOutcome, played
@@ -28,14 +29,29 @@ from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
 from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits, of_language
-from intercode.episode import ENDED, Episode, NoAction, Score, Status, Turn, decode, encode
+from intercode.episode import (
+    ENDED,
+    DataT,
+    Episode,
+    NoAction,
+    Score,
+    Status,
+    Turn,
+    decode,
+    encode,
+    exact,
+    plain,
+)
 from intercode.errors import (
     ActionError,
     CausedInsideError,
     EnvironmentStateError,
     ForkError,
+    ImageError,
+    RewardError,
     SandboxError,
     TaskError,
+    TaskNotFoundError,
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter
@@ -58,6 +74,8 @@ INTERPRETERS = Registry(
 )
 """Name → the function or class that opens one in a sandbox."""
 
+VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
+"""The errors that ``errors="value"`` turns into values: no caller's, and no agent's."""
 _SHOWN = ("timed_out", "restarted", "truncated")
 """The facts that `info` takes over from an execution: none that differs from run to run."""
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
@@ -143,11 +161,15 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         self._seed = options.seed
         self._order: Iterator[Task] | None = None  # the tasks to come
         self._calls = OneCaller("this environment")
+        self._stopped = False
         self._task: Task | None = None
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
         self._episode: Episode | None = None
+        self._watch: Watch | None = None
         self._clock = 0.0
+        self._is_wire = options.observations == "utf-8"
+        self._untold: Exception | None = None  # why the last reset failed, for the next step
         self._scored: weakref.WeakSet[Any] = weakref.WeakSet()  # places that `score` has judged
         self._origin: EpisodeSnapshot | None = None  # of a fork, which has no place until it acts
         self._numbers: Iterator[int] = itertools.count()  # of the episode's forks
@@ -234,26 +256,45 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         return [*task.gold[:1], "submit"]
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        task_id: str | int | None = None,
+        index: int | None = None,
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode in a fresh place.
 
         Args:
             seed: Restarts the order of the tasks.
-            options: ``{"task_id": …}`` chooses a task and leaves the order alone.
+            options: ``{"task_id": …}`` or ``{"index": …}``, for callers to whom Gymnasium's
+                wrappers leave nothing else.
+            task_id: Chooses a task, and leaves the order alone.
+            index: Chooses the task at this place of `dataset`, counted from 0.
 
         Raises:
             EnvironmentStateError: It was made by another process, or another thread is using it.
-            TaskNotFoundError: No task has that id.
-            UsageError: There is another option.
+            TaskNotFoundError: No task has that id or index.
+            UsageError: There is another option, or a task is chosen twice.
             TaskError: The task's files or setup failed.
             ImageError: The image cannot be found or built.
-            SandboxError: The sandbox cannot be started.
+            SandboxError: The sandbox cannot be started. With ``errors="value"`` this and the two
+                before are in ``info["error"]``, and the next step ends the episode.
         """
+        chosen = {"task_id": task_id, "index": index}
+        given = {name: one for name, one in chosen.items() if one is not None}
         with self._calls, self._freed():
-            return self._begin(seed, options or {})
+            if twice := sorted(given.keys() & (options or {}).keys()):
+                raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
+            try:
+                begun = self._begin(seed, {**(options or {}), **given})
+            except VALUES as error:
+                begun = self.episode.query, self._failed(error)
+                self._untold = error
+            return self._said(begun)
 
     def _begin(self, seed: int | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        self._untold = None
         seed, self._seed = (self._seed if seed is None else seed), None
         super().reset(seed=seed)
         if seed is not None or self._order is None:
@@ -261,10 +302,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         self._task = task = self.named(options) or next(self._order)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
-        self._episode.metadata["image"] = self.stage.image(task)
         self._numbers = itertools.count()
         with self._failures_recorded():
+            self._episode.metadata["image"] = self.stage.image(task)
             self._place = self.stage.open(task)
+            self._refuse_stopped()
             self._interpreter = self._open(self._place)
         return task.query, self._first_info(task)
 
@@ -307,11 +349,12 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             with self._freed():
                 self._task = task
                 self._episode = episode = snapshot.episode()
+                self._untold = None
                 self._numbers = itertools.count()
                 self._origin = snapshot.held(episode, self._numbers)
             last = episode.turns[-1] if episode.turns else None
             observation = task.query if last is None else last.observation
-            return observation, self._first_info(task, last)
+            return self._said((observation, self._first_info(task, last)))
 
     def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
         """Fork the running episode into other environments; here it goes on.
@@ -373,6 +416,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         self._clock = time.monotonic() - self.episode.seconds
         with self._failures_recorded():
             self._place, self._interpreter = self._origin.start(self._repeated)
+            self._refuse_stopped()
         self._clock = time.monotonic() - self.episode.seconds
 
     def _repeated(self) -> tuple[PlaceT, Interpreter]:
@@ -401,14 +445,22 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             ActionError: The action is not a text.
             SandboxError: The sandbox was lost, and not by what ran in it. The episode counts as an
                 error, never as a reward.
-            RewardError: The episode cannot be scored.
+            RewardError: The episode cannot be scored. With ``errors="value"`` this and the one
+                before truncate the episode, with the reward NaN and ``info["error"]``.
         """
         with self._calls:
-            self._awake()
-            return self._step(action)
+            try:
+                self._awake()
+                taken = self._step(self._meant(action))
+            except VALUES as error:
+                taken = "", float("nan"), False, True, self._failed(error)
+            return self._said(taken)
 
     def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         task, interpreter = self._task, self._interpreter
+        if (error := self._untold) is not None:  # of `reset`, which cannot truncate
+            self._untold = None
+            raise error
         if self.episode.status != "running" or task is None or interpreter is None:
             raise EnvironmentStateError("the episode has ended: call reset() first")
         if not isinstance(action, str):
@@ -419,7 +471,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             if status is not None and reply is None:
                 score = self._finish(status)
                 return "", score.value, True, False, self._info(score=score)
+            watch = self._watching() if reply is None else None
             turn = _turn(action, reply or _execute(interpreter, action, task.timeout))
+            if watch is not None and ENDED not in turn.info:
+                with suppress(CausedInsideError):  # its next action is told
+                    turn = replace(turn, changes=watch.turn())
             self.episode.turns.append(turn)
             ended = ENDED in turn.info
             truncated = not ended and len(self.episode.turns) >= self.max_turns
@@ -531,8 +587,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
-        if self.render_mode is None:
-            return None
+        return None if self.render_mode is None else self._said(self._rendered())
+
+    def _rendered(self) -> str:
         episode = self.episode
         lines = [f"# {episode.query}"]
         for turn in episode.turns:
@@ -540,6 +597,21 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         if episode.status != "running":
             lines.append(f"# {episode.status}, reward {episode.reward}")
         return "\n".join(line for line in lines if line) + "\n"
+
+    def stop(self) -> None:
+        """End the place for good, while another thread's call may run. `close` frees the rest.
+
+        The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
+        """
+        self._stopped = True
+        if (place := self._place) is not None:
+            place.close()
+
+    def _refuse_stopped(self) -> None:
+        """Refuse a place that was opened while `stop` was called, which has not seen it."""
+        if self._stopped and self._place is not None:
+            self._place.close()
+            raise EnvironmentStateError("this environment was stopped")
 
     def close(self) -> None:
         """End the episode and free its sandbox. Idempotent, and safe from any thread.
@@ -554,13 +626,19 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         """Return the task that options of `reset` name; None: they name none.
 
         Raises:
-            TaskNotFoundError: No task has that id.
-            UsageError: There is another option.
+            TaskNotFoundError: No task has that id or index.
+            UsageError: There is another option, or both are given.
         """
-        if unknown := sorted(set(options) - {"task_id"}):
-            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id'")
-        task_id = options.get("task_id")
-        return None if task_id is None else self.dataset.by_id(task_id)
+        if unknown := sorted(set(options) - {"task_id", "index"}):
+            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id' and 'index'")
+        task_id, index = options.get("task_id"), options.get("index")
+        if task_id is not None and index is not None:
+            raise UsageError(f"which task: {task_id!r}, or that at index {index!r}?")
+        if task_id is not None:
+            with suppress(TaskNotFoundError):
+                return self.dataset.by_id(task_id)
+            return self.dataset.by_id(self._meant(task_id))  # as `info` has it
+        return None if index is None else self.dataset.at(index)
 
     def _ending(self, action: str) -> Status | None:
         """Tell how the episode ends by this action; None if the action is to be executed."""
@@ -569,6 +647,18 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             self.episode.answer = answer.strip() or None
             return "submitted"
         return "skipped" if word == "skip" and not answer else None
+
+    def _watching(self) -> Watch | None:
+        """Return the watch over the present place; None if no changes are to be kept."""
+        place = self._place
+        if not getattr(self.options, "keep_diffs", False) or not isinstance(place, ShowsFiles):
+            return None
+        if self._watch is None or self._watch.place is not place:
+            try:
+                self._watch = Watch(place)
+            except CausedInsideError:  # the action is told
+                return None
+        return self._watch
 
     def _reply(self, answer: str | None) -> Execution | None:
         """Reply to an answer after which the episode continues; None: the answer ends it.
@@ -615,6 +705,28 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         self.episode.score = score
         self.episode.seconds = time.monotonic() - self._clock
         return score
+
+    def _meant(self, action: str) -> str:
+        """Return the action as it is executed."""
+        is_escaped = self._is_wire and isinstance(action, str)
+        return exact(action) if is_escaped and not isinstance(action, NoAction) else action
+
+    def _said(self, data: DataT) -> DataT:
+        """Return what leaves the environment, in the form that `observations` asks for."""
+        return plain(data) if self._is_wire else data
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        """Make the `info` of an episode that failed; or raise the error, where none is a value.
+
+        Only that of the infrastructure has its message there: others may quote gold.
+        """
+        if self.options.errors != "value" or self.episode.status != "error":
+            raise error
+        kind, said = "infrastructure", str(error)
+        if isinstance(error, (TaskError, RewardError)):
+            kind, said = "task", "the task's own part failed: env.episode.error says why"
+        about = {"kind": kind, "type": type(error).__name__, "message": said}
+        return {**self._info(), "error": about}
 
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:

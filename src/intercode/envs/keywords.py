@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from intercode.envs.options import CacheLike, EngineLike, PathLike, ProviderLike, RewardLike
 from intercode.sandbox.base import Limits
@@ -32,6 +32,8 @@ class Keywords(TypedDict, total=False):
     reward_every_turn: bool
     render_mode: str | None
     seed: int | None
+    observations: Literal["text", "utf-8"]
+    errors: Literal["raise", "value"]
 
 
 class SandboxKeywords(Keywords, total=False):

@@ -71,6 +71,10 @@ Network = Annotated[
     bool,
     Meta(description="let tasks reach this machine's network, and try those that need it"),
 ]
+KeepDiffs = Annotated[
+    bool,
+    Meta(description="keep in the record what each turn changed on disk"),
+]
 RewardOption = Annotated[
     RewardLike | None,
     Meta(
@@ -106,6 +110,12 @@ CacheGold = Annotated[
 ]
 
 
+_EITHER: dict[str, tuple[str | None, str]] = {
+    "render_mode": (None, "ansi"),
+    "observations": ("text", "utf-8"),
+    "errors": ("raise", "value"),
+}
+"""Options with two values."""
 _LIMITS = Limits()
 
 
@@ -178,6 +188,22 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
         int | None,
         Meta(description="of the first reset that is given none", extra={"flag": False}),
     ] = None
+    observations: Annotated[
+        str,
+        Meta(
+            description="'text' (a byte that is not UTF-8 is a lone surrogate), or 'utf-8', for a "
+            "wire: what leaves is escaped by `intercode.plain`, and actions are read by `exact`",
+            extra={"flag": False},
+        ),
+    ] = "text"
+    errors: Annotated[
+        str,
+        Meta(
+            description="'raise', or 'value': a failure that is not the agent's ends the episode "
+            "as truncated, with the reward NaN and `info['error']`",
+            extra={"flag": False},
+        ),
+    ] = "raise"
 
     def __post_init__(self) -> None:
         """Refuse wrong values, which msgspec does only where it reads a text; merge the limits."""
@@ -191,8 +217,9 @@ class EnvOptions(LimitOptions, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "limits", Limits.of(self.limits, **single))
         for name in single:
             msgspec.structs.force_setattr(self, name, None)
-        if self.render_mode not in (None, "ansi"):
-            raise UsageError(f"render_mode must be None or 'ansi', not {self.render_mode!r}")
+        for name, (one, other) in _EITHER.items():
+            if (value := getattr(self, name)) not in (one, other):
+                raise UsageError(f"{name} must be {one!r} or {other!r}, not {value!r}")
 
     @classmethod
     def of(
@@ -225,6 +252,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     image: Image = None
     default_image: DefaultImage = None
     network: Network = False
+    keep_diffs: KeepDiffs = False
     reward: RewardOption = None
 
 

@@ -73,9 +73,7 @@ class SqlEnv(InterCodeEnv[Session]):
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=_named(options.sandbox))
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
-        for task in tasks:
-            with tasks.naming(task):
-                stage.check(task)
+        _check(tasks, stage)
         cache, permute = GoldCache.chosen(options.cache_gold), options.permute_columns
         reward = options.reward or "default"
         super().__init__(
@@ -169,9 +167,10 @@ class DatabaseStage(NoRecipe):
         Raises:
             TaskError: Its database is not there, or it has what no SQL task has.
         """
-        for field in ("files", "verification", "image", "tests"):
-            if getattr(task, field):
-                raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
+        if task.files or task.verification or task.image or task.tests:
+            fields = ("files", "verification", "image", "tests")
+            field = next(one for one in fields if getattr(task, one))
+            raise TaskError(f"task {task.task_id!r}, field {field!r}: no part of an SQL task")
         self.source(task)
 
     def open(self, task: Task, role: Role = "agent", source: Source | None = None) -> Session:
@@ -235,6 +234,15 @@ def _reward(
         raise UsageError(f"reward {reward!r} has a rule of its own for the order of columns")
     _check_gold(tasks)
     return chosen
+
+
+def _check(tasks: Dataset, stage: DatabaseStage) -> None:
+    try:
+        for task in tasks:
+            stage.check(task)
+    except TaskError:
+        with tasks.naming(task):
+            raise
 
 
 def _check_gold(tasks: Dataset) -> None:

@@ -265,7 +265,10 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             error = step.exception()
             if isinstance(error, Exception):
                 errors[index] = error
-                said = {"error": f"{type(error).__name__}: {error}"}
+                said: dict[str, Any] = {"error": f"{type(error).__name__}: {error}"}
+                if self._inner[index].options.errors == "value":  # as the others' have it
+                    about = {"type": type(error).__name__, "message": str(error)}
+                    said = {"error": {"kind": "fault", **about}}
                 results[index] = "", float("nan"), False, True, said
             else:
                 results[index] = step.result()

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,7 @@ def _shortened(episode: Episode) -> dict[str, Any]:
                 "observation": _cut(turn.observation),
                 **{name: getattr(turn, name) for name in names},
                 "info": _cut(turn.info),
+                **({} if turn.changes is None else {"changes": _cut(asdict(turn.changes))}),
             }
             for turn in episode.turns
         ],

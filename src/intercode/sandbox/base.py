@@ -302,6 +302,38 @@ class Sandbox(Protocol):
         """End everything in it and free it. Idempotent, safe from any thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that runs in a sandbox."""
+
+    pid: int
+    """As seen inside."""
+    name: str
+    """The kernel's name for it, of at most 15 bytes, as a program may change it."""
+    descriptors: Mapping[int, str]
+    """The target of each of its descriptors, as in ``/proc/PID/fd``."""
+
+
+@runtime_checkable
+class Freezes(Protocol):
+    """An ability that a sandbox may have in addition: to be forked with its files."""
+
+    def freeze(self) -> Snapshot:
+        """Save the files as they are, without copying them where the kernel permits it.
+
+        All that runs in the sandbox is ended. It continues with the same files, in a fresh place
+        that is started when it is next asked for something. `changes()` of it, and of the sandboxes
+        that are started from the snapshot, tell what differs from the image that this one was
+        started from.
+
+        Raises:
+            SandboxError: The files cannot be saved.
+        """
+
+    def programs(self) -> list[Program]:
+        """List what runs in it, except process 1, with its open descriptors."""
+
+
 @runtime_checkable
 class CountsMemory(Protocol):
     """An ability that a sandbox may have in addition."""

@@ -83,7 +83,18 @@ function oneTurn(turn, number, count, model, wanted) {
   else box.append(element("p", "nothing was printed", "meta"));
   for (const text of after) box.append(folded("the model's reply, whole", text));
   if (Object.keys(more).length) box.append(folded("more", json(more)));
+  if (turn.changes) box.append(changed(turn.changes));
   return box;
+}
+
+function changed({ files, cut }) {
+  const signs = { added: "+", modified: "~", deleted: "-" };
+  const lines = files.map((file) => {
+    const text = (file.text || "").replace(/\n$/, "").split("\n").map((line) => "    " + line).join("\n");
+    return `${signs[file.kind]} ${file.path}` + (file.text ? `\n${text}` : "") + (file.cut ? "\n    …" : "");
+  });
+  if (cut) lines.push(`… and ${plural(cut, "path")} more`);
+  return folded(plural(files.length + cut, "path") + " changed", lines.join("\n"));
 }
 
 // Thoughts, or what was said beside a tool's call, stand before the action; whole replies after it.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.capabilities import mask
-from intercode.sandbox.native import seccomp
+from intercode.sandbox.native import diff, seccomp
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import ID_COUNT, OWN_THREADS, Identity, limit_processes
 from intercode.sandbox.native.init import Init
@@ -160,7 +160,7 @@ def enter(
         # The machine's own network would be changed for all. A capability does nothing there, nor
         # here: the network belongs to the namespace of users that is left now.
         _set(prepared[1], "net/ipv4/ip_unprivileged_port_start", "0")
-    upper, lower, root = _file_system(spec, identity, machine)
+    uppers, lower, root = _file_system(spec, identity, machine)
     link.send(b"m")
     _become(identity)
     _limit(limits, identity.own)
@@ -171,7 +171,7 @@ def enter(
     os.umask(0o022)
     ids = [int(part) for part in (spec["user"].replace(":", ",") or "0,0").split(",")]
     return Inside(
-        upper=upper,
+        uppers=uppers,
         lower=lower,
         root=root,
         score=prepared[0],
@@ -212,26 +212,27 @@ def _loopback_up() -> None:
 
 def _file_system(
     spec: dict[str, Any], identity: Identity, machine: Machine
-) -> tuple[int, int, int]:
+) -> tuple[tuple[int, ...], int, int]:
     """Mount everything and change the root.
 
     Returns:
-        Descriptors of the upper layer, of the image, and of both as one, with no mount in it.
+        Descriptors of the layers over the image, of the image, and of all as one, with no mount
+        in it.
     """
     idmap = identity.namespace if machine.root else None
     _limit_files(spec["limits"])
-    layers = _layers(spec, idmap)
+    over, layers = _layers(spec, idmap)
     image = layers[0]
     if len(layers) > 1:
         image = "x/i"
         os.mkdir(image)
         _overlay(image, layers, machine)
-    lower = os.open(image, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    status = os.fstat(lower)
+    lower = os.open(image, diff.DIRECTORY)
+    status = os.stat(over[0]) if over else os.fstat(lower)
     os.chown("x/u", status.st_uid, status.st_gid)
     os.chmod("x/u", stat.S_IMODE(status.st_mode))
-    upper = os.open("x/u", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    _overlay("x/m", layers, machine, writable=True)
+    uppers = tuple(os.open(folder, diff.DIRECTORY) for folder in ("x/u", *over))
+    _overlay("x/m", [*over, *layers], machine, writable=True)
     for path, name in spec["programs"]:
         _mount_programs(f"x/m/{path}", name, idmap, machine)
     for path in spec["hide"]:
@@ -253,7 +254,7 @@ def _file_system(
     os.chdir("/")
     if servers is not None:
         _bind_resolver(servers)
-    return upper, lower, root
+    return uppers, lower, root
 
 
 def _mount_empty(network: bool) -> None:
@@ -280,16 +281,22 @@ def _limit_files(limits: dict[str, Any]) -> None:
     sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
 
 
-def _layers(spec: dict[str, Any], idmap: int | None) -> list[str]:
-    """Mount the image's layers, highest first, with copies of files of special modes over them."""
-    layers = []
-    for name in spec["layers"]:
+def _layers(spec: dict[str, Any], idmap: int | None) -> tuple[list[str], list[str]]:
+    """Mount the layers, with copies of files of special modes over them.
+
+    Returns:
+        Those over the image and those of the image, highest first.
+    """
+    over: list[str] = []
+    image: list[str] = []
+    for index, name in enumerate(spec["layers"]):
+        layers = over if index < len(spec["layers"]) - spec["image"] else image
         copy = _own_copy(name, idmap)
         if name in spec["special"]:
             special = spec["special"][name]
             layers.append(_special_modes(f"x/s{name}", copy, special, spec["limits"]))
         layers.append(copy)
-    return layers
+    return over, image
 
 
 def _own_copy(name: str, idmap: int | None) -> str:

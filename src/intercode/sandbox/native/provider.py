@@ -29,9 +29,9 @@ from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native.obstacles import more_open_files, unavailable
-from intercode.sandbox.native.process import ProcessOne
+from intercode.sandbox.native.process import ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.native.snapshot import NativeSnapshot, build_script, sweep
+from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, new_lease
 
 
@@ -68,25 +68,29 @@ class NativeProvider:
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
         limits = limits or Limits()
-        spawner = self._running()  # says what is not permitted here, before an image is built
-        resolved = self.image(image)
-        held = image.layers if isinstance(image, NativeSnapshot) else ()
-        control, process = spawner.launch(
-            {
-                "layers": [str(layer) for layer in resolved.layers],
-                "host": resolved.host,
-                "hide": hidden_places() if resolved.host else [],
-                "network": network,
-                "special": [(str(each.path), each.special) for each in held if each.special],
-                "limits": _as_spec(limits),
-                "user": resolved.user,
-            }
-        )
-        sandbox = NativeSandbox(control, process, resolved, limits, self._forget, spawner.forget)
-        sandbox.held = held
+        self._running()  # says what is not permitted here, before an image is built
+        begin = partial(self._begin, limits=limits, network=network)
+        files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
+        sandbox = NativeSandbox(begin(files), files.image, limits, self._forget)
+        sandbox.files, sandbox.begin = files, begin
         with self._lock:
             self._live.add(sandbox)
         return sandbox
+
+    def _begin(self, files: Files, limits: Limits, network: bool) -> Seat:
+        """Start a place for a sandbox."""
+        return self._running().launch(
+            {
+                "layers": files.layers,
+                "image": len(files.image.layers),
+                "host": files.image.host,
+                "hide": hidden_places() if files.image.host else [],
+                "network": network,
+                "special": files.special,
+                "limits": _as_spec(limits),
+                "user": files.image.user,
+            }
+        )
 
     def image(self, image: str | Snapshot | Image) -> Image:
         """Return the image by that name, built if need be."""
@@ -100,7 +104,7 @@ class NativeProvider:
 
     def digest(self, image: str | Snapshot | Image) -> str:
         """Return a digest of the image's content."""
-        return self.image(image).digest
+        return image.files.digest if isinstance(image, NativeSnapshot) else self.image(image).digest
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine, for a run's record."""
@@ -239,8 +243,8 @@ class SpawnerProcess:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def launch(self, spec: dict[str, Any]) -> tuple[socket.socket, ProcessOne]:
-        """Start a sandbox; its control socket and its process 1, once that is ready.
+    def launch(self, spec: dict[str, Any]) -> Seat:
+        """Start a place for a sandbox; return it once it is ready.
 
         Raises:
             SandboxUnavailableError: The machine does not permit it.
@@ -268,7 +272,7 @@ class SpawnerProcess:
         except BaseException:
             ours.close()
             raise
-        return ours, process
+        return Seat(ours, process, self.forget)
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""

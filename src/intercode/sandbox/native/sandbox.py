@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from intercode.errors import (
@@ -21,7 +21,15 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
-from intercode.sandbox.base import Change, Completed, Evidence, Limits, Seen, caused_inside
+from intercode.sandbox.base import (
+    Change,
+    Completed,
+    Evidence,
+    Limits,
+    Program,
+    Seen,
+    caused_inside,
+)
 from intercode.sandbox.forward import (
     CONNECTIONS,
     IDLE_SECONDS,
@@ -38,6 +46,7 @@ from intercode.sandbox.native.process import (
     NativeProcess,
     NativeWorker,
     ProcessOne,
+    Seat,
     channel,
     close_all,
     error_pipe,
@@ -45,7 +54,7 @@ from intercode.sandbox.native.process import (
     memory_file,
     run_to_end,
 )
-from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
+from intercode.sandbox.native.snapshot import Files, Layer, NativeSnapshot
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
@@ -68,30 +77,27 @@ the sandbox's programs have."""
 class NativeSandbox:
     """See `sandbox.base.Sandbox`."""
 
+    files: Files
+    """The files that it started with."""
+    begin: Callable[[Files], Seat]
+    """Starts another place with such files."""
+
     def __init__(
-        self,
-        control: socket.socket,
-        process: ProcessOne | None,
-        image: Image,
-        limits: Limits,
-        closed: Callable[[NativeSandbox], None],
-        forget: Callable[[Path], None],
+        self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
     ) -> None:
         self.image = image
-        self.held: tuple[Layer, ...] = ()
-        """Saved layers that it was started from: they must be there for as long as it is."""
         self.limits = limits
         self.env: Mapping[str, str] = {**image.env, "PWD": image.cwd}
         self.cwd = image.cwd
-        self._control = control
-        self._process = process
+        self._seat = seat
+        self.resting = False
+        """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
         self._on_close = closed
-        self._forget = forget
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
-        control.settimeout(_ANSWER_SECONDS)
+        seat.control.settimeout(_ANSWER_SECONDS)
         disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
@@ -206,13 +212,27 @@ class NativeSandbox:
 
     def kill(self, keep: Sequence[int] = ()) -> int:
         """Kill all processes except the pids (as seen inside) in `keep`; how many they were."""
+        if self.resting:
+            return 0
         reply, _ = self._request({"op": "kill", "keep": list(keep)})
         return int(reply["killed"])
 
     def processes(self) -> list[int]:
         """Return the pids (as seen inside) of what runs, except process 1."""
+        if self.resting:
+            return []
         reply, _ = self._request({"op": "processes"})
         return list(reply["pids"])
+
+    def programs(self) -> list[Program]:
+        """List what runs in it, except process 1, with its open descriptors."""
+        if self.resting:
+            return []
+        reply, _ = self._request({"op": "programs"})
+        return [
+            Program(pid, name, {int(number): path for number, path in descriptors.items()})
+            for pid, name, descriptors in reply["programs"]
+        ]
 
     def memory_peak(self) -> int | None:
         """Return the most bytes of memory that it has used; None where there is no cgroup."""
@@ -280,9 +300,42 @@ class NativeSandbox:
 
     def snapshot(self) -> NativeSnapshot:
         """Save the file system as it is now."""
-        return self._until_still(
-            lambda: NativeSnapshot.save(self.image, self.held, self.archive, self._forget)
-        )
+        return NativeSnapshot(self.files.with_image(self._copied()))
+
+    def freeze(self) -> NativeSnapshot:
+        """Save the files as they are, and continue with them in a fresh place."""
+        if not self.resting:
+            self.kill()
+            self.files = self.files.with_copy(self._copied())
+            self._rest()
+        return NativeSnapshot(self.files)
+
+    def _copied(self) -> Layer:
+        """Return a layer of all that differs from the image."""
+        return self._until_still(lambda: Layer.of(self.archive, self._seat.forget))
+
+    def _rest(self) -> None:
+        """End all that runs, until it is asked for something."""
+        with self._lock:
+            self.resting = True
+            self._seat.end()
+
+    def _continue(self) -> Seat:
+        """Start the place in which it continues."""
+        return self.begin(self.files)
+
+    def _awake(self) -> None:
+        """Start to run, unless it does.
+
+        Raises:
+            SandboxError: It could not be started, or was closed meanwhile.
+        """
+        if self.resting:
+            self._seat = self._continue()
+            self._seat.control.settimeout(_ANSWER_SECONDS)
+            self.resting = False
+            if self._end is not None:  # `close` waits for the lock, to end the seat
+                raise self._ended()
 
     def at_rest(self, look: Callable[[], Seen]) -> Seen:
         """Look at several things while no program changes any."""
@@ -311,6 +364,14 @@ class NativeSandbox:
         request = {"op": "archive", "timeout": _FILES_SECONDS}
         self._request(request, [out], seconds=2 * _FILES_SECONDS)
 
+    @property
+    def _control(self) -> socket.socket:
+        return self._seat.control
+
+    @property
+    def _process(self) -> ProcessOne | None:
+        return self._seat.process
+
     # -- the wire --------------------------------------------------------------------------------
 
     def _request(
@@ -319,6 +380,7 @@ class NativeSandbox:
         with self._lock:
             if self._end is not None:
                 raise self._ended()
+            self._awake()
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
             answered = False
@@ -386,10 +448,8 @@ class NativeSandbox:
         with suppress(OSError):  # it is closed, or the other end has gone first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
-            self._control.close()
-        if self._process is not None:
-            self._process.end()
-        self.held = ()
+            self._seat.end()
+        self.files = Files(self.image)
 
     def disown(self) -> None:
         """See `ownership.Owned`."""

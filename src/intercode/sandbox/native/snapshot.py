@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode.sandbox.native.diff import SHARED_MEMORY
 from intercode.sandbox.ownership import is_gone, new_lease, when_gone
 
+_SUFFIX = " (snapshot)"
 _SPECIAL_FILES = 256
 """An agent may have made any number of them, and each start copies them."""
 
@@ -49,6 +50,13 @@ class Layer:
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
+    @classmethod
+    def of(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> Layer:
+        """Return a new layer with what `write` streams."""
+        layer = cls(forget)
+        layer.fill(write)
+        return layer
+
     @property
     def name(self) -> str:
         """A name that no other layer has."""
@@ -63,56 +71,83 @@ class Layer:
         self._discard()
 
 
+@dataclass(frozen=True)
+class Files:
+    """The files that a sandbox starts with. They are there for as long as this is."""
+
+    image: Image
+    """The image, from which changes are told."""
+    saved: tuple[Layer, ...] = ()
+    """The layers of the image that are saved ones."""
+    copy: Layer | None = None
+    """A copy of all that was changed of the image."""
+
+    @property
+    def digest(self) -> str:
+        """A digest of all of them."""
+        return self.image.digest if self.copy is None else _digest(self.image, self.copy)
+
+    @property
+    def layers(self) -> list[str]:
+        """The folders of all layers, the lowest first."""
+        copies = () if self.copy is None else (self.copy.path,)
+        return [str(path) for path in (*self.image.layers, *copies)]
+
+    @property
+    def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
+        """The files of special modes of each layer that has some."""
+        layers = [*self.saved, self.copy]
+        return [(str(each.path), each.special) for each in layers if each and each.special]
+
+    def with_image(self, layer: Layer) -> Files:
+        """Return these with all that was changed in a layer of the image."""
+        digest, layers = _digest(self.image, layer), (*self.image.layers, layer.path)
+        image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
+        return Files(image, (*self.saved, layer))
+
+    def with_copy(self, layer: Layer) -> Files:
+        """Return these with all that was changed in a layer over the image."""
+        return replace(self, copy=layer)
+
+
+def _digest(image: Image, layer: Layer) -> str:
+    return digest_of(image.digest, layer.name)
+
+
+def _name(image: Image) -> str:
+    return f"{image.name.removesuffix(_SUFFIX)}{_SUFFIX}"
+
+
 class NativeSnapshot:
     """See `sandbox.base.Snapshot`. It is temporary: it goes with this object.
 
     Args:
-        image: The sandbox's, with the saved layer on top.
-        layers: Those of the image that are saved ones.
+        files: What sandboxes of it start with.
     """
 
-    def __init__(self, image: Image, layers: tuple[Layer, ...]) -> None:
-        self._image = image
-        self.layers = layers
+    def __init__(self, files: Files) -> None:
+        self._files: Files | None = files
+        self.name = _name(files.image)
 
     @property
-    def image(self) -> Image:
-        """Image that a sandbox starts from.
+    def files(self) -> Files:
+        """The files that sandboxes of it start with.
 
         Raises:
             SandboxError: It was deleted.
         """
-        if not self.layers:
+        if self._files is None:
             raise SandboxError(f"the snapshot {self.name!r} was deleted")
-        return self._image
+        return self._files
 
     @property
-    def name(self) -> str:
-        """A name for people."""
-        return self._image.name
-
-    @classmethod
-    def save(
-        cls,
-        image: Image,
-        below: tuple[Layer, ...],
-        write: Callable[[int], None],
-        forget: Callable[[Path], None],
-    ) -> NativeSnapshot:
-        """Save what `write` streams as a layer over `image`, of which `below` are saved ones."""
-        layer = Layer(forget)
-        layer.fill(write)
-        saved = replace(
-            image,
-            name=f"{image.name} (snapshot)",
-            digest=digest_of(image.digest, layer.name),
-            layers=(*image.layers, layer.path),
-        )
-        return cls(saved, (*below, layer))
+    def image(self) -> Image:
+        """Image that changes in its sandboxes are told from."""
+        return self.files.image
 
     def delete(self) -> None:
         """Free its storage, as soon as no sandbox and no other snapshot needs it."""
-        self.layers = ()
+        self._files = None
 
 
 def fill(
