@@ -109,7 +109,7 @@ def test_a_dockerfile_is_taken_over_with_its_files(tmp_path: Path, options: str)
 def test_what_a_recipe_cannot_take_is_refused(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM host\nCOPY . /srv\n")
     (tmp_path / "link").symlink_to("/etc/passwd")
-    with pytest.raises(UsageError, match="link is no regular file"):
+    with pytest.raises(UsageError, match="link is not a regular file"):
         first(f"{tmp_path}/Dockerfile")
     with closing(intercode.make("sql")) as env, pytest.raises(UsageError, match="no Dockerfile"):
         env.stage.recipe(env.dataset[0])

@@ -38,9 +38,9 @@ class Service:
     """A program that runs from the beginning of an episode to its end."""
 
     command: str
-    """Its command, for a shell."""
+    """The command that starts it, for a shell."""
     stdin: bytes
-    """Its standard input. What only it may know is there, and must not become part of the image."""
+    """The standard input. What only the program may know is there, and must not become part of the image."""
     user: str
     """The user that it runs as, ``uid:gid``."""
     health: str | None
@@ -66,7 +66,7 @@ class Recipe:
     files: Mapping[str, bytes]
     """The files that it copies: path beside the Dockerfile → content."""
     executable: frozenset[str]
-    """Those of them that are programs."""
+    """The paths of those files that are programs."""
     carried: Mapping[str, str]
     """The images after ``FROM`` that no registry has → their names in InterCode. Each is given to
     an engine once: ``intercode images export NAME x.tar && docker import x.tar IMAGE``."""
@@ -75,7 +75,7 @@ class Recipe:
     workdir: str
     """The directory in which they start."""
     user: str
-    """Their user, ``uid:gid``; empty: root."""
+    """The user of those programs, ``uid:gid``; empty: root."""
     limits: Limits
     """The limits of the place; a program has those capabilities that they name."""
     network: bool
@@ -174,7 +174,7 @@ class Writer:
                 if file == dockerfile or (file.is_dir() and not file.is_symlink()):
                     continue
                 if file.is_symlink() or not file.is_file():
-                    raise UsageError(f"{file} is no regular file, and a recipe has only those")
+                    raise UsageError(f"{file} is not a regular file, and a recipe has only those")
                 path = file.relative_to(folder).as_posix()
                 self.files[path] = file.read_bytes()
                 if os.access(file, os.X_OK):

@@ -208,7 +208,7 @@ class SandboxStage:
         """Tell how a sandbox for the task is made, as a Dockerfile that another tool can build.
 
         It has the same files, but that ``base`` stands for ``host``, and Docker's image of a
-        Debian suite for ours. A program has what `Recipe` says besides: limits, service.
+        Debian suite for ours. Limits and a service are not in the Dockerfile.
 
         Args:
             task: The task.
