@@ -40,7 +40,7 @@ class Service:
     command: str
     """The command that starts it, for a shell."""
     stdin: bytes
-    """The standard input. What only the program may know is there, and must not become part of the image."""
+    """The standard input. It holds secrets of the program, and must not get into the image."""
     user: str
     """The user that it runs as, ``uid:gid``."""
     health: str | None
