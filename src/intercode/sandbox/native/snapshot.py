@@ -87,7 +87,7 @@ class Files:
     copy: Layer | None = None
     """A copy of what was changed of the image, until some time."""
     frozen: tuple[FrozenLayer, ...] = ()
-    """What was changed since then, the lowest first."""
+    """Layers of what was changed since then, the lowest first."""
 
     @property
     def digest(self) -> str:
