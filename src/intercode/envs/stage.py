@@ -20,7 +20,7 @@ from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.resolve import check
-from intercode.sandbox.network import Network
+from intercode.sandbox.network import Network, Policy
 from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
@@ -227,7 +227,7 @@ class SandboxStage:
             self.written(task),
             task.setup,
             self.limits(task),
-            self.network,
+            Policy.of(self.network).shared,
             self.service(task),
         )
 
