@@ -92,7 +92,7 @@ class Forward:
         return self._closed
 
     def move(self, listener: socket.socket) -> None:
-        """Have the port in another network: of the place in which a sandbox continues.
+        """Open the port in another network: of the place in which a sandbox continues.
 
         Args:
             listener: As for the constructor, which says what is raised.
