@@ -724,6 +724,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
+        gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
+        if gate is not None and (refused := gate.refused):
+            self.episode.metadata["network_refused"] = dict(refused)
         score = Score(0.0) if status == "skipped" else self._score()
         self.episode.score = score
         self.episode.seconds = time.monotonic() - self._clock
