@@ -27,12 +27,14 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
-from intercode.sandbox.native import cgroup, wire
+from intercode.sandbox.native import cgroup, frozen, wire
 from intercode.sandbox.native.channels import close_all
+from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.obstacles import more_open_files, unavailable
 from intercode.sandbox.native.process import First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
+from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, new_lease
 
 
@@ -66,25 +68,32 @@ class NativeProvider:
         self,
         image: str | Snapshot | Image = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
-        limits = limits or Limits()
+        limits, policy = limits or Limits(), Policy.of(network)
         self._running()  # says what is not permitted here, before an image is built
-        begin = partial(self._begin, limits=limits, network=network)
+        begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files), files.image, limits, self._forget)
         sandbox.files, sandbox.begin, sandbox.noted = files, begin, self._note
+        sandbox.another = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
+        sandbox.admit(policy)
         return sandbox
 
     def _begin(self, files: Files, limits: Limits, network: bool) -> Seat:
         """Start a place for a sandbox."""
-        return self._running().launch(
+        spawner = self._running()
+        if any(layer.owner != spawner.name for layer in files.frozen):
+            raise SandboxError("these files were frozen in memory of a spawner that has ended")
+        return spawner.launch(
             {
                 "layers": files.layers,
                 "image": len(files.image.layers),
+                "frozen": [layer.name for layer in files.frozen],
+                "used": files.used,
                 "host": files.image.host,
                 "hide": hidden_places() if files.image.host else [],
                 "network": network,
@@ -117,7 +126,7 @@ class NativeProvider:
         """Return the facts of this machine, for a run's record."""
         return dict(self._running().facts)
 
-    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
         """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
         alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
         if alone and one_user():
@@ -126,7 +135,7 @@ class NativeProvider:
                 "unless root of the machine starts it. Run this as root, or in Docker's containers "
                 "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
-        if network and "net_bind_service" in capabilities:
+        if network is True and "net_bind_service" in capabilities:
             return (
                 "with --network the native sandbox shares this machine's ports, of which those "
                 "below 1024 stay the machine's. Leave one of the two out, or take --sandbox docker"
@@ -263,7 +272,7 @@ class SpawnerProcess:
             with theirs:
                 wire.send(self.socket, spec, [theirs.fileno()])
             reply: dict[str, Any] = {}
-            process = None
+            process, name = None, ""
             first: list[int] = []
             while "ready" not in reply:
                 reply, fds = wire.receive(ours)
@@ -273,7 +282,8 @@ class SpawnerProcess:
                 if fds:
                     close_all(*first)
                     first = fds[1:]
-                    process = ProcessOne(fds[0], partial(self.evidence, reply["name"]))
+                    name = reply["name"]
+                    process = ProcessOne(fds[0], partial(self.evidence, name))
             if process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except (EOFError, OSError) as error:
@@ -283,19 +293,46 @@ class SpawnerProcess:
             ours.close()
             raise
         started = First(spec["first"], reply["first"], first) if first else None
-        return Seat(ours, process, self.forget, started)
+        return Seat(ours, process, self.forget, partial(self.freeze, name), started)
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""
+        try:
+            return Evidence(keeper=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
+        except (EOFError, OSError):
+            return Evidence(keeper=False)
+
+    def freeze(self, name: str) -> FrozenLayer | None:
+        """Keep a sandbox's files as a layer; None: the kernel does not permit it.
+
+        Raises:
+            SandboxError: They are too large, or the spawner has ended.
+        """
+        try:
+            found = self._ask({"freeze": name, "room": frozen.room()}, _START_SECONDS)
+        except (EOFError, OSError) as error:
+            raise SandboxError(f"the files could not be frozen: {error}") from error
+        if "failed" in found:
+            raise SandboxError(f"the files could not be frozen: {found['failed']}")
+        if "name" in found:
+            used = found["bytes"], found["files"]
+            return FrozenLayer(found["name"], self.name, used, self.thaw)
+        if found.get("bytes", 0) > frozen.room():
+            raise frozen.no_room(found["bytes"])
+        return None
+
+    def thaw(self, name: str) -> None:
+        """Ask the spawner to let go of a frozen layer."""
+        with suppress(OSError):  # it has ended, and its mounts with it
+            wire.send(self.socket, {"thaw": name})
+
+    def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         ours, theirs = wire.pair()
-        ours.settimeout(_EVIDENCE_SECONDS)
+        ours.settimeout(seconds)
         with ours:
-            try:
-                with theirs:
-                    wire.send(self.socket, {"end_of": name}, [theirs.fileno()])
-                return Evidence(keeper=True, **wire.receive(ours)[0])
-            except (EOFError, OSError):
-                return Evidence(keeper=False)
+            with theirs:
+                wire.send(self.socket, message, [theirs.fileno()])
+            return wire.receive(ours)[0]
 
     def forget(self, layer: Path) -> None:
         """Ask the spawner to unmount a layer that is about to be deleted."""

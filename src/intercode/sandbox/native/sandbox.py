@@ -21,13 +21,16 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
+from intercode.sandbox import proxy
 from intercode.sandbox.base import (
     Change,
     Completed,
     Evidence,
     Limits,
     Program,
+    Sandbox,
     Seen,
+    Snapshot,
     caused_inside,
 )
 from intercode.sandbox.forward import (
@@ -53,6 +56,14 @@ from intercode.sandbox.native.process import (
     run_to_end,
 )
 from intercode.sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode.sandbox.network import (
+    Gate,
+    Policy,
+    Resolve,
+    free_port,
+    handlers,
+    proxy_variables,
+)
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
@@ -79,6 +90,8 @@ class NativeSandbox:
     """The files that it started with."""
     begin: Callable[[Files], Seat]
     """Starts another place with such files."""
+    another: Callable[[Snapshot], Sandbox]
+    """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(
         self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
@@ -97,6 +110,8 @@ class NativeSandbox:
         self._on_close = closed
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
+        self.gate: Gate | None = None
+        """Opens the connections that a policy for the network allows, and counts the others."""
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
         seat.control.settimeout(_ANSWER_SECONDS)
@@ -278,6 +293,28 @@ class NativeSandbox:
         self._forwards.append(made)
         return made
 
+    def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+        """Let its programs reach what a policy lists; what they reach otherwise stays as it is.
+
+        Args:
+            policy: The policy.
+            resolve: Resolves names, on this machine.
+
+        Raises:
+            SandboxError: The sandbox failed; it is closed.
+        """
+        if not (policy.endpoints or policy.hosts):
+            return
+        self.gate = Gate(policy, resolve)
+        if policy.hosts:
+            self.env = {**self.env, **proxy_variables(free_port(policy))}
+        try:
+            for port, serve in handlers(self.gate, proxy.serve).items():
+                self.forward(port, serve)
+        except BaseException:
+            self.close()
+            raise
+
     # -- files -----------------------------------------------------------------------------------
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
@@ -320,19 +357,35 @@ class NativeSandbox:
         """Save the files as they are, and continue with them in a fresh place."""
         if not self.resting:
             self.kill()
-            self.files = self.files.with_copy(self._copied())
+            self.files = self._left()
             self._rest()
         return NativeSnapshot(self.files)
+
+    def copied(self) -> NativeSnapshot:
+        """Save the files as they are, by a copy."""
+        return NativeSnapshot(self.files.with_copy(self._copied()))
+
+    def _left(self) -> Files:
+        """Return its files as they are, for others to start with: nothing runs any more."""
+        if self.files.crowded(self.limits):
+            with suppress(OutputLimitError):  # what cannot be copied may still be frozen
+                return self.files.with_copy(self._copied())
+        if layer := self._seat.freeze():
+            return self.files.with_frozen(layer)
+        return self.files.with_copy(self._copied())
 
     def _copied(self) -> Layer:
         """Return a layer of all that differs from the image."""
         return self._until_still(lambda: Layer.of(self.archive, self._seat.forget))
 
     def _rest(self) -> None:
-        """End all that runs, until it is asked for something."""
+        """End what is left: process 1, in which nothing is to be done until a request comes."""
         with self._lock:
             self.resting = True
-            self._seat.end()
+            if self._process is None:
+                self._seat.end()
+            else:
+                self._process.kill()
 
     def _continue(self) -> Seat:
         """Start the place in which it continues."""
@@ -345,9 +398,14 @@ class NativeSandbox:
             SandboxError: It could not be started, or was closed meanwhile.
         """
         if self.resting:
+            self._seat.end()
             self._seat = self._continue()
             self._seat.control.settimeout(_ANSWER_SECONDS)
             self.resting = False
+            for forward in self._forwards:
+                if not forward.closed:
+                    wire.send(self._seat.control, {"op": "socket"})
+                    forward.move(own_socket(wire.receive(self._seat.control)[1]))
             if self._end is not None:  # `close` waits for the lock, to end the seat
                 raise self._ended()
 
