@@ -213,7 +213,8 @@ def test_coverage() -> None:
 
 def forked(task: str, epoch: int, *wins: bool) -> list[Outcome]:
     return [
-        outcome(float(win), task_id=task, epoch=epoch, branch=(n,)) for n, win in enumerate(wins)
+        outcome(float(win), task_id=task, epoch=epoch, branch=(n,), solved_at=1 if win else None)
+        for n, win in enumerate(wins)
     ]
 
 

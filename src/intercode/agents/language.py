@@ -45,7 +45,7 @@ class Search:
     """How forks of an episode are searched."""
 
     order: Literal["beam", "best-first"] = "beam"
-    """Which state comes next: those of a turn together, or the best of all."""
+    """The order of states: those of a turn together, or the best of all next."""
     width: int = 2
     """The states that a beam keeps of each turn."""
     depth: int | None = None

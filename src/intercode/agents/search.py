@@ -45,7 +45,7 @@ class Node:
     tokens: int = 0
     """Tokens of the proposals and judgements that are about this node."""
     lost: str = ""
-    """Why it could not be tried."""
+    """The reason why it could not be tried."""
 
     @property
     def done(self) -> bool:

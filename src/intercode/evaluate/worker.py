@@ -86,7 +86,7 @@ class Job:
     epoch: int
     task: Task
     branch: tuple[int, ...] = ()
-    """Where a recorded fork is scored."""
+    """The branch of a recorded fork that is scored again."""
 
     @property
     def key(self) -> Key:
