@@ -1,6 +1,6 @@
 """Success against tokens: ReAct, best-of-n and tree search, with a scripted model.
 
-A task has three doors in each of three rooms, one of which leads on. There is no way back. The
+A task has two doors in each of three rooms, one of which leads on. There is no way back. The
 model guesses; asked for a judgement, it is right in nine of ten cases.
 
 Run it:
@@ -16,7 +16,7 @@ from intercode.evaluate import evaluate
 from intercode.models import Message, Reply, Settings, Usage
 from intercode.task import Dataset, Task
 
-ROOMS, DOORS, TASKS = 3, 3, 12
+ROOMS, DOORS, TASKS = 3, 2, 12
 
 
 def task(number: int) -> Task:

@@ -12,8 +12,10 @@ import gymnasium
 
 if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
+    from intercode.envs.asynchronous import AsyncEnv, AsyncSandbox
     from intercode.envs.base import InterCodeEnv
     from intercode.envs.fork import EpisodeSnapshot
+    from intercode.envs.pool import SandboxPool
     from intercode.envs.time_limit import TimeLimit
     from intercode.envs.tools import tools
     from intercode.episode import (
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from intercode.errors import (
         ActionError,
         BudgetError,
+        CapacityError,
         CausedInsideError,
         ContextLengthError,
         DatabaseError,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
         ForkError,
         ImageError,
         InterCodeError,
+        LeaseError,
         ModelAccessError,
         ModelError,
         ModelUnavailableError,
@@ -66,7 +70,10 @@ __version__ = "2.0.0"
 
 __all__ = [
     "ActionError",
+    "AsyncEnv",
+    "AsyncSandbox",
     "BudgetError",
+    "CapacityError",
     "CausedInsideError",
     "ContextLengthError",
     "DatabaseError",
@@ -82,6 +89,7 @@ __all__ = [
     "ImageError",
     "InterCodeEnv",
     "InterCodeError",
+    "LeaseError",
     "Limits",
     "ModelAccessError",
     "ModelError",
@@ -94,6 +102,7 @@ __all__ = [
     "SandboxClosedError",
     "SandboxEndedError",
     "SandboxError",
+    "SandboxPool",
     "SandboxTimeoutError",
     "SandboxUnavailableError",
     "Score",
@@ -115,6 +124,8 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
+    "AsyncEnv": "intercode.envs.asynchronous:AsyncEnv",
+    "AsyncSandbox": "intercode.envs.asynchronous:AsyncSandbox",
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
     "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
@@ -122,6 +133,7 @@ _ELSEWHERE = {
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",
     "Limits": "intercode.sandbox.base:Limits",
+    "SandboxPool": "intercode.envs.pool:SandboxPool",
     "Score": "intercode.episode:Score",
     "Task": "intercode.task:Task",
     "TimeLimit": "intercode.envs.time_limit:TimeLimit",

@@ -53,6 +53,14 @@ class ForkError(EnvironmentStateError):
     """An episode cannot be forked: its state cannot be saved, or does not come about again."""
 
 
+class CapacityError(InterCodeError, RuntimeError):
+    """A pool has no sandbox for another client, or is closing. Later there may be one."""
+
+
+class LeaseError(InterCodeError, LookupError):
+    """A pool has no such lease, or it has ended."""
+
+
 class VectorError(InterCodeError, RuntimeError):
     """Environments of a vector failed. The results of all others are kept.
 

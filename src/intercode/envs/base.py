@@ -161,6 +161,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         self._seed = options.seed
         self._order: Iterator[Task] | None = None  # the tasks to come
         self._calls = OneCaller("this environment")
+        self._stopped = False
         self._task: Task | None = None
         self._place: PlaceT | None = None
         self._interpreter: Interpreter | None = None
@@ -305,6 +306,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         with self._failures_recorded():
             self._episode.metadata["image"] = self.stage.image(task)
             self._place = self.stage.open(task)
+            self._refuse_stopped()
             self._interpreter = self._open(self._place)
         return task.query, self._first_info(task)
 
@@ -414,6 +416,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         self._clock = time.monotonic() - self.episode.seconds
         with self._failures_recorded():
             self._place, self._interpreter = self._origin.start(self._repeated)
+            self._refuse_stopped()
         self._clock = time.monotonic() - self.episode.seconds
 
     def _repeated(self) -> tuple[PlaceT, Interpreter]:
@@ -595,6 +598,21 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             lines.append(f"# {episode.status}, reward {episode.reward}")
         return "\n".join(line for line in lines if line) + "\n"
 
+    def stop(self) -> None:
+        """End the place for good, while another thread's call may run. `close` frees the rest.
+
+        The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
+        """
+        self._stopped = True
+        if (place := self._place) is not None:
+            place.close()
+
+    def _refuse_stopped(self) -> None:
+        """Refuse a place that was opened while `stop` was called, which has not seen it."""
+        if self._stopped and self._place is not None:
+            self._place.close()
+            raise EnvironmentStateError("this environment was stopped")
+
     def close(self) -> None:
         """End the episode and free its sandbox. Idempotent, and safe from any thread.
 
@@ -683,6 +701,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         assert self._interpreter is not None  # the episode is running
         self.episode.status = status
         self._interpreter.close()
+        gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
+        if gate is not None and (refused := gate.refused):
+            self.episode.metadata["network_refused"] = dict(refused)
         score = Score(0.0) if status == "skipped" else self._score()
         self.episode.score = score
         self.episode.seconds = time.monotonic() - self._clock

@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import CtfOptions, EnvOptions
+from intercode.envs.recipe import Service
 from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import SHELL, Dice, Traits
-from intercode.episode import Episode, decode
+from intercode.episode import Episode, decode, encode
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import shell_in
@@ -23,6 +24,7 @@ from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtas
 from intercode.rewards.own import choose
 from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
 from intercode.sandbox.images.archive import pack
+from intercode.sandbox.network import Network, Policy
 from intercode.task import Dataset, Task
 from intercode.units import counted
 
@@ -111,7 +113,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         tasks = load_seeded(data, options.seed or 0, options.secret)
         _check(tasks)
         self.attempts = options.attempts or None
-        kept = tasks if options.network else offline(tasks)
+        kept = tasks if Policy.of(options.network).reaches_out else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
         self._folders = CtfStage(
             options.sandbox,
@@ -137,7 +139,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         Raises:
             TaskError: All tasks need the network.
         """
-        kept = tasks if options.get("network") else offline(tasks)
+        kept = tasks if Policy.of(options.get("network") or False).reaches_out else offline(tasks)
         left = len(tasks) - len(kept)
         need = "needs" if left == 1 else "need"
         told = f"{left} of {len(tasks)} tasks {need} the network (--network tries them)"
@@ -239,7 +241,7 @@ class CtfStage(SandboxStage):
         provider: str | Provider,
         image: str | Path | None = None,
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
         default_image: str | None = None,
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb
@@ -294,28 +296,30 @@ class CtfStage(SandboxStage):
         """The task's folder."""
         return _text(task, "directory") or FOLDER
 
+    def written(self, task: Task) -> dict[str, bytes]:
+        """The content of the task's files, binary ones first."""
+        return {**_binary_files(task), **super().written(task)}
+
+    def service(self, task: Task) -> Service | None:
+        """The task's service."""
+        if (command := _text(task, "service")) is None:
+            return None
+        given = encode(_text(task, "service_input") or "")
+        return Service(command, given, SERVICE_USER, _text(task, "health"))
+
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
-        binary = _binary_files(task)
         # Assets have it in the image, and files make it: that saves a process.
-        if _text(task, "assets") is None and not any(map(_lies_within, (*binary, *task.files))):
+        if _text(task, "assets") is None and not any(map(_lies_within, self.written(task))):
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
-        try:
-            for path, data in binary.items():
-                sandbox.write_file(PurePosixPath(self.directory(task), path), data)
-        except OSError as error:
-            raise TaskError(
-                f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
-            ) from error
         super()._prepare(sandbox, task)
-        if (service := _text(task, "service")) is not None:
+        if (service := self.service(task)) is not None:
             self._serve(sandbox, task, service)
 
-    def _serve(self, sandbox: Sandbox, task: Task, service: str) -> None:
-        argv = [*_SHELL, _BACKGROUND, "service", *_SHELL, service]
-        given = (_text(task, "service_input") or "").encode("utf-8", "surrogateescape")
-        directory = self.directory(task)
+    def _serve(self, sandbox: Sandbox, task: Task, service: Service) -> None:
+        argv = [*_SHELL, _BACKGROUND, "service", *_SHELL, service.command]
+        given, directory = service.stdin, self.directory(task)
         try:
-            done = sandbox.exec(argv, stdin=given, cwd=directory, user=SERVICE_USER)
+            done = sandbox.exec(argv, stdin=given, cwd=directory, user=service.user)
         except LookupError:  # the sandbox has one user only
             done = sandbox.exec(argv, stdin=given, cwd=directory)
         except PermissionError as error:
@@ -323,8 +327,8 @@ class CtfStage(SandboxStage):
                 f"task {task.task_id!r}: its service may not enter the task's folder: {error}"
             ) from error
         _must(task, "service", done)
-        if (health := _text(task, "health")) is not None:
-            _await(sandbox, task, [*_SHELL, health], directory)
+        if service.health is not None:
+            _await(sandbox, task, [*_SHELL, service.health], directory)
 
 
 def _await(sandbox: Sandbox, task: Task, health: list[str], directory: str) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from intercode.envs.options import DefaultImage, EnvOptions, Image, Network
-from intercode.envs.stage import PlaceT, Stage
+from msgspec import Meta
+
+from intercode.envs.options import DefaultImage, EnvOptions, Image
+from intercode.envs.stage import NoRecipe, PlaceT, Stage
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -27,7 +29,9 @@ class PaperOptions(EnvOptions, frozen=True, kw_only=True):
 class PaperCtfOptions(PaperOptions, frozen=True, kw_only=True):
     """The options of the CTF environment."""
 
-    network: Network = False
+    network: Annotated[
+        bool, Meta(description="let tasks reach this machine's network, and try those that need it")
+    ] = False
 
 
 def refuse_limits(limits: Limits | None) -> None:
@@ -47,7 +51,7 @@ def ending(action: str) -> Status | None:
     return "submitted" if action.startswith("submit") else None
 
 
-class PaperStage(Generic[PlaceT]):
+class PaperStage(NoRecipe, Generic[PlaceT]):
     """Base of the stages whose places are sessions. A `Stage`, once it has `check` and `start`.
 
     Args:

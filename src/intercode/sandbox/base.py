@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from intercode.errors import UsageError
+from intercode.sandbox.network import Network
 from intercode.spelling import meant
 from intercode.units import LIMITS, LONGEST_SECONDS, MIB
 
@@ -302,6 +303,38 @@ class Sandbox(Protocol):
         """End everything in it and free it. Idempotent, safe from any thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that runs in a sandbox."""
+
+    pid: int
+    """As seen inside."""
+    name: str
+    """The kernel's name for it, of at most 15 bytes, as a program may change it."""
+    descriptors: Mapping[int, str]
+    """The target of each of its descriptors, as in ``/proc/PID/fd``."""
+
+
+@runtime_checkable
+class Freezes(Protocol):
+    """An ability that a sandbox may have in addition: to be forked with its files."""
+
+    def freeze(self) -> Snapshot:
+        """Save the files as they are, without copying them where the kernel permits it.
+
+        All that runs in the sandbox is ended. It continues with the same files, in a fresh place
+        that is started when it is next asked for something. `changes()` of it, and of the sandboxes
+        that are started from the snapshot, tell what differs from the image that this one was
+        started from.
+
+        Raises:
+            SandboxError: The files cannot be saved.
+        """
+
+    def programs(self) -> list[Program]:
+        """List what runs in it, except process 1, with its open descriptors."""
+
+
 @runtime_checkable
 class CountsMemory(Protocol):
     """An ability that a sandbox may have in addition."""
@@ -320,13 +353,19 @@ class Provider(Protocol):
         self,
         image: str | Snapshot = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> Sandbox:
         """Start a fresh sandbox.
+
+        Args:
+            image: The image's name, or a snapshot.
+            limits: What it may use.
+            network: What it may reach: see `sandbox.network.Network`.
 
         Raises:
             ImageError: The image cannot be found or built.
             SandboxUnavailableError: This machine does not permit it.
+            UsageError: `network` makes no sense.
         """
 
     def digest(self, image: str | Snapshot) -> str:
@@ -340,12 +379,12 @@ class Provider(Protocol):
 class GrantsSome(Protocol):
     """An ability of a provider that cannot grant all capabilities everywhere."""
 
-    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
         """Tell why sandboxes cannot have some of these capabilities, and what to do.
 
         Args:
             capabilities: Names.
-            network: Whether the sandboxes reach the network.
+            network: What the sandboxes reach.
 
         Returns:
             A sentence; empty: they can.

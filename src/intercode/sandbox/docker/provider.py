@@ -28,6 +28,7 @@ from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Orig
 from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import build_script
+from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
 _GONE_SECONDS = 20.0
@@ -76,28 +77,41 @@ class DockerProvider:
         self,
         image: str | Snapshot | Image = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
-        limits = limits or Limits()
+        limits, policy = limits or Limits(), Policy.of(network)
         self._prepared()
         found, saved = self._find(image)
         base = image.base if isinstance(image, DockerSnapshot) else found
-        container = self._pool.take(Key.of(base, network, limits))
+        key = Key.of(base, policy.shared, limits)
+        origin = Origin(
+            base,
+            saved,
+            image.compared if isinstance(image, DockerSnapshot) else None,
+            pristine=partial(self._pristine_of, base),
+            take=partial(self._take, key),
+            ended=partial(self._pool.ended, key),
+        )
+        container = origin.take(saved)
+        own = _for_user(found, container)
+        sandbox = DockerSandbox(container, own, limits, origin, self._closed)
+        with self._lock:
+            self._live.add(sandbox)
+        sandbox.admit(policy)
+        return sandbox
+
+    def _take(self, key: Key, saved: Saved | None) -> Container:
+        """Return a container that has no other user, with what was saved."""
+        container = self._pool.take(key)
         try:
             if saved is not None:
                 saved.apply(container)
-            origin = Origin(base, saved, partial(self._pristine_of, base))
-            own = _for_user(found, container)
-            closed = partial(self._closed, container.key)
-            sandbox = DockerSandbox(container, own, limits, origin, closed)
         except BaseException:
-            self._pool.ended(container.key)
+            self._pool.ended(key)
             container.close()
             raise
-        with self._lock:
-            self._live.add(sandbox)
-        return sandbox
+        return container
 
     def digest(self, image: str | Snapshot | Image) -> str:
         """Return a digest of the image's content."""
@@ -183,12 +197,13 @@ class DockerProvider:
                 self._pristine[image] = self._begin(Key.of(image, False, Limits()))
             return self._pristine[image]
 
-    def _closed(self, key: Key, sandbox: NativeSandbox) -> None:
+    def _closed(self, sandbox: NativeSandbox) -> None:
         with self._lock:
             known = sandbox in self._live
             self._live.discard(sandbox)
-        if known:
-            self._pool.ended(key)
+        if known and not sandbox.resting:
+            assert isinstance(sandbox, DockerSandbox)
+            sandbox.origin.ended()
 
 
 def _for_user(found: EngineImage, container: Container) -> Image:

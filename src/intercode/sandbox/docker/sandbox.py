@@ -21,6 +21,7 @@ from intercode.sandbox.base import Change, Evidence, Limits
 from intercode.sandbox.docker.container import Container
 from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.images import Image
+from intercode.sandbox.native.process import Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.ownership import new_lease, when_gone
 
@@ -33,9 +34,15 @@ class Origin:
 
     image: EngineImage
     saved: Saved | None
-    """The snapshot over the image: it must be there for as long as the sandbox is."""
+    """All that differs from the image: it must be there for as long as the sandbox is."""
+    compared: Saved | None
+    """The part of it from which changes are told; None: they are told from the image."""
     pristine: Callable[[Saved | None], Container]
     """Gives a container of the image, or of the snapshot over it, that no sandbox uses."""
+    take: Callable[[Saved | None], Container]
+    """Gives one that is the sandbox's own."""
+    ended: Callable[[], None]
+    """To be called when the sandbox needs its own no longer."""
 
 
 class DockerSandbox(NativeSandbox):
@@ -57,20 +64,38 @@ class DockerSandbox(NativeSandbox):
         origin: Origin,
         closed: Callable[[NativeSandbox], None],
     ) -> None:
-        process = container.process
-        super().__init__(container.control, process, image, limits, closed, lambda _: None)
+        super().__init__(_seat(container), image, limits, closed)
         self.container = container
         self.origin = origin
 
     def changes(self) -> list[Change]:
         """List all that differs from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
-        reply = self._until_still(lambda: self._compared(request, self.origin.saved))
+        reply = self._until_still(lambda: self._compared(request, self.origin.compared))
         return [Change(*entry) for entry in reply["changes"]]
 
     def snapshot(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
         """Save the file system as it is now."""
-        return self._until_still(lambda: DockerSnapshot(self.origin.image, Saved(self.archive)))
+        saved = self._saved()
+        return DockerSnapshot(self.origin.image, saved, saved)
+
+    def freeze(self) -> DockerSnapshot:  # type: ignore[override] # as native's, for us
+        """Save the files as they are, and continue with them in a fresh container."""
+        if not self.resting:
+            self.kill()
+            self.origin = replace(self.origin, saved=self._saved())
+            self._rest()
+            self.container.close()
+            self.origin.ended()
+        assert self.origin.saved is not None
+        return DockerSnapshot(self.origin.image, self.origin.saved, self.origin.compared)
+
+    def _saved(self) -> Saved:
+        return self._until_still(lambda: Saved(self.archive))
+
+    def _continue(self) -> Seat:
+        self.container = self.origin.take(self.origin.saved)
+        return _seat(self.container)
 
     def archive(self, out: int) -> None:
         """Stream what differs from the image into a descriptor, as native's `archive.write`."""
@@ -94,7 +119,11 @@ class DockerSandbox(NativeSandbox):
         """End everything in it and free it. When this returns, all that ran has ended."""
         super().close()
         self.container.close()  # where the engine must be asked to
-        self.origin = replace(self.origin, saved=None)
+        self.origin = replace(self.origin, saved=None, compared=None)
+
+
+def _seat(container: Container) -> Seat:
+    return Seat(container.control, container.process)
 
 
 class Saved:
@@ -154,9 +183,11 @@ class Saved:
 class DockerSnapshot:
     """See `sandbox.base.Snapshot`. It is temporary: it goes with this object."""
 
-    def __init__(self, below: EngineImage, saved: Saved) -> None:
+    def __init__(self, below: EngineImage, saved: Saved, compared: Saved | None) -> None:
         image = below.image
         self.base = below
+        self.compared = compared
+        """See `Origin`."""
         self._saved: Saved | None = saved
         self.name = f"{image.name} (snapshot)"
         self.digest = digest_of(image.digest, saved.name)
@@ -180,4 +211,4 @@ class DockerSnapshot:
 
     def delete(self) -> None:
         """Free its storage, as soon as no sandbox needs it."""
-        self._saved = None
+        self._saved = self.compared = None

@@ -17,7 +17,7 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -164,8 +164,8 @@ def _local(path: str) -> str:
 _KINDS = [str, str, int, int, int, int, str, bool, int]
 
 
-def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None:
-    """Stream the upper layer into the descriptor `out`.
+def write(uppers: Sequence[int], lower: int, merged: int, out: int, timeout: float) -> None:
+    """Stream what differs from the image into the descriptor `out`; see `diff` for the trees.
 
     Raises:
         TimeoutError: It took longer than `timeout` seconds.
@@ -174,40 +174,39 @@ def write(upper: int, lower: int, merged: int, out: int, timeout: float) -> None
     """
     with open(out, "wb", closefd=False, buffering=diff.BLOCK) as file:
         writer = Writer(file, diff.Bounds(timeout))
-        _write_folder(writer, "", upper, lower, merged)
+        _write_folder(writer, "", uppers, lower, merged)
         writer.end()
 
 
 def _write_folder(
-    writer: Writer, path: str, upper: int, lower: int | None, merged: int | None
+    writer: Writer, path: str, uppers: Sequence[int], lower: int | None, merged: int
 ) -> None:
-    names = set(os.listdir(upper))
+    names = diff.names_in(uppers)
     opaque = lower is not None and diff.is_opaque(names, lower, merged)
-    writer.add(path or ".", ".", upper, os.fstat(upper), opaque)
+    writer.add(path or ".", ".", merged, os.fstat(merged), opaque)
     if names and path.count("/") + 1 >= diff.MAX_DEPTH:
         raise diff.too_deep()
     for name in sorted(names):
-        st = diff.lstat(name, upper)
-        if st is None:
+        st, old = diff.lstat(name, merged), diff.lstat(name, lower)
+        if st is None and old is None:
             continue
         child = f"{path}/{name}" if path else name
         if len(os.fsencode(child)) > LONGEST:
             message = f"what was changed has a path of more than {LONGEST} bytes"
             raise OSError(errno.EOVERFLOW, message)
         writer.bounds.count(child)
-        if diff.is_whiteout(st):
+        if st is None:
             writer.deleted(child)
         elif not stat.S_ISDIR(st.st_mode):
-            writer.add(child, name, upper, st)
+            writer.add(child, name, merged, st)
         else:
-            old = diff.lstat(name, lower)
             below = lower if old is not None and stat.S_ISDIR(old.st_mode) else None
             with (
-                diff.directory(name, upper) as up,
+                diff.directories(name, uppers) as up,
                 diff.directory(name, below) as low,
                 diff.directory(name, merged) as both,
             ):
-                if up is not None:
+                if both is not None:
                     _write_folder(writer, child, up, low, both)
 
 

@@ -4,9 +4,10 @@ Runs in the sandbox's process 1, inside its user namespace, where mode-000 direc
 entered. It trusts nothing that it finds: it walks by directory descriptors, follows no symlink,
 opens regular files only and never blocks on a FIFO.
 
-Three trees are walked side by side: *upper* (what was written), *lower* (the image) and *merged*
-(what the sandbox sees). Merged tells whether a directory is opaque, so that no overlay attribute
-need be readable: if a lower child that upper does not name is not visible, it was deleted.
+Trees are walked side by side: the *uppers* (what was written, since the last freeze and before
+it), *lower* (the image) and *merged* (what the sandbox sees). The uppers only name what may differ;
+merged tells what has become of it. It also tells whether a directory is opaque, so that no overlay
+attribute need be readable: if a lower child that no upper names is not visible, it was deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import stat
 import time
 from _blake2 import blake2b  # not hashlib: that loads OpenSSL into every sandbox
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -82,8 +83,27 @@ def directory(name: str, fd: int | None) -> Iterator[int | None]:
             os.close(child)
 
 
+def names_in(folders: Sequence[int]) -> set[str]:
+    """Return the names in any of these directories."""
+    return {name for folder in folders for name in os.listdir(folder)}
+
+
+@contextmanager
+def directories(name: str, fds: Sequence[int]) -> Iterator[list[int]]:
+    """Open a subdirectory of all of these directories that have it."""
+    found: list[int] = []
+    try:
+        for fd in fds:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                found.append(os.open(name, DIRECTORY, dir_fd=fd))
+        yield found
+    finally:
+        for fd in found:
+            os.close(fd)
+
+
 def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
-    """Whether upper's directory hides lower's children that it does not name itself."""
+    """Whether lower's children are hidden that no upper names."""
     with os.scandir(lower) as entries:
         for entry in entries:
             if entry.name not in names:
@@ -129,7 +149,7 @@ class Bounds:
 
 
 class Walker:
-    """Compares upper with lower and collects the changes.
+    """Compares what the uppers name with lower and collects the changes.
 
     Raises:
         OSError: See `Bounds`.
@@ -142,14 +162,16 @@ class Walker:
         """Whether no folder was too deep to enter."""
         self._digests: dict[tuple[int, int], str] = {}
 
-    def walk(self, upper: int, lower: int | None, merged: int | None, prefix: str = "") -> None:
+    def walk(self, uppers: Sequence[int], lower: int | None, merged: int, prefix: str = "") -> None:
         """Compare one directory, and what is below it."""
-        names = set(os.listdir(upper))
+        names = names_in(uppers)
         for name in sorted(names):
             self.bounds.check_time()
-            st = lstat(name, upper)
-            if st is not None:  # else it went away just now
-                self._entry(name, st, upper, lower, merged, f"{prefix}/{name}")
+            st = lstat(name, merged)
+            if st is None:
+                self._deleted(name, lower, f"{prefix}/{name}")
+            else:
+                self._entry(name, st, uppers, lower, merged, f"{prefix}/{name}")
         if lower is not None and is_opaque(names, lower, merged):
             for name in sorted(set(os.listdir(lower)) - names):
                 self._deleted(name, lower, f"{prefix}/{name}")
@@ -158,18 +180,15 @@ class Walker:
         self,
         name: str,
         st: os.stat_result,
-        upper: int,
+        uppers: Sequence[int],
         lower: int | None,
-        merged: int | None,
+        merged: int,
         path: str,
     ) -> None:
-        if is_whiteout(st):
-            self._deleted(name, lower, path)
-            return
         old = lstat(name, lower)
         if old is not None and is_whiteout(old):
             old = None
-        digest = self._digest(name, upper, st)
+        digest = self._digest(name, merged, st)
         if old is None:
             self._emit(path, "added", st, digest)
         elif stat.S_IFMT(old.st_mode) != stat.S_IFMT(st.st_mode):
@@ -188,11 +207,11 @@ class Walker:
             self.whole = False
         elif stat.S_ISDIR(st.st_mode):
             with (
-                directory(name, upper) as up,
+                directories(name, uppers) as up,
                 directory(name, lower) as low,
                 directory(name, merged) as both,
             ):
-                if up is not None:
+                if both is not None:  # else it went away just now
                     self.walk(up, low, both, path)
 
     def _deleted(self, name: str, lower: int | None, path: str) -> None:
@@ -290,11 +309,11 @@ def _whole_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
 
 
-def changes(upper: int, lower: int, merged: int, timeout: float) -> list[Any]:
+def changes(uppers: Sequence[int], lower: int, merged: int, timeout: float) -> list[Any]:
     """Return all changes, sorted by path, as JSON-ready tuples."""
     walker = Walker(timeout)
-    root, old = os.fstat(upper), os.fstat(lower)
+    root, old = os.fstat(merged), os.fstat(lower)
     if _metadata(root) != _metadata(old):
         walker._emit("/", "modified", root, "", content=False)
-    walker.walk(upper, lower, merged)
+    walker.walk(uppers, lower, merged)
     return sorted(entry for entry in walker.entries if entry[0] != SHARED_MEMORY)

@@ -259,6 +259,10 @@ class Init:
         """List the processes that run."""
         return {"pids": sorted(inside.alive())}
 
+    def do_programs(self, fds: list[int]) -> dict[str, Any]:
+        """List the processes that run, with their names and descriptors."""
+        return {"programs": [(pid, *inside.program(pid)) for pid in sorted(inside.alive())]}
+
     def do_kill_started(self, pid: int, fds: list[int]) -> None:
         """Kill a tracked program that still runs, and all that has been started since it was."""
         if pid in self.alive_before:
@@ -337,14 +341,14 @@ class Init:
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
         """Return all changes; everything else stands still meanwhile."""
         with self.frozen():
-            changed = diff.changes(self.inside.upper, self.inside.lower, self.inside.root, timeout)
+            changed = diff.changes(self.inside.uppers, self.inside.lower, self.inside.root, timeout)
             return {"changes": changed}
 
     def do_archive(self, timeout: float, fds: list[int]) -> None:
-        """Stream the upper layer into the given descriptor."""
+        """Stream what differs from the image into the given descriptor."""
         with self.frozen():
             inside = self.inside
-            archive.write(inside.upper, inside.lower, inside.root, fds[0], timeout)
+            archive.write(inside.uppers, inside.lower, inside.root, fds[0], timeout)
 
     def do_stop(self, fds: list[int]) -> None:
         """Stop all other processes until `do_go_on`."""

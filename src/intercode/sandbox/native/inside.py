@@ -45,8 +45,8 @@ class User:
 class Inside:
     """The things of its sandbox that process 1 holds."""
 
-    upper: int
-    """A descriptor of the layer with all that is changed."""
+    uppers: tuple[int, ...]
+    """Descriptors of the layers with all that is changed, the topmost first."""
     lower: int
     """One of the image."""
     root: int
@@ -179,6 +179,18 @@ def _threads(pid: int) -> list[str]:
         return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
     except OSError:  # it has just ended
         return []
+
+
+def program(pid: int) -> tuple[str, dict[str, str]]:
+    """Return a program's name, and what its descriptors lead to, by their numbers."""
+    name, leads_to = "", {}
+    with suppress(OSError):  # it ends just now
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            name = os.fsdecode(file.read().rstrip(b"\n"))
+        for number in sorted(os.listdir(f"/proc/{pid}/fd"), key=int):
+            with suppress(OSError):
+                leads_to[number] = os.readlink(f"/proc/{pid}/fd/{number}")
+    return name, leads_to
 
 
 def _turns() -> dict[tuple[int, str], bytes]:

@@ -11,12 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Literal
 
 from intercode.errors import SandboxError, SandboxTimeoutError
 from intercode.sandbox.base import Completed, Evidence, OutputBuffer
+from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import disown_in_forks
 
 HARD_OUTPUT_FACTOR = 64
@@ -118,6 +120,26 @@ class NativeWorker(NativeProcess):
         """See `ownership.Owned`."""
         self.socket.close()
         super().disown()
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """A place in which a sandbox runs. One that was frozen gets another."""
+
+    control: socket.socket
+    """The socket of its process 1."""
+    process: ProcessOne | None
+    """Process 1, where that can be known."""
+    forget: Callable[[Path], None] = lambda _: None
+    """Tells its keeper of a layer that is about to be deleted."""
+    freeze: Callable[[], FrozenLayer | None] = lambda: None
+    """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
+
+    def end(self) -> None:
+        """End all that runs in it. When this returns, all of it has ended."""
+        self.control.close()
+        if self.process is not None:
+            self.process.end()
 
 
 class ProcessOne:

@@ -27,11 +27,13 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
-from intercode.sandbox.native import cgroup, wire
+from intercode.sandbox.native import cgroup, frozen, wire
+from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.obstacles import more_open_files, unavailable
-from intercode.sandbox.native.process import ProcessOne
+from intercode.sandbox.native.process import ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
-from intercode.sandbox.native.snapshot import NativeSnapshot, build_script, sweep
+from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
+from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, new_lease
 
 
@@ -64,29 +66,39 @@ class NativeProvider:
         self,
         image: str | Snapshot | Image = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
-        limits = limits or Limits()
-        spawner = self._running()  # says what is not permitted here, before an image is built
-        resolved = self.image(image)
-        held = image.layers if isinstance(image, NativeSnapshot) else ()
-        control, process = spawner.launch(
-            {
-                "layers": [str(layer) for layer in resolved.layers],
-                "host": resolved.host,
-                "hide": hidden_places() if resolved.host else [],
-                "network": network,
-                "special": [(str(each.path), each.special) for each in held if each.special],
-                "limits": _as_spec(limits),
-                "user": resolved.user,
-            }
-        )
-        sandbox = NativeSandbox(control, process, resolved, limits, self._forget, spawner.forget)
-        sandbox.held = held
+        limits, policy = limits or Limits(), Policy.of(network)
+        self._running()  # says what is not permitted here, before an image is built
+        begin = partial(self._begin, limits=limits, network=policy.shared)
+        files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
+        sandbox = NativeSandbox(begin(files), files.image, limits, self._forget)
+        sandbox.files, sandbox.begin = files, begin
         with self._lock:
             self._live.add(sandbox)
+        sandbox.admit(policy)
         return sandbox
+
+    def _begin(self, files: Files, limits: Limits, network: bool) -> Seat:
+        """Start a place for a sandbox."""
+        spawner = self._running()
+        if any(layer.owner != spawner.name for layer in files.frozen):
+            raise SandboxError("these files were frozen in memory of a spawner that has ended")
+        return spawner.launch(
+            {
+                "layers": files.layers,
+                "image": len(files.image.layers),
+                "frozen": [layer.name for layer in files.frozen],
+                "used": files.used,
+                "host": files.image.host,
+                "hide": hidden_places() if files.image.host else [],
+                "network": network,
+                "special": files.special,
+                "limits": _as_spec(limits),
+                "user": files.image.user,
+            }
+        )
 
     def image(self, image: str | Snapshot | Image) -> Image:
         """Return the image by that name, built if need be."""
@@ -100,13 +112,13 @@ class NativeProvider:
 
     def digest(self, image: str | Snapshot | Image) -> str:
         """Return a digest of the image's content."""
-        return self.image(image).digest
+        return image.files.digest if isinstance(image, NativeSnapshot) else self.image(image).digest
 
     def facts(self) -> dict[str, Any]:
         """Return the facts of this machine, for a run's record."""
         return dict(self._running().facts)
 
-    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
         """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
         alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
         if alone and one_user():
@@ -115,7 +127,7 @@ class NativeProvider:
                 "unless root of the machine starts it. Run this as root, or in Docker's containers "
                 "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
-        if network and "net_bind_service" in capabilities:
+        if network is True and "net_bind_service" in capabilities:
             return (
                 "with --network the native sandbox shares this machine's ports, of which those "
                 "below 1024 stay the machine's. Leave one of the two out, or take --sandbox docker"
@@ -239,8 +251,8 @@ class SpawnerProcess:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def launch(self, spec: dict[str, Any]) -> tuple[socket.socket, ProcessOne]:
-        """Start a sandbox; its control socket and its process 1, once that is ready.
+    def launch(self, spec: dict[str, Any]) -> Seat:
+        """Start a place for a sandbox; return it once it is ready.
 
         Raises:
             SandboxUnavailableError: The machine does not permit it.
@@ -252,14 +264,15 @@ class SpawnerProcess:
             with theirs:
                 wire.send(self.socket, spec, [theirs.fileno()])
             reply: dict[str, Any] = {}
-            process = None
+            process, name = None, ""
             while "ready" not in reply:
                 reply, fds = wire.receive(ours)
                 if "failed" in reply:
                     raise unavailable(reply)
                 # The spawner says who it will be; where that has died, there comes another.
                 if fds:
-                    process = ProcessOne(fds[0], partial(self.evidence, reply["name"]))
+                    name = reply["name"]
+                    process = ProcessOne(fds[0], partial(self.evidence, name))
             if process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except (EOFError, OSError) as error:
@@ -268,19 +281,46 @@ class SpawnerProcess:
         except BaseException:
             ours.close()
             raise
-        return ours, process
+        return Seat(ours, process, self.forget, partial(self.freeze, name))
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""
+        try:
+            return Evidence(keeper=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
+        except (EOFError, OSError):
+            return Evidence(keeper=False)
+
+    def freeze(self, name: str) -> FrozenLayer | None:
+        """Keep a sandbox's files as a layer; None: the kernel does not permit it.
+
+        Raises:
+            SandboxError: They are too large, or the spawner has ended.
+        """
+        try:
+            found = self._ask({"freeze": name, "room": frozen.room()}, _START_SECONDS)
+        except (EOFError, OSError) as error:
+            raise SandboxError(f"the files could not be frozen: {error}") from error
+        if "failed" in found:
+            raise SandboxError(f"the files could not be frozen: {found['failed']}")
+        if "name" in found:
+            used = found["bytes"], found["files"]
+            return FrozenLayer(found["name"], self.name, used, self.thaw)
+        if found.get("bytes", 0) > frozen.room():
+            raise frozen.no_room(found["bytes"])
+        return None
+
+    def thaw(self, name: str) -> None:
+        """Ask the spawner to let go of a frozen layer."""
+        with suppress(OSError):  # it has ended, and its mounts with it
+            wire.send(self.socket, {"thaw": name})
+
+    def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         ours, theirs = wire.pair()
-        ours.settimeout(_EVIDENCE_SECONDS)
+        ours.settimeout(seconds)
         with ours:
-            try:
-                with theirs:
-                    wire.send(self.socket, {"end_of": name}, [theirs.fileno()])
-                return Evidence(keeper=True, **wire.receive(ours)[0])
-            except (EOFError, OSError):
-                return Evidence(keeper=False)
+            with theirs:
+                wire.send(self.socket, message, [theirs.fileno()])
+            return wire.receive(ours)[0]
 
     def forget(self, layer: Path) -> None:
         """Ask the spawner to unmount a layer that is about to be deleted."""

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from intercode.errors import (
@@ -21,7 +21,16 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
-from intercode.sandbox.base import Change, Completed, Evidence, Limits, Seen, caused_inside
+from intercode.sandbox import proxy
+from intercode.sandbox.base import (
+    Change,
+    Completed,
+    Evidence,
+    Limits,
+    Program,
+    Seen,
+    caused_inside,
+)
 from intercode.sandbox.forward import (
     CONNECTIONS,
     IDLE_SECONDS,
@@ -38,6 +47,7 @@ from intercode.sandbox.native.process import (
     NativeProcess,
     NativeWorker,
     ProcessOne,
+    Seat,
     channel,
     close_all,
     error_pipe,
@@ -45,7 +55,15 @@ from intercode.sandbox.native.process import (
     memory_file,
     run_to_end,
 )
-from intercode.sandbox.native.snapshot import Layer, NativeSnapshot
+from intercode.sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode.sandbox.network import (
+    Gate,
+    Policy,
+    Resolve,
+    free_port,
+    handlers,
+    proxy_variables,
+)
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
@@ -68,30 +86,29 @@ the sandbox's programs have."""
 class NativeSandbox:
     """See `sandbox.base.Sandbox`."""
 
+    files: Files
+    """The files that it started with."""
+    begin: Callable[[Files], Seat]
+    """Starts another place with such files."""
+
     def __init__(
-        self,
-        control: socket.socket,
-        process: ProcessOne | None,
-        image: Image,
-        limits: Limits,
-        closed: Callable[[NativeSandbox], None],
-        forget: Callable[[Path], None],
+        self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
     ) -> None:
         self.image = image
-        self.held: tuple[Layer, ...] = ()
-        """Saved layers that it was started from: they must be there for as long as it is."""
         self.limits = limits
         self.env: Mapping[str, str] = {**image.env, "PWD": image.cwd}
         self.cwd = image.cwd
-        self._control = control
-        self._process = process
+        self._seat = seat
+        self.resting = False
+        """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
         self._on_close = closed
-        self._forget = forget
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
+        self.gate: Gate | None = None
+        """Opens the connections that a policy for the network allows, and counts the others."""
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
-        control.settimeout(_ANSWER_SECONDS)
+        seat.control.settimeout(_ANSWER_SECONDS)
         disown_in_forks(self)
 
     # -- programs --------------------------------------------------------------------------------
@@ -206,13 +223,27 @@ class NativeSandbox:
 
     def kill(self, keep: Sequence[int] = ()) -> int:
         """Kill all processes except the pids (as seen inside) in `keep`; how many they were."""
+        if self.resting:
+            return 0
         reply, _ = self._request({"op": "kill", "keep": list(keep)})
         return int(reply["killed"])
 
     def processes(self) -> list[int]:
         """Return the pids (as seen inside) of what runs, except process 1."""
+        if self.resting:
+            return []
         reply, _ = self._request({"op": "processes"})
         return list(reply["pids"])
+
+    def programs(self) -> list[Program]:
+        """List what runs in it, except process 1, with its open descriptors."""
+        if self.resting:
+            return []
+        reply, _ = self._request({"op": "programs"})
+        return [
+            Program(pid, name, {int(number): path for number, path in descriptors.items()})
+            for pid, name, descriptors in reply["programs"]
+        ]
 
     def memory_peak(self) -> int | None:
         """Return the most bytes of memory that it has used; None where there is no cgroup."""
@@ -243,6 +274,28 @@ class NativeSandbox:
         made = Forward(own_socket(fds), port, serve, connections)
         self._forwards.append(made)
         return made
+
+    def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+        """Let its programs reach what a policy lists; what they reach otherwise stays as it is.
+
+        Args:
+            policy: The policy.
+            resolve: Resolves names, on this machine.
+
+        Raises:
+            SandboxError: The sandbox failed; it is closed.
+        """
+        if not (policy.endpoints or policy.hosts):
+            return
+        self.gate = Gate(policy, resolve)
+        if policy.hosts:
+            self.env = {**self.env, **proxy_variables(free_port(policy))}
+        try:
+            for port, serve in handlers(self.gate, proxy.serve).items():
+                self.forward(port, serve)
+        except BaseException:
+            self.close()
+            raise
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -280,9 +333,59 @@ class NativeSandbox:
 
     def snapshot(self) -> NativeSnapshot:
         """Save the file system as it is now."""
-        return self._until_still(
-            lambda: NativeSnapshot.save(self.image, self.held, self.archive, self._forget)
-        )
+        return NativeSnapshot(self.files.with_image(self._copied()))
+
+    def freeze(self) -> NativeSnapshot:
+        """Save the files as they are, and continue with them in a fresh place."""
+        if not self.resting:
+            self.kill()
+            self.files = self._left()
+            self._rest()
+        return NativeSnapshot(self.files)
+
+    def _left(self) -> Files:
+        """Return its files as they are, for others to start with: nothing runs any more."""
+        if self.files.crowded(self.limits):
+            with suppress(OutputLimitError):  # what cannot be copied may still be frozen
+                return self.files.with_copy(self._copied())
+        if layer := self._seat.freeze():
+            return self.files.with_frozen(layer)
+        return self.files.with_copy(self._copied())
+
+    def _copied(self) -> Layer:
+        """Return a layer of all that differs from the image."""
+        return self._until_still(lambda: Layer.of(self.archive, self._seat.forget))
+
+    def _rest(self) -> None:
+        """End what is left: process 1, in which nothing is to be done until a request comes."""
+        with self._lock:
+            self.resting = True
+            if self._process is None:
+                self._seat.end()
+            else:
+                self._process.kill()
+
+    def _continue(self) -> Seat:
+        """Start the place in which it continues."""
+        return self.begin(self.files)
+
+    def _awake(self) -> None:
+        """Start to run, unless it does.
+
+        Raises:
+            SandboxError: It could not be started, or was closed meanwhile.
+        """
+        if self.resting:
+            self._seat.end()
+            self._seat = self._continue()
+            self._seat.control.settimeout(_ANSWER_SECONDS)
+            self.resting = False
+            for forward in self._forwards:
+                if not forward.closed:
+                    wire.send(self._seat.control, {"op": "socket"})
+                    forward.move(own_socket(wire.receive(self._seat.control)[1]))
+            if self._end is not None:  # `close` waits for the lock, to end the seat
+                raise self._ended()
 
     def at_rest(self, look: Callable[[], Seen]) -> Seen:
         """Look at several things while no program changes any."""
@@ -311,6 +414,14 @@ class NativeSandbox:
         request = {"op": "archive", "timeout": _FILES_SECONDS}
         self._request(request, [out], seconds=2 * _FILES_SECONDS)
 
+    @property
+    def _control(self) -> socket.socket:
+        return self._seat.control
+
+    @property
+    def _process(self) -> ProcessOne | None:
+        return self._seat.process
+
     # -- the wire --------------------------------------------------------------------------------
 
     def _request(
@@ -319,6 +430,7 @@ class NativeSandbox:
         with self._lock:
             if self._end is not None:
                 raise self._ended()
+            self._awake()
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
             answered = False
@@ -386,10 +498,8 @@ class NativeSandbox:
         with suppress(OSError):  # it is closed, or the other end has gone first
             self._control.shutdown(socket.SHUT_RDWR)
         with self._lock:
-            self._control.close()
-        if self._process is not None:
-            self._process.end()
-        self.held = ()
+            self._seat.end()
+        self.files = Files(self.image)
 
     def disown(self) -> None:
         """See `ownership.Owned`."""

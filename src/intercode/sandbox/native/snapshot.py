@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -21,8 +21,14 @@ from intercode.sandbox.images.base import SCRIPT
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode.sandbox.native.diff import SHARED_MEMORY
+from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import is_gone, new_lease, when_gone
 
+_SUFFIX = " (snapshot)"
+_MOST_FROZEN = 30
+"""Each file that is opened is looked for in all layers."""
+_HIDDEN_PART = 4
+"""Of a limit, one part of so many may be used by what frozen layers hide."""
 _SPECIAL_FILES = 256
 """An agent may have made any number of them, and each start copies them."""
 
@@ -49,6 +55,13 @@ class Layer:
         except OSError as error:
             raise SandboxError(f"the snapshot could not be saved: {error}") from error
 
+    @classmethod
+    def of(cls, write: Callable[[int], None], forget: Callable[[Path], None]) -> Layer:
+        """Return a new layer with what `write` streams."""
+        layer = cls(forget)
+        layer.fill(write)
+        return layer
+
     @property
     def name(self) -> str:
         """A name that no other layer has."""
@@ -63,56 +76,98 @@ class Layer:
         self._discard()
 
 
+@dataclass(frozen=True)
+class Files:
+    """The files that a sandbox starts with. They are there for as long as this is."""
+
+    image: Image
+    """The image, from which changes are told."""
+    saved: tuple[Layer, ...] = ()
+    """The layers of the image that are saved ones."""
+    copy: Layer | None = None
+    """A copy of what was changed of the image, until some time."""
+    frozen: tuple[FrozenLayer, ...] = ()
+    """Layers of what was changed since then, the lowest first."""
+
+    @property
+    def digest(self) -> str:
+        """A digest of all of them."""
+        over = [] if self.copy is None else [self.copy.name]
+        over += [f"{layer.owner}/{layer.name}" for layer in self.frozen]
+        return digest_of(self.image.digest, *over) if over else self.image.digest
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """The bytes and files of the frozen layers."""
+        return sum(each.bytes for each in self.frozen), sum(each.files for each in self.frozen)
+
+    def crowded(self, limits: Limits) -> bool:
+        """Whether there are many frozen layers, or what they hide of each other may be much."""
+        hidden = replace(self, frozen=self.frozen[1:]).used
+        most = limits.disk // _HIDDEN_PART, limits.files // _HIDDEN_PART
+        return len(self.frozen) >= _MOST_FROZEN or hidden[0] > most[0] or hidden[1] > most[1]
+
+    @property
+    def layers(self) -> list[str]:
+        """The folders of all layers, the lowest first."""
+        copies = () if self.copy is None else (self.copy.path,)
+        return [str(path) for path in (*self.image.layers, *copies)]
+
+    @property
+    def special(self) -> list[tuple[str, Sequence[archive.Special]]]:
+        """The files of special modes of each layer that has some."""
+        layers = [*self.saved, self.copy]
+        return [(str(each.path), each.special) for each in layers if each and each.special]
+
+    def with_image(self, layer: Layer) -> Files:
+        """Return these with all that was changed in a layer of the image."""
+        digest, layers = digest_of(self.image.digest, layer.name), (*self.image.layers, layer.path)
+        image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
+        return Files(image, (*self.saved, layer))
+
+    def with_copy(self, layer: Layer) -> Files:
+        """Return these with all that was changed in a layer over the image."""
+        return Files(self.image, self.saved, layer)
+
+    def with_frozen(self, layer: FrozenLayer) -> Files:
+        """Return these with a layer of what was changed of them."""
+        return replace(self, frozen=(*self.frozen, layer))
+
+
+def _name(image: Image) -> str:
+    return f"{image.name.removesuffix(_SUFFIX)}{_SUFFIX}"
+
+
 class NativeSnapshot:
     """See `sandbox.base.Snapshot`. It is temporary: it goes with this object.
 
     Args:
-        image: The sandbox's, with the saved layer on top.
-        layers: Those of the image that are saved ones.
+        files: What sandboxes of it start with.
     """
 
-    def __init__(self, image: Image, layers: tuple[Layer, ...]) -> None:
-        self._image = image
-        self.layers = layers
+    def __init__(self, files: Files) -> None:
+        self._files: Files | None = files
+        self.name = _name(files.image)
 
     @property
-    def image(self) -> Image:
-        """Image that a sandbox starts from.
+    def files(self) -> Files:
+        """The files that sandboxes of it start with.
 
         Raises:
             SandboxError: It was deleted.
         """
-        if not self.layers:
+        if self._files is None:
             raise SandboxError(f"the snapshot {self.name!r} was deleted")
-        return self._image
+        return self._files
 
     @property
-    def name(self) -> str:
-        """A name for people."""
-        return self._image.name
-
-    @classmethod
-    def save(
-        cls,
-        image: Image,
-        below: tuple[Layer, ...],
-        write: Callable[[int], None],
-        forget: Callable[[Path], None],
-    ) -> NativeSnapshot:
-        """Save what `write` streams as a layer over `image`, of which `below` are saved ones."""
-        layer = Layer(forget)
-        layer.fill(write)
-        saved = replace(
-            image,
-            name=f"{image.name} (snapshot)",
-            digest=digest_of(image.digest, layer.name),
-            layers=(*image.layers, layer.path),
-        )
-        return cls(saved, (*below, layer))
+    def image(self) -> Image:
+        """Image that changes in its sandboxes are told from."""
+        return self.files.image
 
     def delete(self) -> None:
         """Free its storage, as soon as no sandbox and no other snapshot needs it."""
-        self.layers = ()
+        self._files = None
 
 
 def fill(

@@ -70,19 +70,19 @@ class Comparison(diff.Walker):
         self.touched: list[str] = []
         """Existing paths that were written to, changed or not; folders before their content."""
 
-    def walk(self, upper: int, lower: int | None, merged: int | None, prefix: str = "") -> None:
+    def walk(self, uppers: Sequence[int], lower: int | None, merged: int, prefix: str = "") -> None:
         """Compare a folder of the container with the image's, and what is below it."""
-        names = set(os.listdir(upper))
+        names = set(os.listdir(merged))
         for name in sorted(names):
             self.bounds.check_time()
             path = f"{prefix}/{name}"
-            st = diff.lstat(name, upper)
+            st = diff.lstat(name, merged)
             if st is None or path in self.tree.mounted or self._untouched(path, name, st, lower):
                 continue
             if self.tree.folders.get(path) != stamp(st):
                 self.bounds.count(path)
                 self.touched.append(path)
-            self._entry(name, st, upper, lower, upper, path)
+            self._entry(name, st, (merged,), lower, merged, path)
         if lower is not None:
             for name in sorted(set(os.listdir(lower)) - names):
                 self._deleted(name, lower, f"{prefix}/{name}")
@@ -115,12 +115,12 @@ def compare(tree: Tree, pristine: int, timeout: float) -> Comparison:
     now, old = os.fstat(tree.root), os.fstat(pristine)
     if diff._metadata(now) != diff._metadata(old):
         found._emit("/", "modified", now, "", content=False)
-    found.walk(tree.root, pristine, tree.root)
+    found.walk((tree.root,), pristine, tree.root)
     shm = diff.SHARED_MEMORY
     with diff.directory(shm[1:], tree.root) as upper, diff.directory(shm[1:], pristine) as lower:
         if upper is not None:
             before = len(found.touched)
-            found.walk(upper, lower, upper, shm)
+            found.walk((upper,), lower, upper, shm)
             if len(found.touched) > before:
                 found.touched += diff.SHARED_MEMORY_MOUNTS
     return found

@@ -96,7 +96,7 @@ class ContainerInit(Init):
         super().__init__(
             control,
             Inside(
-                upper=-1,
+                uppers=(),
                 lower=-1,
                 root=self.root,
                 score=os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC),
