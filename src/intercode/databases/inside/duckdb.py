@@ -52,7 +52,7 @@ UNION ALL SELECT 'attached database', database_name FROM system.main.duckdb_data
 WHERE NOT internal AND database_name <> $1
 UNION ALL SELECT 'schema in use', current_schema() WHERE current_schema() <> 'main'
 """
-"""What a session has of its own."""
+"""Lists all that a session has of its own."""
 _FAILURES = (duckdb.Error, ArithmeticError, MemoryError, ValueError)
 """Failures of a statement: DuckDB's own, and those of converting a value, such as a date B.C."""
 _SETTINGS: dict[str, Any] = {
