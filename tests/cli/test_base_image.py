@@ -9,16 +9,24 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import intercode
 from intercode.sandbox import get_provider
+from intercode.sandbox.docker.engine import Engine
+from intercode.sandbox.docker.provider import DockerProvider
+from intercode.sandbox.images import resolve
+from intercode.sandbox.images.carry import export_image
 from intercode.sandbox.images.debian import MIRROR
 from intercode.sandbox.images.pinned import trees
 from ordinary import ordinary_user
+from trees import ODD, tree
 from waiting import PATIENCE
 
 RUN = ("run", "bash", "--image", "base", "--agent", "oracle", "--quiet", "--json", "--out")
@@ -70,7 +78,10 @@ def run(
 
 
 def test_all_bundled_tasks_and_two_builds_alike(
-    mirror: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mirror: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     """A build that leaves another tree than the lock's fails, so that both have the same."""
     with ordinary_user() as user:
@@ -82,6 +93,8 @@ def test_all_bundled_tasks_and_two_builds_alike(
         again = run((), dict(os.environ), tmp_path / "run", mirror, "--limit", "1")
         assert again["env"]["images"].items() <= images.items()
         unchanged_by_python()
+        request.getfixturevalue("engine")
+        built_by_docker(tmp_path)
     [tools] = record["sessions"][0]["tools"].values()
     assert tools["system"] == "Debian GNU/Linux 12 (bookworm)" and tools["git"] == "2.39.5"
 
@@ -95,3 +108,26 @@ def unchanged_by_python() -> None:
     assert sandbox.exec(["python3", "-c", program], timeout=PATIENCE).ok
     assert sandbox.changes() == []
     sandbox.close()
+
+
+def built_by_docker(folder: Path) -> None:
+    """Docker builds the recipes of bundled tasks, and the files are those that agents are given."""
+    export_image(resolve("base"), "base", folder / "base.tar")
+    provider, engine = DockerProvider(), Engine()
+    with engine.errors("importing base") as api, (folder / "base.tar").open("rb") as source:
+        api.import_image_from_data(source, "base")
+    bash, swe = intercode.make("bash", image="base"), intercode.make("swe", image="base")
+    odd = replace(ODD, image=bash.dataset[0].image)
+    for env, task in ((bash, odd), (swe, swe.dataset[0])):
+        env.stage.recipe(task).write(folder / task.task_id)
+        with engine.errors("building a recipe") as api:
+            place = str(folder / task.task_id)
+            lines = api.build(place, tag="made", network_mode="none", decode=True)
+            said = [line for line in lines if "error" in line]
+        assert not said, said
+        given, made = env.stage.open(task), provider.start("docker-daemon:made")
+        with closing(given), closing(made):
+            left_out = ("usr", ".dockerenv")
+            assert tree(made, *left_out) == tree(given, *left_out), task.task_id
+    for one in (bash, swe, provider, engine):
+        one.close()

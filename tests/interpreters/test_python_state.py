@@ -35,6 +35,8 @@ SHOWN = {
     "import os; os.getcwd(), os.environ['HOME']": "('/root', '/root')\n",
     "open('/tmp/f', 'w').write('x')": "1\n",
     "import random; random.random() != random.random()": "True\n",
+    "import os, random\nrandom.seed(1); a = random.random(); random.seed(1)\n"
+    "if os.fork() == 0: os._exit(random.random() == a)\nos.wait()[1]": "0\n",
     "import sqlite3; sqlite3.connect(':memory:').execute('select 1').fetchone()": "(1,)\n",
     "import asyncio\nasync def f(): return 3\nasyncio.run(f())": "3\n",
     "import pickle\nclass A: x = 1\npickle.loads(pickle.dumps(A())).x": "1\n",
@@ -44,6 +46,14 @@ SHOWN = {
     "import inspect, json; 'class JSONDecoder' in inspect.getsource(json.decoder)": "True\n",
     "import doctest\ndef f():\n  '''\n  >>> 1\n  1\n  '''\ndoctest.testmod().attempted": "1\n",
 }
+
+
+def test_no_two_draw_the_same_numbers(python: PythonInterpreter) -> None:
+    other = PythonInterpreter(python.sandbox)
+    draw = "import random; random.random()"
+    drawn = {one.execute(draw).output for one in (python, other)}
+    other.close()
+    assert len(drawn) == 2
 
 
 @pytest.mark.parametrize("action", SHOWN)

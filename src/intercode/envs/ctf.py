@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 from intercode.datasets import load_seeded
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import CtfOptions, EnvOptions
+from intercode.envs.recipe import Service
 from intercode.envs.stage import SandboxStage
 from intercode.envs.traits import SHELL, Dice, Traits
-from intercode.episode import Episode, decode
+from intercode.episode import Episode, decode, encode
 from intercode.errors import TaskError
 from intercode.interpreters.base import Execution, Interpreter
 from intercode.interpreters.bash import shell_in
@@ -294,28 +295,30 @@ class CtfStage(SandboxStage):
         """The task's folder."""
         return _text(task, "directory") or FOLDER
 
+    def written(self, task: Task) -> dict[str, bytes]:
+        """The content of the task's files, binary ones first."""
+        return {**_binary_files(task), **super().written(task)}
+
+    def service(self, task: Task) -> Service | None:
+        """The task's service."""
+        if (command := _text(task, "service")) is None:
+            return None
+        given = encode(_text(task, "service_input") or "")
+        return Service(command, given, SERVICE_USER, _text(task, "health"))
+
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
-        binary = _binary_files(task)
         # Assets have it in the image, and files make it: that saves a process.
-        if _text(task, "assets") is None and not any(map(_lies_within, (*binary, *task.files))):
+        if _text(task, "assets") is None and not any(map(_lies_within, self.written(task))):
             _must(task, "directory", sandbox.exec(["mkdir", "-p", "--", self.directory(task)]))
-        try:
-            for path, data in binary.items():
-                sandbox.write_file(PurePosixPath(self.directory(task), path), data)
-        except OSError as error:
-            raise TaskError(
-                f"task {task.task_id!r}: file {path!r} cannot be written: {error}"
-            ) from error
         super()._prepare(sandbox, task)
-        if (service := _text(task, "service")) is not None:
+        if (service := self.service(task)) is not None:
             self._serve(sandbox, task, service)
 
-    def _serve(self, sandbox: Sandbox, task: Task, service: str) -> None:
-        argv = [*_SHELL, _BACKGROUND, "service", *_SHELL, service]
-        given = (_text(task, "service_input") or "").encode("utf-8", "surrogateescape")
-        directory = self.directory(task)
+    def _serve(self, sandbox: Sandbox, task: Task, service: Service) -> None:
+        argv = [*_SHELL, _BACKGROUND, "service", *_SHELL, service.command]
+        given, directory = service.stdin, self.directory(task)
         try:
-            done = sandbox.exec(argv, stdin=given, cwd=directory, user=SERVICE_USER)
+            done = sandbox.exec(argv, stdin=given, cwd=directory, user=service.user)
         except LookupError:  # the sandbox has one user only
             done = sandbox.exec(argv, stdin=given, cwd=directory)
         except PermissionError as error:
@@ -323,8 +326,8 @@ class CtfStage(SandboxStage):
                 f"task {task.task_id!r}: its service may not enter the task's folder: {error}"
             ) from error
         _must(task, "service", done)
-        if (health := _text(task, "health")) is not None:
-            _await(sandbox, task, [*_SHELL, health], directory)
+        if service.health is not None:
+            _await(sandbox, task, [*_SHELL, service.health], directory)
 
 
 def _await(sandbox: Sandbox, task: Task, health: list[str], directory: str) -> None:

@@ -15,7 +15,7 @@ from intercode.databases.source import Source, find
 from intercode.datasets import load
 from intercode.envs.base import InterCodeEnv, act
 from intercode.envs.options import EnvOptions, SqlOptions
-from intercode.envs.stage import SETUP_TIMEOUT, limits_of
+from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, limits_of
 from intercode.envs.traits import SQL, Guess, Traits, always
 from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
@@ -110,7 +110,7 @@ class SqlEnv(InterCodeEnv[Session]):
         return attempt
 
 
-class DatabaseStage:
+class DatabaseStage(NoRecipe):
     """Opens sessions for tasks; the agent's and the grader's come out alike.
 
     Args:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeVar, runtime_checkable
 
+from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
-from intercode.errors import ImageError, TaskError
+from intercode.errors import ImageError, TaskError, UsageError
 from intercode.interpreters.base import Place
 from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
+from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.resolve import check
 from intercode.task import SANDBOX_LIMITS, Task
 
@@ -60,6 +64,33 @@ class Stage(Protocol[StagedT]):
             TaskError: What the task needs cannot be had; it names the task.
             SandboxError: The place cannot be made.
         """
+
+    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+        """Tell how the place is made, as a Dockerfile that another tool can build.
+
+        Args:
+            task: The task.
+            base: A name after ``FROM``, in place of the image that all is laid over.
+
+        Raises:
+            TaskError, ImageError: As named.
+            UsageError: No Dockerfile can make it.
+        """
+
+
+class NoRecipe:
+    """A stage whose places are not made from images of files alone."""
+
+    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+        """Refuse.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"task {task.task_id!r}: no Dockerfile makes its place, which is more than files: "
+            "a session with a database, or a setting of 2023; open one by stage.open(task)"
+        )
 
 
 def limits_of(task: Task, limits: Limits | None) -> Limits:
@@ -173,11 +204,54 @@ class SandboxStage:
             raise
         return sandbox
 
+    def recipe(self, task: Task, base: str | None = None) -> Recipe:
+        """Tell how a sandbox for the task is made, as a Dockerfile that another tool can build.
+
+        It has the same files, but that ``base`` stands for ``host``, and Docker's image of a
+        Debian suite for ours. Limits and a service are not in the Dockerfile.
+
+        Args:
+            task: The task.
+            base: A name after ``FROM``, in place of the image that all is laid over.
+
+        Raises:
+            TaskError, ImageError: As `check`.
+            UsageError: The image is in no registry; the message says what to do.
+        """
+        self.check(task)
+        image = self.image(task)
+        writer = Writer(image, self._start_of(image), base)
+        return writer.finish(
+            self.directory(task),
+            self.written(task),
+            task.setup,
+            self.limits(task),
+            self.network,
+            self.service(task),
+        )
+
+    def _start_of(self, image: str) -> Start:
+        """Find how programs start in an image; one that says so itself is started for that."""
+        spec = parse(image)
+        if spec.scheme not in OWN_START:
+            return Start()
+        with closing(self.provider.start(str(replace(spec, additions=())))) as sandbox:
+            user = getattr(getattr(sandbox, "image", None), "user", "")
+            return Start(dict(sandbox.env), sandbox.cwd, user)
+
+    def written(self, task: Task) -> dict[str, bytes]:
+        """Return the content of the files that the task has, by path."""
+        return {path: encode(content) for path, content in task.files.items()}
+
+    def service(self, task: Task) -> Service | None:
+        """Return the program that runs beside the agent."""
+        return None
+
     def _prepare(self, sandbox: Sandbox, task: Task) -> None:
         folder = self.directory(task)
         try:
-            for path, content in task.files.items():
-                sandbox.write_file(PurePosixPath(folder, path), encode(content))
+            for path, content in self.written(task).items():
+                sandbox.write_file(PurePosixPath(folder, path), content)
         except OSError as error:
             raise TaskError(
                 f"task {task.task_id!r}: file {path!r} cannot be written: {error}"

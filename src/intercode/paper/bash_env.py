@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions
-from intercode.envs.stage import SandboxStage
+from intercode.envs.stage import NoRecipe, SandboxStage
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
@@ -45,7 +45,7 @@ def prepared(provider: Provider, image: str) -> GoldRuns:
         return known[image]
 
 
-class PaperBashStage(SandboxStage):
+class PaperBashStage(NoRecipe, SandboxStage):
     """Starts sandboxes as the 2023 resets left containers.
 
     What is prepared once for an image is shared by all environments of a provider.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from intercode.envs.options import DefaultImage, EnvOptions, Image, Network
-from intercode.envs.stage import PlaceT, Stage
+from intercode.envs.stage import NoRecipe, PlaceT, Stage
 from intercode.episode import Status
 from intercode.errors import UsageError
 from intercode.interpreters.base import Execution
@@ -47,7 +47,7 @@ def ending(action: str) -> Status | None:
     return "submitted" if action.startswith("submit") else None
 
 
-class PaperStage(Generic[PlaceT]):
+class PaperStage(NoRecipe, Generic[PlaceT]):
     """Base of the stages whose places are sessions. A `Stage`, once it has `check` and `start`.
 
     Args:

@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import warnings
+from typing import Any
 
 from intercode.interpreters.inside.library import Library, extensions
 from intercode.interpreters.inside.wire import Channel
@@ -25,11 +26,16 @@ subprocess sys tempfile textwrap threading time timeit tokenize traceback types 
 unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree zlib zoneinfo
 """
 """Modules that every worker has loaded: an action that imports them pays nothing."""
+_at_fork: list[dict[str, Any]] = []
+"""Calls that these modules want at a fork. An action that forks has them; the fork that makes a
+worker comes from a process with one thread, and needs none of them but new random numbers."""
 
 
 def _load() -> Library:
     library = Library()
     sys.meta_path.insert(0, library)
+    register = os.register_at_fork
+    vars(os)["register_at_fork"] = lambda **calls: _at_fork.append(calls)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in [*extensions(), *_COMMON.split()]:
@@ -37,6 +43,7 @@ def _load() -> Library:
                 importlib.import_module(name)
             except ImportError:  # this Python was built without it
                 continue
+    vars(os)["register_at_fork"] = register
     sys.meta_path.remove(library)
     for name, module in sys.modules.items():
         if library.find_spec(name) is not None and module.__spec__ is not None:
@@ -45,6 +52,7 @@ def _load() -> Library:
 
 
 _library = _load()
+import random  # noqa: E402 - its call at a fork is one of those
 
 
 def main(sock: socket.socket) -> None:
@@ -56,8 +64,13 @@ def main(sock: socket.socket) -> None:
     _, fds, _, _ = socket.recv_fds(sock, 1, 3, socket.MSG_CMSG_CLOEXEC)
     out, read, write = fds
     start = json.loads(_exactly(read, *struct.unpack("=I", _exactly(read, 4))))
-    os.environ.clear()
-    os.environ.update(start["env"])
+    for calls in _at_fork:
+        os.register_at_fork(**calls)
+    random.seed()
+    for name in [*os.environ]:
+        del os.environ[name]
+    for name, value in start["env"].items():
+        os.environ[name] = value
     try:
         os.chdir(start["cwd"])
     except OSError:

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from intercode.capabilities import mask
-from intercode.sandbox.native import diff, seccomp
+from intercode.rights import permitted
+from intercode.sandbox.native import diff, seccomp, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import ID_COUNT, OWN_THREADS, Identity, limit_processes
 from intercode.sandbox.native.init import Init
@@ -29,8 +30,9 @@ STAGE = "/dev/pts"
 """The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
 and neither the spawner nor an image needs what is in it."""
 
-FOLDERS = ("x", "e", "d", "p")
-"""The mount points of each sandbox there: its files, what is empty, /dev and /proc."""
+FOLDERS = ("x", "o", "e", "d", "p")
+"""The mount points of each sandbox there: its files, the same with its own ids, what is empty, /dev
+and /proc."""
 
 HOSTNAME = "intercode"
 NAMESPACES = sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS
@@ -71,6 +73,9 @@ _FILE_BYTES = 4096
 """More than what the kernel keeps of an empty file with a long name."""
 _FILES_OF_A_WALK = 1536
 """Three for each of `diff.MAX_DEPTH` folders, and those of programs."""
+_LEAST = 1 << 18, 64
+"""Bytes and files that there is room for also where those of frozen layers are all that there may
+be: what is mounted, and what a program needs in order to remove some."""
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -82,6 +87,8 @@ class Machine:
     """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
     masks: list[tuple[str, str]]
     """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
+    rights: int
+    """The capabilities that there are."""
     filters: dict[tuple[bool, bool], bytes]
     """The seccomp filters: with or without what debuggers need, and `chroot`."""
 
@@ -92,7 +99,7 @@ def look_around(root: bool) -> Machine:
     masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in there]
     either = False, True
     filters = {(one, other): seccomp.build(one, other) for one in either for other in either}
-    return Machine(root, masks, filters)
+    return Machine(root, masks, permitted(), filters)
 
 
 def clone(network: bool) -> int:
@@ -142,6 +149,7 @@ def enter(
     link: socket.socket,
     machine: Machine,
     prepared: tuple[int, int],
+    frozen: list[int],
 ) -> Inside:
     """Become process 1 of a sandbox, for good.
 
@@ -151,6 +159,7 @@ def enter(
         link: The spawner's socket; it hears when the file system is ready.
         machine: This machine.
         prepared: What `prepare` returned.
+        frozen: Mounts of frozen layers, the lowest first; they are closed.
     """
     limits = spec["limits"]
     pages = limits["memory"] // _SHARED_PART // resource.getpagesize()
@@ -160,10 +169,9 @@ def enter(
         # The machine's own network would be changed for all. A capability does nothing there, nor
         # here: the network belongs to the namespace of users that is left now.
         _set(prepared[1], "net/ipv4/ip_unprivileged_port_start", "0")
-    uppers, lower, root = _file_system(spec, identity, machine)
-    link.send(b"m")
+    uppers, lower, root = _file_system(spec, identity, machine, link, frozen)
     _become(identity)
-    _limit(limits, identity.own)
+    _limit(limits, identity.own, len(uppers))
     kept = mask(limits["capabilities"])
     drop_rights(ALL_CAPABILITIES, kept)
     sc.scope()
@@ -211,7 +219,11 @@ def _loopback_up() -> None:
 
 
 def _file_system(
-    spec: dict[str, Any], identity: Identity, machine: Machine
+    spec: dict[str, Any],
+    identity: Identity,
+    machine: Machine,
+    link: socket.socket,
+    frozen: list[int],
 ) -> tuple[tuple[int, ...], int, int]:
     """Mount everything and change the root.
 
@@ -220,8 +232,11 @@ def _file_system(
         in it.
     """
     idmap = identity.namespace if machine.root else None
-    _limit_files(spec["limits"])
+    _limit_files(spec["limits"], spec["used"])
     over, layers = _layers(spec, idmap)
+    for number, tree in enumerate(frozen):
+        over.insert(0, _attach(tree, f"x/f{number}", idmap) + "/u")
+        os.close(tree)
     image = layers[0]
     if len(layers) > 1:
         image = "x/i"
@@ -229,10 +244,12 @@ def _file_system(
         _overlay(image, layers, machine)
     lower = os.open(image, diff.DIRECTORY)
     status = os.stat(over[0]) if over else os.fstat(lower)
-    os.chown("x/u", status.st_uid, status.st_gid)
-    os.chmod("x/u", stat.S_IMODE(status.st_mode))
-    uppers = tuple(os.open(folder, diff.DIRECTORY) for folder in ("x/u", *over))
-    _overlay("x/m", [*over, *layers], machine, writable=True)
+    files = sc.open_tree("x")
+    own, whole = _own_files(idmap, identity, machine)
+    os.chown(f"{own}/u", status.st_uid, status.st_gid)
+    os.chmod(f"{own}/u", stat.S_IMODE(status.st_mode))
+    uppers = tuple(os.open(folder, diff.DIRECTORY) for folder in (f"{own}/u", *over))
+    _overlay("x/m", [*over, *layers], machine, own)
     for path, name in spec["programs"]:
         _mount_programs(f"x/m/{path}", name, idmap, machine)
     for path in spec["hide"]:
@@ -244,6 +261,8 @@ def _file_system(
         os.lchown(path, identity.first, identity.first)
     root = sc.open_tree("x/m")
     _mount_shm(identity, machine)
+    wire.send(link, {}, [files] if whole else [])
+    os.close(files)
     # What stands there decides what a verification reads, and no comparison looks there.
     sc.mount("", "d", None, sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _DEV_FLAGS)
     sc.mount("d", "x/m/dev", None, sc.MS_MOVE)
@@ -273,11 +292,14 @@ def _mount_empty(network: bool) -> None:
     sc.mount("", "e", None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | _QUIET)
 
 
-def _limit_files(limits: dict[str, Any]) -> None:
+def _limit_files(limits: dict[str, Any], used: list[int]) -> None:
     # Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
     # when the disk is full.
     files = min(limits["files"], limits["memory"] // _FILE_BYTES)
-    options = f"size={limits['disk']},nr_inodes={files}"
+    if any(used):
+        files = max(files - used[1], _LEAST[1])
+    size = max(limits["disk"] - used[0], _LEAST[0]) if any(used) else limits["disk"]
+    options = f"size={size},nr_inodes={files}"
     sc.mount("", "x", None, sc.MS_REMOUNT | _QUIET, options)
 
 
@@ -309,12 +331,40 @@ def _own_copy(name: str, idmap: int | None) -> str:
         return name
     tree = sc.open_tree(name)
     try:
-        sc.mount_setattr(tree, sc.MOUNT_ATTR_IDMAP, idmap)
-        os.mkdir(f"x/{name}")
-        sc.move_mount(tree, f"x/{name}")
+        return _attach(tree, f"x/{name}", idmap)
     finally:
         os.close(tree)
-    return f"x/{name}"
+
+
+def _attach(tree: int, folder: str, idmap: int | None) -> str:
+    """Mount a detached mount in a new folder; as root with ids mapped to the sandbox's own."""
+    if idmap is not None:
+        sc.mount_setattr(tree, sc.MOUNT_ATTR_IDMAP, idmap)
+    os.mkdir(folder)
+    sc.move_mount(tree, folder)
+    return folder
+
+
+def _own_files(idmap: int | None, identity: Identity, machine: Machine) -> tuple[str, bool]:
+    """Mount ``o``, as root: the sandbox's files with its own ids. On ``x`` all have the same ones.
+
+    Returns:
+        The folder that the sandbox is to write to, and whether another one can have what is in it
+        as a layer: not as root before Linux 6.3.
+    """
+    if idmap is None:
+        return "x", True
+    tree = sc.open_tree("x")
+    try:
+        sc.mount_setattr(tree, sc.MOUNT_ATTR_IDMAP, idmap)
+        sc.move_mount(tree, "o")
+    except OSError:
+        return "x", False
+    finally:
+        os.close(tree)
+    # Overlayfs acts as who mounts it, whose id must be one of the sandbox's own.
+    sc.make_files_as(identity.first, machine.rights)
+    return "o", True
 
 
 def _special_modes(
@@ -358,12 +408,12 @@ def _dress(path: str, status: os.stat_result, mode: int) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def _overlay(target: str, layers: list[str], machine: Machine, writable: bool = False) -> None:
+def _overlay(target: str, layers: list[str], machine: Machine, upper: str = "") -> None:
     options = f"lowerdir={':'.join(layers)}"
     options += ",index=off,metacopy=off,redirect_dir=off" if machine.root else ",userxattr"
     flags = sc.MS_NOSUID | sc.MS_NODEV
-    if writable:
-        options += ",upperdir=x/u,workdir=x/w"
+    if upper:
+        options += f",upperdir={upper}/u,workdir={upper}/w"
     else:
         flags |= sc.MS_RDONLY
     sc.mount("overlay", target, "overlay", flags, options)
@@ -464,7 +514,7 @@ def _become(identity: Identity) -> None:
     sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _limit(limits: dict[str, Any], own: int) -> None:
+def _limit(limits: dict[str, Any], own: int, uppers: int) -> None:
     # A core pattern with a pipe hands a dump to the machine's root, unless the limit is 1 byte.
     limit(resource.RLIMIT_CORE, 1)
     limit(resource.RLIMIT_NICE, 0)
@@ -472,7 +522,8 @@ def _limit(limits: dict[str, Any], own: int) -> None:
     # An ordinary user's process 1 has the same id as its programs.
     limit_processes(max(limits["processes"], 2) + (0 if own else OWN_THREADS))
     # The hard limit is for this process's own walk over nested folders.
-    limit_each(limits, max(limits["open_files"], _FILES_OF_A_WALK))
+    walk = _FILES_OF_A_WALK + (uppers - 1) * diff.MAX_DEPTH
+    limit_each(limits, max(limits["open_files"], walk))
 
 
 def limit_each(limits: dict[str, Any], open_files: int) -> None:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from intercode.errors import SandboxError, SandboxTimeoutError
 from intercode.sandbox.base import Completed, Evidence, OutputBuffer
+from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import disown_in_forks
 
 HARD_OUTPUT_FACTOR = 64
@@ -131,6 +132,8 @@ class Seat:
     """Process 1, where that can be known."""
     forget: Callable[[Path], None] = lambda _: None
     """Tells its keeper of a layer that is about to be deleted."""
+    freeze: Callable[[], FrozenLayer | None] = lambda: None
+    """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
 
     def end(self) -> None:
         """End all that runs in it. When this returns, all of it has ended."""

@@ -27,7 +27,8 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
-from intercode.sandbox.native import cgroup, wire
+from intercode.sandbox.native import cgroup, frozen, wire
+from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.obstacles import more_open_files, unavailable
 from intercode.sandbox.native.process import ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
@@ -79,10 +80,15 @@ class NativeProvider:
 
     def _begin(self, files: Files, limits: Limits, network: bool) -> Seat:
         """Start a place for a sandbox."""
-        return self._running().launch(
+        spawner = self._running()
+        if any(layer.owner != spawner.name for layer in files.frozen):
+            raise SandboxError("these files were frozen in memory of a spawner that has ended")
+        return spawner.launch(
             {
                 "layers": files.layers,
                 "image": len(files.image.layers),
+                "frozen": [layer.name for layer in files.frozen],
+                "used": files.used,
                 "host": files.image.host,
                 "hide": hidden_places() if files.image.host else [],
                 "network": network,
@@ -256,14 +262,15 @@ class SpawnerProcess:
             with theirs:
                 wire.send(self.socket, spec, [theirs.fileno()])
             reply: dict[str, Any] = {}
-            process = None
+            process, name = None, ""
             while "ready" not in reply:
                 reply, fds = wire.receive(ours)
                 if "failed" in reply:
                     raise unavailable(reply)
                 # The spawner says who it will be; where that has died, there comes another.
                 if fds:
-                    process = ProcessOne(fds[0], partial(self.evidence, reply["name"]))
+                    name = reply["name"]
+                    process = ProcessOne(fds[0], partial(self.evidence, name))
             if process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         except (EOFError, OSError) as error:
@@ -272,19 +279,46 @@ class SpawnerProcess:
         except BaseException:
             ours.close()
             raise
-        return Seat(ours, process, self.forget)
+        return Seat(ours, process, self.forget, partial(self.freeze, name))
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""
+        try:
+            return Evidence(keeper=True, **self._ask({"end_of": name}, _EVIDENCE_SECONDS))
+        except (EOFError, OSError):
+            return Evidence(keeper=False)
+
+    def freeze(self, name: str) -> FrozenLayer | None:
+        """Keep a sandbox's files as a layer; None: the kernel does not permit it.
+
+        Raises:
+            SandboxError: They are too large, or the spawner has ended.
+        """
+        try:
+            found = self._ask({"freeze": name, "room": frozen.room()}, _START_SECONDS)
+        except (EOFError, OSError) as error:
+            raise SandboxError(f"the files could not be frozen: {error}") from error
+        if "failed" in found:
+            raise SandboxError(f"the files could not be frozen: {found['failed']}")
+        if "name" in found:
+            used = found["bytes"], found["files"]
+            return FrozenLayer(found["name"], self.name, used, self.thaw)
+        if found.get("bytes", 0) > frozen.room():
+            raise frozen.no_room(found["bytes"])
+        return None
+
+    def thaw(self, name: str) -> None:
+        """Ask the spawner to let go of a frozen layer."""
+        with suppress(OSError):  # it has ended, and its mounts with it
+            wire.send(self.socket, {"thaw": name})
+
+    def _ask(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         ours, theirs = wire.pair()
-        ours.settimeout(_EVIDENCE_SECONDS)
+        ours.settimeout(seconds)
         with ours:
-            try:
-                with theirs:
-                    wire.send(self.socket, {"end_of": name}, [theirs.fileno()])
-                return Evidence(keeper=True, **wire.receive(ours)[0])
-            except (EOFError, OSError):
-                return Evidence(keeper=False)
+            with theirs:
+                wire.send(self.socket, message, [theirs.fileno()])
+            return wire.receive(ours)[0]
 
     def forget(self, layer: Path) -> None:
         """Ask the spawner to unmount a layer that is about to be deleted."""

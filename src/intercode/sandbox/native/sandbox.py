@@ -306,19 +306,31 @@ class NativeSandbox:
         """Save the files as they are, and continue with them in a fresh place."""
         if not self.resting:
             self.kill()
-            self.files = self.files.with_copy(self._copied())
+            self.files = self._left()
             self._rest()
         return NativeSnapshot(self.files)
+
+    def _left(self) -> Files:
+        """Return its files as they are, for others to start with: nothing runs any more."""
+        if self.files.crowded(self.limits):
+            with suppress(OutputLimitError):  # what cannot be copied may still be frozen
+                return self.files.with_copy(self._copied())
+        if layer := self._seat.freeze():
+            return self.files.with_frozen(layer)
+        return self.files.with_copy(self._copied())
 
     def _copied(self) -> Layer:
         """Return a layer of all that differs from the image."""
         return self._until_still(lambda: Layer.of(self.archive, self._seat.forget))
 
     def _rest(self) -> None:
-        """End all that runs, until it is asked for something."""
+        """End what is left: process 1, in which nothing is to be done until a request comes."""
         with self._lock:
             self.resting = True
-            self._seat.end()
+            if self._process is None:
+                self._seat.end()
+            else:
+                self._process.kill()
 
     def _continue(self) -> Seat:
         """Start the place in which it continues."""
@@ -331,6 +343,7 @@ class NativeSandbox:
             SandboxError: It could not be started, or was closed meanwhile.
         """
         if self.resting:
+            self._seat.end()
             self._seat = self._continue()
             self._seat.control.settimeout(_ANSWER_SECONDS)
             self.resting = False

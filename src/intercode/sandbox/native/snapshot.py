@@ -21,9 +21,14 @@ from intercode.sandbox.images.base import SCRIPT
 from intercode.sandbox.native import archive
 from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
 from intercode.sandbox.native.diff import SHARED_MEMORY
+from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import is_gone, new_lease, when_gone
 
 _SUFFIX = " (snapshot)"
+_MOST_FROZEN = 30
+"""Each file that is opened is looked for in all layers."""
+_HIDDEN_PART = 4
+"""Of a limit, one part of so many may be used by what frozen layers hide."""
 _SPECIAL_FILES = 256
 """An agent may have made any number of them, and each start copies them."""
 
@@ -80,12 +85,27 @@ class Files:
     saved: tuple[Layer, ...] = ()
     """The layers of the image that are saved ones."""
     copy: Layer | None = None
-    """A copy of all that was changed of the image."""
+    """A copy of what was changed of the image, until some time."""
+    frozen: tuple[FrozenLayer, ...] = ()
+    """Layers of what was changed since then, the lowest first."""
 
     @property
     def digest(self) -> str:
         """A digest of all of them."""
-        return self.image.digest if self.copy is None else _digest(self.image, self.copy)
+        over = [] if self.copy is None else [self.copy.name]
+        over += [f"{layer.owner}/{layer.name}" for layer in self.frozen]
+        return digest_of(self.image.digest, *over) if over else self.image.digest
+
+    @property
+    def used(self) -> tuple[int, int]:
+        """The bytes and files of the frozen layers."""
+        return sum(each.bytes for each in self.frozen), sum(each.files for each in self.frozen)
+
+    def crowded(self, limits: Limits) -> bool:
+        """Whether there are many frozen layers, or what they hide of each other may be much."""
+        hidden = replace(self, frozen=self.frozen[1:]).used
+        most = limits.disk // _HIDDEN_PART, limits.files // _HIDDEN_PART
+        return len(self.frozen) >= _MOST_FROZEN or hidden[0] > most[0] or hidden[1] > most[1]
 
     @property
     def layers(self) -> list[str]:
@@ -101,17 +121,17 @@ class Files:
 
     def with_image(self, layer: Layer) -> Files:
         """Return these with all that was changed in a layer of the image."""
-        digest, layers = _digest(self.image, layer), (*self.image.layers, layer.path)
+        digest, layers = digest_of(self.image.digest, layer.name), (*self.image.layers, layer.path)
         image = replace(self.image, name=_name(self.image), digest=digest, layers=layers)
         return Files(image, (*self.saved, layer))
 
     def with_copy(self, layer: Layer) -> Files:
         """Return these with all that was changed in a layer over the image."""
-        return replace(self, copy=layer)
+        return Files(self.image, self.saved, layer)
 
-
-def _digest(image: Image, layer: Layer) -> str:
-    return digest_of(image.digest, layer.name)
+    def with_frozen(self, layer: FrozenLayer) -> Files:
+        """Return these with a layer of what was changed of them."""
+        return replace(self, frozen=(*self.frozen, layer))
 
 
 def _name(image: Image) -> str:

@@ -26,6 +26,7 @@ from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity, write_maps
 from intercode.sandbox.native.launch import FOLDERS, STAGE
 from intercode.sandbox.native.syscalls import hide_arguments
+from intercode.sandbox.native.vault import Vault
 
 _QUIET_MS = 5
 """Milliseconds without a request, after which something is done ahead of one."""
@@ -56,6 +57,8 @@ class Spawner:
         """Whether what was asked for last was asked for before that, too."""
         self.live: dict[int, str] = {}
         """The cgroup's name of each child."""
+        self.files: dict[int, int] = {}
+        """Detached mounts of the files of those children whose files can be frozen."""
         self.identities: dict[int, Identity] = {}
         """The identities of the children that have been told what to be."""
         self.leaving: list[str] = []
@@ -68,6 +71,7 @@ class Spawner:
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
         self.machine = launch.look_around(root)
         self.layers = Layers(root)
+        self.vault = Vault(STAGE)
         self.pool = Identities(root)
         self.wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -110,13 +114,18 @@ class Spawner:
         except (EOFError, OSError):
             return False
         if not fds:
-            self.drop_ready()
-            self.layers.forget(spec["forget"])
+            if "thaw" in spec:
+                self.thaw(spec["thaw"])
+            else:
+                self.drop_ready()
+                self.layers.forget(spec["forget"])
             return True
         with socket.socket(fileno=fds[0]) as control:
             try:
                 if "end_of" in spec:
                     wire.send(control, self.evidence(spec["end_of"]))
+                elif "freeze" in spec:
+                    wire.send(control, self.freeze(spec["freeze"], spec["room"]))
                 else:
                     self.start(spec, control)
             except OSError as error:
@@ -127,6 +136,34 @@ class Spawner:
         """Evidence of a sandbox that does not answer, as `fault.Evidence`."""
         self.reap()
         return {"running": True} if name in self.live.values() else self.ends.get(name, {})
+
+    def freeze(self, name: str, room: int) -> dict[str, Any]:
+        """Keep the files of a sandbox in which nothing runs, as a layer.
+
+        Args:
+            name: The sandbox's.
+            room: The most bytes that they may have.
+
+        Returns:
+            The ``bytes`` and ``files`` of the layer. If it was made, its ``name``.
+        """
+        tree = next((self.files[pid] for pid in self.files if self.live.get(pid) == name), None)
+        if tree is None:
+            return {}
+        space = os.fstatvfs(tree)
+        used = (space.f_blocks - space.f_bfree) * space.f_frsize
+        found: dict[str, Any] = {"bytes": used, "files": space.f_files - space.f_ffree}
+        if used <= room:
+            with suppress(OSError):  # the kernel does not permit it, or something is written
+                found["name"] = self.vault.add(tree)
+        return found
+
+    def thaw(self, name: str) -> None:
+        """Let go of a frozen layer."""
+        if name in self.asked.get("frozen", ()):
+            self.drop_ready()
+            self.again = False
+        self.vault.remove(name)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts that a run's record and `doctor` tell."""
@@ -156,7 +193,12 @@ class Spawner:
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(self.live[child.pid], total, processes)
             message = {"spec": spec, "identity": identity.message()}
-            wire.send(child.link, message, [*identity.fds, *fds])
+            frozen = self.vault.copies(spec["frozen"])
+            try:
+                wire.send(child.link, message, [*identity.fds, *frozen, *fds])
+            finally:
+                for fd in frozen:
+                    os.close(fd)
         except OSError:
             child.link.close()
             os.kill(child.pid, signal.SIGKILL)
@@ -246,8 +288,9 @@ class Spawner:
         """A child has a file system, or has failed: what is left it does alone."""
         child = self.starting.pop(link)
         self.poll.unregister(link)
-        with suppress(OSError):
-            child.link.recv(1)  # what is closed unread is an error for the other end
+        with suppress(EOFError, OSError):
+            for fd in wire.receive(child.link)[1]:
+                self.files[child.pid] = fd
         if child.spec is None:
             child.link.close()
         else:
@@ -263,6 +306,8 @@ class Spawner:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
                 name = self.live.pop(pid, None)
+                if pid in self.files:
+                    os.close(self.files.pop(pid))
                 if name is not None:
                     self.leaving.append(name)
                     self.keep_end(name, os.waitstatus_to_exitcode(status))
@@ -354,10 +399,11 @@ def become_sandbox(
             failure = error
         message, fds = wire.receive(link)
         identity = Identity.received(message["identity"], fds)
+        frozen = [fds.pop(0) for _ in message["spec"]["frozen"]]
         control = socket.socket(fileno=fds[0]) if fds else None
         try:
             if failure is None:
-                inside = launch.enter(message["spec"], identity, link, machine, prepared)
+                inside = launch.enter(message["spec"], identity, link, machine, prepared, frozen)
                 os.close(identity.namespace)
                 message.clear()
                 if control is None:  # it is ready ahead of the request

@@ -61,6 +61,8 @@ _MACHINE = platform.machine()
 # The calls newer than glibc's wrappers have one number on every architecture (since 5.1).
 _NR_OPEN_TREE = 428
 _NR_MOVE_MOUNT = 429
+_NR_FSCONFIG = 431
+_NR_FSPICK = 433
 _NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
 _NR_LANDLOCK_CREATE_RULESET = 444
@@ -72,6 +74,8 @@ _NR_SETRESUID = {"x86_64": 117, "aarch64": 147}.get(_MACHINE, -1)
 _NR_SETRESGID = {"x86_64": 119, "aarch64": 149}.get(_MACHINE, -1)
 _SIGCHLD = 17
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
+_FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
+_FSCONFIG_SET_FLAG, _FSCONFIG_RECONFIGURE = 0, 7
 _IPC_RMID = 0
 _LANDLOCK_VERSION = 1
 _LANDLOCK_SCOPES = 6
@@ -182,6 +186,27 @@ def mount_setattr(fd: int, attributes: int, userns_fd: int = 0, recursive: bool 
     attr = struct.pack("=QQQQ", attributes, 0, 0, userns_fd)
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     _check(_syscall(_NR_MOUNT_SETATTR, fd, b"", flags, attr, len(attr)), "mount_setattr")
+
+
+def make_read_only(fd: int) -> None:
+    """Make the file system of the mount `fd` read-only, for each of its mounts and for good.
+
+    Raises:
+        OSError: With EBUSY, a file of it is open for writing or mapped.
+    """
+    picked = _check(_syscall(_NR_FSPICK, fd, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH), "fspick")
+    try:
+        _check(_syscall(_NR_FSCONFIG, picked, _FSCONFIG_SET_FLAG, b"ro", None, 0), "fsconfig")
+        _check(_syscall(_NR_FSCONFIG, picked, _FSCONFIG_RECONFIGURE, None, None, 0), "fsconfig")
+    finally:
+        os.close(picked)
+
+
+def make_files_as(user: int, rights: int) -> None:
+    """Let the files that this process makes belong to a user and group; it keeps these rights."""
+    _libc.setfsgid(user)
+    _libc.setfsuid(user)
+    capset(rights, rights, 0)
 
 
 def prctl(option: int, *args: int) -> int:
