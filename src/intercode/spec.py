@@ -478,6 +478,9 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     known = _part_of().keys() | environment_options().keys()
     found = _given({name: value for name, value in vars(args).items() if name in known})
     other = getattr(args, "env_option", None)
+    network = found.get("network")
+    if isinstance(network, str) and "env" not in found and other is None and _is_env(network):
+        found |= {"env": network, "network": True}  # --network was a flag only: --network ENV
     if other is not None and found.setdefault("env", other) != other:
         raise UsageError(f"which environment: {found['env']!r} or {other!r}?")
     if "preset" not in found:
@@ -486,6 +489,10 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     if found.get("env", preset.env) != preset.env:
         raise UsageError(f"preset {found['preset']} is for {preset.env}, not for {found['env']}")
     return _given(asdict(preset)) | found
+
+
+def _is_env(name: str) -> bool:
+    return name in ENVS or Path(name).is_dir()
 
 
 def add_environment(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
@@ -536,6 +543,8 @@ def _takes(option: Option) -> dict[str, Any]:
     if option.kinds == (bool,):
         both = option.default is None
         return {"action": argparse.BooleanOptionalAction if both else "store_true", "default": None}
+    if bool in option.kinds:  # without a value, it is true
+        return {"nargs": "?", "const": True, "metavar": option.metavar}
     if option.choices:
         return {"choices": option.choices}
     if option.name in _REPEATED:
