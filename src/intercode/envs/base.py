@@ -55,7 +55,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter
-from intercode.registry import Registry
+from intercode.registry import MESSAGES, Registry
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
@@ -546,6 +546,29 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
                 episode = replace(episode, status="submitted")
             self._scored.add(place)
             return self._judge(task, episode, place)
+
+    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
+        """Tell the episode so far as chat messages, for a model, for training, or for a log.
+
+        A model that plays it may be asked for the next one. Bytes that no JSON can carry are
+        replaced, and long observations shortened, save in ``plain``.
+
+        Args:
+            style: ``"chat"``: a system prompt, the task, actions as blocks of code; ``"tools"``:
+                actions as calls of `tools`; ``"plain"``: query, actions and observations as they
+                are.
+
+        Returns:
+            Messages as OpenAI's chat completions have them.
+
+        Raises:
+            UsageError: There is no such style.
+            EnvironmentStateError: There is no episode yet.
+        """
+        if self._task is None:
+            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self._task)
+        return found
 
     def outcome(self, task: Task) -> GoldOutcome:
         """Solve a task by its first gold, in a place of its own, and return what came of it.

@@ -331,6 +331,13 @@ class Freezes(Protocol):
             SandboxError: The files cannot be saved.
         """
 
+    def copied(self) -> Snapshot:
+        """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
+
+    @property
+    def another(self) -> Callable[[Snapshot], Sandbox]:
+        """Start a sandbox from such a snapshot, with the same limits and network."""
+
     def programs(self) -> list[Program]:
         """List what runs in it, except process 1, with its open descriptors."""
 

@@ -96,6 +96,7 @@ class DockerProvider:
         container = origin.take(saved)
         own = _for_user(found, container)
         sandbox = DockerSandbox(container, own, limits, origin, self._closed)
+        sandbox.another = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
         sandbox.admit(policy)

@@ -75,6 +75,7 @@ class NativeProvider:
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files), files.image, limits, self._forget)
         sandbox.files, sandbox.begin = files, begin
+        sandbox.another = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
         sandbox.admit(policy)

@@ -28,7 +28,9 @@ from intercode.sandbox.base import (
     Evidence,
     Limits,
     Program,
+    Sandbox,
     Seen,
+    Snapshot,
     caused_inside,
 )
 from intercode.sandbox.forward import (
@@ -90,6 +92,8 @@ class NativeSandbox:
     """The files that it started with."""
     begin: Callable[[Files], Seat]
     """Starts another place with such files."""
+    another: Callable[[Snapshot], Sandbox]
+    """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(
         self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
@@ -342,6 +346,10 @@ class NativeSandbox:
             self.files = self._left()
             self._rest()
         return NativeSnapshot(self.files)
+
+    def copied(self) -> NativeSnapshot:
+        """Save the files as they are, by a copy."""
+        return NativeSnapshot(self.files.with_copy(self._copied()))
 
     def _left(self) -> Files:
         """Return its files as they are, for others to start with: nothing runs any more."""
