@@ -38,3 +38,5 @@ class Verb:
     tool: Tool
     action: Callable[[Mapping[str, Any]], str]
     """Makes the action from the arguments; a `NoAction` says what is wrong with them."""
+    arguments: Callable[[str], Mapping[str, Any] | None]
+    """Reads the arguments from an action; None: it is not one of this tool."""

@@ -158,6 +158,12 @@ def environment(name: str, protocol: str = "default") -> Any:
     return ENVS.get(entry)
 
 
+MESSAGES = Registry(
+    "style of messages",
+    {name: f"intercode.agents.retelling:{name}" for name in ("chat", "plain", "tools")},
+)
+"""Name → a function of an environment and its task that tells the episode as messages."""
+
 REWARDS = Registry(
     "reward",
     {

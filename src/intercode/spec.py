@@ -149,7 +149,10 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     dialogue_limit: Annotated[
         Positive | None, _says("N", "messages after the first ones that are sent (default: all)")
     ] = None
-    samples: Annotated[Positive | None, _says("N", "replies for each turn (default: 1)")] = None
+    samples: Annotated[
+        Positive | None,
+        _says("N", "replies for each turn (default: 1; 3 for tree-search and best-of-n)"),
+    ] = None
     choose: Annotated[
         str | None,
         _says(
@@ -157,6 +160,36 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "which of them: by majority (default), or by the model's own judgement",
             choices=("vote", "judge"),
         ),
+    ] = None
+    search: Annotated[
+        str | None,
+        _says(
+            None,
+            "for tree-search: keep the best states of each turn (default), or continue from the "
+            "best of all",
+            choices=("beam", "best-first"),
+        ),
+    ] = None
+    search_width: Annotated[
+        Positive | None, _says("N", "for a beam: states kept of each turn (default: 2)")
+    ] = None
+    search_depth: Annotated[
+        Positive | None, _says("N", "turns of a branch (default: as the environment allows)")
+    ] = None
+    search_budget: Annotated[
+        Positive | None,
+        _says("N", "actions that an episode tries in all branches (default: 40)"),
+    ] = None
+    search_test: Annotated[
+        str | None,
+        _says(
+            "CODE",
+            "an action that tests a state in a fork of its own; it is good if the action succeeds "
+            "(default: the model judges)",
+        ),
+    ] = None
+    search_from: Annotated[
+        Natural | None, _says("N", "for best-of-n: branch after so many turns (default: 0)")
     ] = None
     episode_cost: Annotated[Amount | None, _says("USD", "what each episode may cost")] = None
     episode_tokens: Annotated[Positive | None, _says("N", "tokens that each episode may take")] = (
@@ -478,6 +511,9 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     known = _part_of().keys() | environment_options().keys()
     found = _given({name: value for name, value in vars(args).items() if name in known})
     other = getattr(args, "env_option", None)
+    network = found.get("network")
+    if isinstance(network, str) and "env" not in found and other is None and _is_env(network):
+        found |= {"env": network, "network": True}  # --network was a flag only: --network ENV
     if other is not None and found.setdefault("env", other) != other:
         raise UsageError(f"which environment: {found['env']!r} or {other!r}?")
     if "preset" not in found:
@@ -486,6 +522,10 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     if found.get("env", preset.env) != preset.env:
         raise UsageError(f"preset {found['preset']} is for {preset.env}, not for {found['env']}")
     return _given(asdict(preset)) | found
+
+
+def _is_env(name: str) -> bool:
+    return name in ENVS or Path(name).is_dir()
 
 
 def add_environment(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
@@ -536,6 +576,8 @@ def _takes(option: Option) -> dict[str, Any]:
     if option.kinds == (bool,):
         both = option.default is None
         return {"action": argparse.BooleanOptionalAction if both else "store_true", "default": None}
+    if bool in option.kinds:  # without a value, it is true
+        return {"nargs": "?", "const": True, "metavar": option.metavar}
     if option.choices:
         return {"choices": option.choices}
     if option.name in _REPEATED:

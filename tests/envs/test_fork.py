@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from forks import in_a_fork
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.fork import EpisodeSnapshot
 from intercode.envs.time_limit import TimeLimit
+from intercode.envs.vector import ThreadVectorEnv
 from intercode.episode import Episode, Fork, NoAction, Score
 from intercode.errors import EnvironmentStateError, ForkError, SandboxError, UsageError
 from intercode.interpreters.base import Execution, Saved
@@ -364,3 +366,66 @@ def test_a_snapshot_says_what_it_is() -> None:
         "EpisodeSnapshot(how='state', "
         "carried=('actions', 'turns', 'elapsed time', 'limits'), lost=())"
     )
+
+
+# -- vectors ---------------------------------------------------------------------------------------
+
+
+def group(mode: str = "NextStep", kind: type[Memory] = Saving) -> ThreadVectorEnv:
+    vector = ThreadVectorEnv([toy(many(9), kind(), max_turns=3) for _ in range(4)], mode, seed=1)
+    vector.reset()
+    vector.step(["a", "b", "c", "d"])
+    return vector
+
+
+@pytest.mark.parametrize("kind", [Memory, Saving])
+def test_a_group_has_its_first_turns_in_common(kind: type[Memory]) -> None:
+    vector = group(kind=kind)
+    observations, infos = vector.fork(1, into=[0, 3])
+    assert observations == ("b", "b", "c", "b")
+    assert list(infos["turn"]) == [1, 0, 0, 1]
+    assert list(infos["_turn"]) == [True, False, False, True]
+    texts, *_ = vector.step(["x"] * 4)
+    assert texts == ("b x", "b x", "c x", "b x")
+    episodes = vector.call("episode")
+    assert [one.fork and one.fork.branch for one in episodes] == [(0,), None, None, (1,)]
+    assert vector.fork(0)[0] == ("b x",) * 4
+    branches = [one.fork.branch for one in vector.call("episode")]
+    assert branches == [(0,), (0, 0), (0, 1), (0, 2)]
+    vector.close()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_forks_end_and_begin_as_other_episodes_do(mode: str) -> None:
+    vector = group(mode)
+    vector.step(["submit", "x", "x", "x"])
+    vector.fork(1)  # also into one whose episode has ended
+    result = vector.step(["y"] * 4)
+    if mode == "SameStep":
+        assert all(result[4]["_final_obs"])
+        assert list(result[4]["final_obs"]) == ["b x y"] * 4
+    else:
+        assert result[0] == ("b x y",) * 4
+    assert result[3].all()
+    if mode == "Disabled":
+        vector.reset(options={"reset_mask": np.array([True] * 4)})
+    elif mode == "NextStep":
+        vector.step([""] * 4)
+    assert len({task.task_id for task in vector.call("episode")}) == 4
+    vector.close()
+
+
+def test_a_fork_of_a_vector_is_refused_in_words() -> None:
+    vector = group()
+    for arguments, said in (((4,), "below 4"), ((0, [1, 1]), "different"), ((0, [0]), "different")):
+        with pytest.raises(UsageError, match=said):
+            vector.fork(*arguments)  # type: ignore[arg-type]
+    vector.send(["x"], [2])
+    with pytest.raises(EnvironmentStateError, match=r"\[2\] were sent actions"):
+        vector.fork(0)
+    assert vector.fork(0, [1])[0][:2] == ("a", "a")
+    vector.recv()
+    vector.step(["submit"] * 4)
+    with pytest.raises(ForkError, match="has ended"):
+        vector.fork(0)
+    vector.close()

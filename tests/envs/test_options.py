@@ -155,7 +155,7 @@ def test_a_limit_is_an_option_by_its_own_name() -> None:
         ({"max_turns": "3"}, "max_turns must be a whole number, not '3'"),
         ({"max_turns": None}, "max_turns must be a whole number, not None"),
         ({"max_turns": True}, "max_turns must be a whole number, not True"),
-        ({"network": "yes"}, "network must be true or false, not 'yes'"),
+        ({"network": "yes"}, "network: 'yes' is not a host: give HOST:PORT"),
         ({"seed": 1.5}, "seed must be a whole number, not 1.5"),
     ],
 )

@@ -155,6 +155,7 @@ def test_an_environment_may_have_more_tools() -> None:
             },
         ),
         lambda arguments: f"peek {arguments['from']}",
+        lambda action: {"from": int(action[5:])} if action.startswith("peek ") else None,
     )
     traits = replace(SHELL, more=(peek,))
     assert [tool.name for tool in tools_of(traits)] == ["bash", "peek", "submit"]

@@ -14,6 +14,7 @@ import pytest
 from forks import in_a_fork
 from intercode.errors import CausedInsideError, SandboxError, UsageError
 from intercode.sandbox import Provider, Sandbox, get_provider
+from intercode.sandbox.base import Freezes
 from intercode.sandbox.forward import Forward, Forwards, own_socket
 from waiting import PATIENCE, becomes_readable, eventually
 
@@ -101,6 +102,16 @@ def test_a_path_leads_to_a_unix_socket(sandbox: Sandbox, sh: Run, tmp_path: Path
         assert sh(SAY.format(4000)).stdout == b"unix"
 
 
+def test_it_follows_a_sandbox_that_was_frozen(sandbox: Sandbox, sh: Run) -> None:
+    """What is started from the snapshot has no part in it."""
+    assert isinstance(sandbox, Freezes)
+    forward(sandbox, 4000, says("here"))
+    forward(sandbox, 4001, says("closed")).close()
+    sandbox.freeze().delete()
+    assert sh(SAY.format(4000)).stdout == b"here"
+    assert not sh(SAY.format(4001)).ok
+
+
 def test_each_sandbox_has_its_own(start: Start) -> None:
     sandboxes = [start(), start(), start()]
     for number, sandbox in enumerate(sandboxes[:2]):
@@ -177,7 +188,7 @@ def test_a_fork_has_no_part_in_it(sandbox: Sandbox, sh: Run) -> None:
     made = forward(sandbox, 4000, says("here"))
 
     def in_the_fork() -> None:
-        assert made._listener.fileno() == -1
+        assert made._listener is not None and made._listener.fileno() == -1
         made.close()
 
     assert in_a_fork(in_the_fork) == "done"

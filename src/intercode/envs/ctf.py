@@ -24,6 +24,7 @@ from intercode.rewards.flag import SUBMITTED, FlagReward, is_flag, solved_subtas
 from intercode.rewards.own import choose
 from intercode.sandbox.base import Completed, Limits, Provider, Sandbox
 from intercode.sandbox.images.archive import pack
+from intercode.sandbox.network import Network, Policy
 from intercode.task import Dataset, Task
 from intercode.units import counted
 
@@ -112,7 +113,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         tasks = load_seeded(data, options.seed or 0, options.secret)
         _check(tasks)
         self.attempts = options.attempts or None
-        kept = tasks if options.network else offline(tasks)
+        kept = tasks if Policy.of(options.network).reaches_out else offline(tasks)
         self._left_out = {task.task_id for task in tasks} - {task.task_id for task in kept}
         self._folders = CtfStage(
             options.sandbox,
@@ -138,7 +139,7 @@ class CtfEnv(InterCodeEnv[Sandbox]):
         Raises:
             TaskError: All tasks need the network.
         """
-        kept = tasks if options.get("network") else offline(tasks)
+        kept = tasks if Policy.of(options.get("network") or False).reaches_out else offline(tasks)
         left = len(tasks) - len(kept)
         need = "needs" if left == 1 else "need"
         told = f"{left} of {len(tasks)} tasks {need} the network (--network tries them)"
@@ -240,7 +241,7 @@ class CtfStage(SandboxStage):
         provider: str | Provider,
         image: str | Path | None = None,
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
         default_image: str | None = None,
     ) -> None:
         limits = replace(limits or Limits(), debugger=True)  # puzzles are taken apart with gdb

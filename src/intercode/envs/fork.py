@@ -94,6 +94,11 @@ class EpisodeSnapshot:
         """
         return replace(self, _episode=_copied(episode), _numbers=numbers, _kept=list(self._kept))
 
+    def of_one(self) -> Self:
+        """Return this for a single fork, whose number is drawn now, whenever it begins."""
+        number = next(self._numbers)
+        return replace(self, _numbers=iter((number,)), _kept=list(self._kept))
+
     def task_in(self, tasks: Dataset, env: str, most: int) -> Task:
         """Return the snapshot's task, of the tasks of an environment that is to restore it.
 

@@ -41,7 +41,8 @@ class SandboxKeywords(Keywords, total=False):
 
     image: str | Path | None
     default_image: str | None
-    network: bool
+    network: bool | str | Sequence[str]
+    keep_diffs: bool
 
 
 class BashKeywords(SandboxKeywords, total=False):

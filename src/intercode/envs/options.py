@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -29,6 +29,7 @@ from intercode.capabilities import CAPABILITIES
 from intercode.errors import UsageError
 from intercode.sandbox import PROVIDERS
 from intercode.sandbox.base import Limits
+from intercode.sandbox.network import Policy
 from intercode.spelling import meant
 from intercode.units import LIMITS
 
@@ -67,9 +68,14 @@ DefaultImage = Annotated[
         extra={"flag": False, "path": True},
     ),
 ]
-Network = Annotated[
-    bool,
-    Meta(description="let tasks reach this machine's network, and try those that need it"),
+NetworkOption = Annotated[
+    bool | str | Sequence[str],
+    Meta(
+        description="let tasks reach one endpoint (HOST:PORT, as their own 127.0.0.1:PORT), a list "
+        "of hosts by a proxy (pypi.org,*.example.org), or without a value all of this machine's "
+        "network, and try those that need it",
+        extra={"metavar": "HOSTS", "many": True},
+    ),
 ]
 KeepDiffs = Annotated[
     bool,
@@ -251,9 +257,14 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
 
     image: Image = None
     default_image: DefaultImage = None
-    network: Network = False
+    network: NetworkOption = False
     keep_diffs: KeepDiffs = False
     reward: RewardOption = None
+
+    def __post_init__(self) -> None:
+        """Refuse a network that makes no sense."""
+        super().__post_init__()
+        Policy.of(self.network)
 
 
 class BashOptions(SandboxOptions, frozen=True, kw_only=True):
@@ -357,6 +368,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its value may be None."""
     has_flag: bool = True
     """Whether the command line has it under its own name."""
+    many: bool = False
+    """Whether its value may be a list of texts."""
     is_path: bool = False
     """Whether its value may be a path, which begins in the folder of the file that has it."""
 
@@ -375,6 +388,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether a value of TOML or JSON has a type that the option takes."""
         if isinstance(value, bool):
             return bool in self.kinds
+        if isinstance(value, (list, tuple)):
+            return self.many and all(isinstance(one, str) for one in value)
         numbers = {int: Integral, float: Real}  # also those of numpy
         return isinstance(value, tuple(numbers.get(kind, kind) for kind in self.kinds))
 
@@ -408,6 +423,7 @@ def described(kind: type[msgspec.Struct]) -> dict[str, Option]:
             choices=tuple(extra.get("choices", ())),
             is_optional=type(None) in types,
             has_flag=extra.get("flag", True),
+            many=extra.get("many", False),
             is_path=extra.get("path", False),
         )
     return found

@@ -10,7 +10,7 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from intercode.envs.recipe import OWN_START, Recipe, Service, Start, Writer
 from intercode.episode import decode, encode
@@ -20,6 +20,7 @@ from intercode.sandbox import Limits, Provider, Sandbox, get_provider
 from intercode.sandbox.base import GrantsSome
 from intercode.sandbox.images.base import parse
 from intercode.sandbox.images.resolve import check
+from intercode.sandbox.network import Network, Policy
 from intercode.task import SANDBOX_LIMITS, Task
 
 SETUP_TIMEOUT = 120.0
@@ -108,7 +109,7 @@ class SandboxStage:
         image: The image of all tasks; what they lay over ``host``, they lay over it. None: each
             task's own.
         limits: What a sandbox may use; None: the defaults.
-        network: Whether the network can be reached.
+        network: What can be reached.
         default_image: The image of tasks that name none; None: ``host``.
     """
 
@@ -120,7 +121,7 @@ class SandboxStage:
         provider: str | Provider,
         image: str | Path | None = None,
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
         default_image: str | None = None,
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
@@ -183,7 +184,7 @@ class SandboxStage:
 
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
-        facts = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
+        facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
         facts += [repr(self.limits(task)), self.network]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
@@ -226,7 +227,7 @@ class SandboxStage:
             self.written(task),
             task.setup,
             self.limits(task),
-            self.network,
+            Policy.of(self.network).shared,
             self.service(task),
         )
 

@@ -25,6 +25,7 @@ from intercode.sandbox import Limits, Provider, Sandbox
 from intercode.sandbox.images import hide
 from intercode.sandbox.images.base import BUILTIN, BUILTIN_FOLDER
 from intercode.sandbox.images.repository import is_url, prepare
+from intercode.sandbox.network import Network
 from intercode.task import Dataset, Task
 
 _FIELDS = {"base_commit", "FAIL_TO_PASS", "test_patch", "repository"}
@@ -137,7 +138,7 @@ class SweStage(SandboxStage):
         provider: str | Provider,
         image: str | Path | None = None,
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
         default_image: str | None = None,
         repositories: str | Path | None = None,
         folder: Path | None = None,

@@ -48,6 +48,19 @@ def action_of(call: ToolCall, traits: Traits) -> str:
     return NoAction(f"there is no tool {call.name!r}, only {', '.join(others)} and {last}")
 
 
+def call_of(action: str, traits: Traits) -> tuple[str, Mapping[str, Any]]:
+    """Read the call that an action stands for: the inverse of `action_of`.
+
+    Returns:
+        The tool's name, and the arguments.
+    """
+    code, *more, submit = verbs(traits)
+    for verb in (submit, *more):
+        if (arguments := verb.arguments(action)) is not None:
+            return verb.tool.name, arguments
+    return code.tool.name, {traits.parameter: action}
+
+
 def _code(traits: Traits) -> Verb:
     name, parameter = traits.language, traits.parameter
 
@@ -57,7 +70,8 @@ def _code(traits: Traits) -> Verb:
             return NoAction(f"the tool {name!r} needs {parameter!r}, a text")
         return code
 
-    return Verb(Tool(name, traits.does, _schema({parameter: traits.parameter_is})), action)
+    tool = Tool(name, traits.does, _schema({parameter: traits.parameter_is}))
+    return Verb(tool, action, lambda text: {parameter: text})
 
 
 def _submit(traits: Traits) -> Verb:
@@ -67,9 +81,16 @@ def _submit(traits: Traits) -> Verb:
         given = arguments.get(answer) if answer else None
         return f"submit {given}" if given else "submit"
 
+    def arguments(text: str) -> Mapping[str, Any] | None:
+        word, _, given = text.strip().partition(" ")
+        if word != "submit" or (given and not answer):
+            return None
+        return {answer: given.strip()} if given else {}
+
     does = f"Hand in the {answer}." if traits.answer else "End the task: it is done."
     parameters = {answer: traits.answer_is or f"The {answer}."} if answer else {}
-    return Verb(Tool("submit", does, _schema(parameters, optional=not traits.answer)), action)
+    tool = Tool("submit", does, _schema(parameters, optional=not traits.answer))
+    return Verb(tool, action, arguments)
 
 
 def _schema(parameters: Mapping[str, str], optional: bool = False) -> Mapping[str, object]:

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from intercode.envs.base import InterCodeEnv
+from intercode.envs.fork import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Task
@@ -35,6 +36,8 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
     All share one order of the tasks: the order that a single environment has with the first seed.
     Each reset takes the next task; resets of one call take theirs by the environments' indices. So
     an epoch meets every task once, and the same seed and actions give the same episodes.
+
+    `fork` puts the running episode of one into others.
 
     `send` and `recv` step some of the environments, so that a slow one does not hold up the others.
 
@@ -118,6 +121,50 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             raise VectorError(errors, (observations, infos)) from next(iter(errors.values()))
         return observations, infos
 
+    def fork(
+        self,
+        index: int,
+        into: Iterable[int] | None = None,
+        how: How = "auto",
+        lossy: bool = False,
+    ) -> tuple[Texts, dict[str, Any]]:
+        """Fork the running episode of one environment into others, in place of theirs.
+
+        A group of attempts at one task then has the first turns in common. The order of the tasks
+        is left alone: whose episode ends begins the next one as always.
+
+        Args:
+            index: The environment that has the episode; there it goes on.
+            into: The environments that get a fork each; None: all others.
+            how: See `InterCodeEnv.snapshot`.
+            lossy: See `InterCodeEnv.snapshot`.
+
+        Returns:
+            As `reset`: for the forks what the episode's last step has returned; the observations of
+            other environments are their last ones.
+
+        Raises:
+            UsageError: There is no such environment, or one is named twice.
+            EnvironmentStateError: Results of `send` have not been received from one of them.
+            ForkError, SandboxError: The episode cannot be forked; no environment was touched.
+            VectorError: Environments failed to end their episodes.
+        """
+        ids = [n for n in range(self.num_envs) if n != index] if into is None else list(into)
+        self._refuse_unknown([index, *ids])
+        with self._calls:
+            self._refuse_running([index, *ids])
+            with self._inner[index].snapshot(how, lossy) as snapshot:
+                for one in ids:
+                    self._running[one] = self._pool.submit(self._restore, one, snapshot.of_one())
+                (observations, *_, infos), errors = self._gather(ids)
+        if errors:
+            raise VectorError(errors, (observations, infos)) from next(iter(errors.values()))
+        return observations, infos
+
+    def _restore(self, index: int, snapshot: EpisodeSnapshot) -> Result:
+        observation, info = self._inner[index].restore(snapshot)
+        return observation, 0.0, False, False, info
+
     def step(self, actions: Sequence[str]) -> Batch:
         """Take an action in every environment, and wait for all of them.
 
@@ -147,8 +194,7 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
                 under ``Disabled`` has ended.
         """
         ids = range(self.num_envs) if env_ids is None else [int(index) for index in env_ids]
-        if len(set(ids)) < len(ids) or not set(ids) <= set(range(self.num_envs)):
-            raise UsageError(f"env_ids must be different, and below {self.num_envs}, not {ids}")
+        self._refuse_unknown(ids)
         with self._calls:
             self._send(actions, ids)
 
@@ -300,6 +346,12 @@ class ThreadVectorEnv(VectorEnv[Texts, Sequence[str], NDArray[Any]]):
             {name: v[index] if isinstance(v, _MANY) else v for name, v in options.items()}
             for index in range(self.num_envs)
         ]
+
+    def _refuse_unknown(self, ids: Sequence[int]) -> None:
+        if len(set(ids)) < len(ids) or not set(ids) <= set(range(self.num_envs)):
+            raise UsageError(
+                f"environments must be different, and below {self.num_envs}, not {list(ids)}"
+            )
 
     def _refuse_running(self, ids: Iterable[int]) -> None:
         if busy := sorted(set(ids) & set(self._running)):

@@ -15,19 +15,22 @@ or a syntax error does not end it; aliases work; messages say ``bash: …``) and
 
 from __future__ import annotations
 
+import copy
 import errno
 import shlex
 import signal
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from intercode.errors import ActionError, SandboxError
+from intercode.errors import ActionError, ForkError, SandboxError
 from intercode.interpreters.base import (
     BY_PERSON,
     HARD_OUTPUT_FACTOR,
     Execution,
+    Saved,
     stopped_by_interrupt,
 )
+from intercode.interpreters.carry import CARRIED, QUESTION, Rest, lacking, obstacles, script
 from intercode.interpreters.shell import (
     TIMEOUT_SIGNAL,
     Frame,
@@ -36,12 +39,14 @@ from intercode.interpreters.shell import (
     ShellLateError,
     ShellStartError,
 )
-from intercode.sandbox.base import OutputBuffer, Sandbox
+from intercode.sandbox.base import Freezes, OutputBuffer, Sandbox
 
 _GRACE_SECONDS = 2.0
 """The time that an interrupted shell gets to report its state: most take a millisecond."""
 _AGAIN_SECONDS = 0.1
 """The time after which processes that it may have started meanwhile are killed, too."""
+_ANSWER_SECONDS = 10.0
+"""The time in which a shell must tell its state: it takes a millisecond."""
 _TIMEOUT_CODE = 124
 _KILLED_CODE = 128 + signal.SIGKILL
 _INTERRUPTED_CODE = 128 + signal.SIGINT
@@ -49,15 +54,56 @@ _CROWDED = 0.9
 """The share of the process limit above which hardly a command could run any more."""
 
 
-class BashInterpreter:
-    """An `Interpreter` whose actions are any bash source."""
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A shell that does not run, and can run again as it was."""
 
-    def __init__(self, sandbox: Sandbox, user: str | None = None) -> None:
+    state: Frame
+    """State of the shell, with the script that restores all of it."""
+    fresh: bytes
+    """The variables that a fresh shell has."""
+    pending: OutputBuffer
+    """The output that belongs to its next action."""
+    lost: tuple[str, ...]
+    """The parts of its state that are left out."""
+
+
+class BashInterpreter:
+    """An `Interpreter` whose actions are any bash source.
+
+    Args:
+        sandbox: The place.
+        user: The user that the shell runs as; None: the image's.
+        resting: The shell that it continues; None: a fresh one.
+
+    Raises:
+        ForkError: A part of the resting shell's state does not come about.
+        SandboxError: Bash does not start.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox, user: str | None = None, resting: Resting | None = None
+    ) -> None:
         self.sandbox = sandbox
         self.user = user
-        self._pending = OutputBuffer(sandbox.limits.output)
-        self._shell: Shell | None = Shell(sandbox, user, Frame())
+        self._resting: Resting | None = None  # until the next action
+        state = Frame() if resting is None else resting.state
+        try:
+            self._shell: Shell | None = Shell(sandbox, user, state)
+        except ShellStartError as error:
+            if resting is None:
+                raise
+            raise ForkError(f"the shell's state cannot be restored: {error}") from error
         self._state = self._shell.state
+        if resting is None:
+            self._pending = OutputBuffer(sandbox.limits.output)
+            self._fresh = self._state.variables
+        else:
+            self._pending = copy.deepcopy(resting.pending)
+            self._fresh = resting.fresh
+            if lacks := lacking(state, self._state):
+                self.close()
+                raise ForkError(f"the shell's state cannot be restored: it lacks {lacks}")
         self._shell.rest(self._pending)
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
@@ -66,6 +112,8 @@ class BashInterpreter:
             raise ActionError("a command cannot hold a NUL")
         if not action.strip():
             return Execution(b"", ok=True, exit_code=0, info={"cwd": self._state.cwd})
+        if self._resting is not None and not (kept := self._restart()).endswith("kept"):
+            self._pending.add(f"[{kept}]\n".encode())
         if self._shell is None:
             return self._gone()
         began = time.monotonic()
@@ -83,6 +131,65 @@ class BashInterpreter:
         if self._shell is not None:
             self._shell.rest(self._pending)
         return done
+
+    def save(self, lossy: bool = False) -> Saved:
+        """See `SavesState`: the files, and the shell's state. The shell starts again when needed.
+
+        Raises:
+            ForkError: A process runs beside the shell, or the shell has a descriptor of its own, or
+                another part of its state cannot be carried, and `lossy` is false.
+            SandboxError: The sandbox failed.
+        """
+        sandbox, user = self.sandbox, self.user
+        if not isinstance(sandbox, Freezes):
+            raise ForkError(f"{type(sandbox).__name__} cannot save its files")
+        resting, start = self._resting or self._told(sandbox, lossy), sandbox.another
+        if resting.lost:  # it continues as it is, with what runs
+            snapshot = sandbox.copied()
+        else:
+            if self._shell is not None:
+                self._shell.close()
+            self._shell, self._resting, self._state = None, resting, resting.state
+            snapshot = sandbox.freeze()
+
+        def opened() -> tuple[Sandbox, BashInterpreter]:
+            place = start(snapshot)
+            try:
+                return place, BashInterpreter(place, user, resting)
+            except BaseException:
+                place.close()
+                raise
+
+        return Saved(opened, snapshot.delete, CARRIED, resting.lost)
+
+    def _told(self, sandbox: Freezes, lossy: bool) -> Resting:
+        """Return the state of the shell, which runs on."""
+        shell = self._shell
+        if shell is None:
+            raise ForkError("there is no bash left in the sandbox")
+        shell.wake()
+        run = Run(self._pending, time.monotonic() + _ANSWER_SECONDS)
+        answers = shell.ask(QUESTION)
+        while answers and not shell.read(run, run.deadline):
+            answers = time.monotonic() < run.deadline
+        frame = run.frame if run.exit_code is None and shell.settle(run.deadline) else None
+        rest = None if frame is None else Rest.of(frame.rest)
+        if frame is None or rest is None:
+            self._restart()
+            if self._shell is not None:
+                self._shell.rest(self._pending)
+            raise ForkError("the shell does not tell its state")
+        pending = copy.deepcopy(self._pending)
+        shell.rest(self._pending)
+        lost = obstacles(sandbox.programs(), shell.pid, rest)
+        if lost and not lossy:
+            raise ForkError(f"the episode's state has what cannot be carried: {'; '.join(lost)}")
+        before = self._state
+        state = replace(
+            frame, status=before.status, flags=before.flags, hooks=before.hooks, rest=()
+        )
+        state = replace(state, script=script(state, rest, self._fresh))
+        return Resting(state, self._fresh, pending, tuple(lost))
 
     def _survivors(self, shell: Shell) -> tuple[int, ...]:
         """Return the processes that a timeout of the next action must not kill."""
@@ -192,6 +299,7 @@ class BashInterpreter:
         """Start a shell with the last known state; say in words what became of it."""
         state = self._state
         self.close()
+        self._resting = None
         attempts = [state, state, Frame(status=state.status)]
         while attempts:
             attempt = attempts.pop(0)
@@ -221,6 +329,7 @@ class BashInterpreter:
         if self._shell is not None:
             self._shell.close()
             self._shell = None
+        self._resting = None
 
 
 def shell_in(sandbox: Sandbox, directory: str) -> BashInterpreter:

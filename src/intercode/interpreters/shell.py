@@ -15,6 +15,7 @@ import os
 import re
 import select
 import signal
+import termios
 import time
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,8 @@ _ARGV = (
 _START_SECONDS = 30.0
 _RESTORE_SECONDS = 10.0
 """The time limit of a start with an agent's state, which may never end."""
+_LOOK_SECONDS = 0.0001
+"""A pipe's end does not tell when the other one has read."""
 _PIPE_SIZE = 1 << 20
 _CHUNK = 1 << 18
 _MOST_CHUNKS = 8
@@ -111,17 +114,37 @@ class Shell:
         if run.frame is None:
             said = run.output.getvalue().decode(errors="replace").strip()
             raise ShellStartError(f"bash ended at its start (exit code {run.exit_code}): {said}")
-        return replace(run.frame, hooks=state.hooks)
+        traced = bytes(flag for flag in state.flags if flag in b"xv") if state.script else b""
+        return replace(run.frame, hooks=state.hooks, flags=run.frame.flags + traced)
 
     def send(self, action: str) -> bool:
         """Start an action; return False if the shell has died."""
+        return self.ask(self.state.preamble + action.encode("utf-8", "surrogateescape"))
+
+    def ask(self, source: bytes) -> bool:
+        """Start lines of ours, as an action without the agent's traps; return as `send` does."""
         self._number += 1
         self._frames.expect(self._number)
-        _rewrite(self._action, self.state.preamble + action.encode("utf-8", "surrogateescape"))
+        _rewrite(self._action, source)
         try:
             os.write(self._control, _run_line(self._number))
         except (BrokenPipeError, BlockingIOError):  # the agent may have filled its pipe
             return False
+        return True
+
+    def settle(self, deadline: float) -> bool:
+        """Wait until the shell has undone the redirections of its last line; return whether it has.
+
+        It reads the next line, an empty one, only then.
+        """
+        try:
+            os.write(self._control, b"\n")
+        except (BrokenPipeError, BlockingIOError):
+            return False
+        while _unread(self._control):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_SECONDS)
         return True
 
     def read(self, run: Run, deadline: float) -> bool:
@@ -180,6 +203,12 @@ def _rewrite(fd: int, text: bytes) -> None:
     offset = 0
     while offset < len(view):
         offset += os.pwrite(fd, view[offset:], offset)
+
+
+def _unread(fd: int) -> bool:
+    """Return whether there is something in a pipe."""
+    count = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
+    return any(count)
 
 
 def _read_some(fd: int) -> bytes:
@@ -285,6 +314,10 @@ class Frame:
     """Functions, and aliases before them."""
     hooks: bytes = b""
     """Traps on DEBUG, ERR and RETURN: they are set during actions only."""
+    rest: tuple[bytes, ...] = ()
+    """Fields before the report: the answer of a shell that was asked."""
+    script: bytes = b""
+    """Source that restores more of the state than there is here, if that was asked for."""
 
     @property
     def cwd(self) -> str:
@@ -353,6 +386,7 @@ class FrameReader:
             variables,
             functions,
             _DEFAULTS.sub(b"", hooks) if hooks.startswith(b"trap -- ") else b"",
+            tuple(fields[:-8]),
         )
 
 
@@ -362,7 +396,16 @@ class FrameReader:
 _DROPPED = frozenset(
     b"errexit noexec xtrace verbose onecmd restricted monitor history histexpand".split()
 )
-_OUR_TRAPS = re.compile(rb"^trap -- '\{ \\\. /proc/self/fd/\d+ .*\n", re.MULTILINE)
+OUR_TRAPS = re.compile(rb"^trap -- '\{ \\\. /proc/self/fd/\d+ .*\n", re.MULTILINE)
+
+
+OPTIONS_OFF = b"""shopt -u ${BASHOPTS//:/ }
+for option in ${SHELLOPTS//:/ }; do set +o $option; done; unset option"""
+
+
+def quoted(text: bytes) -> bytes:
+    """Return a word of bash source that stands for a text."""
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"
 
 
 def restore_script(frame: Frame) -> bytes:
@@ -370,18 +413,19 @@ def restore_script(frame: Frame) -> bytes:
 
     Commands that can call a function or an alias of the agent's come before these are there.
     """
+    if frame.script:
+        return frame.script
     if not frame.variables:
         return b"\n"  # no shell continues after an empty file
     aliases_on = b"expand_aliases" in frame.shell_options
     shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
     return b"\n".join(
         [
-            b"cd -- '" + frame.directory.replace(b"'", b"'\\''") + b"'",
-            b"shopt -u ${BASHOPTS//:/ }",
-            b"for option in ${SHELLOPTS//:/ }; do set +o $option; done; unset option",
+            b"cd -- " + quoted(frame.directory),
+            OPTIONS_OFF,
             *(b"set -o " + option for option in frame.set_options if option not in _DROPPED),
             b"shopt -s " + b" ".join(shell_options),
-            _OUR_TRAPS.sub(b"", frame.variables),
+            OUR_TRAPS.sub(b"", frame.variables),
             frame.functions,
             b"\\builtin shopt -s expand_aliases" if aliases_on else b"",
             b"",

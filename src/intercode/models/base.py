@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from intercode.calls import Tool as Tool
 from intercode.calls import ToolCall as ToolCall
@@ -39,6 +39,24 @@ class Message:
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     call_id: str | None = None
+
+
+def as_openai(message: Message) -> dict[str, Any]:
+    """Return a message as the chat completions of OpenAI have it."""
+    sent: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.role == "tool":
+        sent["tool_call_id"] = message.call_id or ""
+    if message.tool_calls:
+        # Arguments that were no JSON are so now: servers that read them refuse the dialogue else.
+        sent["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
+            }
+            for call in message.tool_calls
+        ]
+    return sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ModelError, UsageError
 from intercode.models import wire
-from intercode.models.base import Answer, Message, Request, Settings, Tool, ToolCall, Usage
+from intercode.models.base import Answer, Request, Settings, Tool, ToolCall, Usage, as_openai
 from intercode.models.keys import check_url, find, require
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def encode_chat(request: Request, limit: str = "max_tokens") -> dict[str, Any]:
         limit: The protocol's name for the most tokens of a reply.
     """
     sent = _settings(request.settings, limit)
-    sent["messages"] = [_message(message) for message in request.messages]
+    sent["messages"] = [as_openai(message) for message in request.messages]
     if request.tools:
         sent["tools"] = [_tool(tool) for tool in request.tools]
         sent["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
@@ -188,23 +188,6 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
         "seed": settings.seed,
     }
     return {name: value for name, value in sent.items() if value is not None}
-
-
-def _message(message: Message) -> dict[str, Any]:
-    sent: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.role == "tool":
-        sent["tool_call_id"] = message.call_id or ""
-    if message.tool_calls:
-        # Arguments that were no JSON are so now: servers that read them refuse the dialogue else.
-        sent["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments))},
-            }
-            for call in message.tool_calls
-        ]
-    return sent
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

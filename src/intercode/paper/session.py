@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from intercode.envs.options import DefaultImage, EnvOptions, Image, Network
+from msgspec import Meta
+
+from intercode.envs.options import DefaultImage, EnvOptions, Image
 from intercode.envs.stage import NoRecipe, PlaceT, Stage
 from intercode.episode import Status
 from intercode.errors import UsageError
@@ -27,7 +29,9 @@ class PaperOptions(EnvOptions, frozen=True, kw_only=True):
 class PaperCtfOptions(PaperOptions, frozen=True, kw_only=True):
     """The options of the CTF environment."""
 
-    network: Network = False
+    network: Annotated[
+        bool, Meta(description="let tasks reach this machine's network, and try those that need it")
+    ] = False
 
 
 def refuse_limits(limits: Limits | None) -> None:

@@ -15,9 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from intercode.agents.retelling import as_said
 from intercode.episode import Episode, Turn
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
+from intercode.models.base import as_openai
 from intercode.records import Outcome, ending_of
 from intercode.syntax import quoted
 from intercode.talks import Talk, talk_of
@@ -51,7 +53,7 @@ def to_chat(episode: Episode) -> dict[str, Any]:
     assistant's.
     """
     model = talk_of(episode) or Talk()
-    messages = _recorded(model) or list(_retold(episode))
+    messages = _recorded(model) or [*map(as_openai, as_said(episode))]
     told: dict[str, Any] = {
         "messages": messages,
         "task_id": episode.task_id,
@@ -91,17 +93,6 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 def _arguments(arguments: Mapping[str, Any]) -> str:
     raw = arguments.get("_raw")
     return raw if isinstance(raw, str) else json.dumps(arguments)
-
-
-def _retold(episode: Episode) -> Iterator[dict[str, Any]]:
-    said = episode.query
-    for turn in episode.turns:
-        yield {"role": "user", "content": said}
-        yield {"role": "assistant", "content": turn.action}
-        said = turn.observation
-    if episode.status in ("submitted", "skipped"):
-        yield {"role": "user", "content": said}
-        yield {"role": "assistant", "content": ending_of(episode)}
 
 
 def episode_row(episode: Episode) -> dict[str, Any]:

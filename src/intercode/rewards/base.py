@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from intercode.episode import Episode, Score
 from intercode.sandbox.base import Limits, Provider, Sandbox, Snapshot
+from intercode.sandbox.network import Network
 from intercode.task import Task
 
 PlaceT = TypeVar("PlaceT", contravariant=True)
@@ -32,7 +33,7 @@ class Reward(Protocol[PlaceT]):
 @contextmanager
 def quiesced(
     provider: Provider,
-    network: bool,
+    network: Network,
     episode: Episode,
     sandbox: Sandbox,
     look: Callable[[], object] = lambda: None,
@@ -41,7 +42,7 @@ def quiesced(
 
     Args:
         provider: The provider that starts the copy.
-        network: Whether it reaches the network.
+        network: What it reaches.
         episode: The episode.
         sandbox: The sandbox of the episode.
         look: Called while no program can change a file. To look later, at the sandbox or the copy,
@@ -64,13 +65,13 @@ def quiesced(
 
 @contextmanager
 def copied(
-    provider: Provider, network: bool, limits: Limits, snapshot: Snapshot
+    provider: Provider, network: Network, limits: Limits, snapshot: Snapshot
 ) -> Iterator[Sandbox]:
     """Start a sandbox from a snapshot, and delete that afterwards.
 
     Args:
         provider: The provider that starts it.
-        network: Whether it reaches the network.
+        network: What it reaches.
         limits: The limits of the copy.
         snapshot: The snapshot.
     """

@@ -39,6 +39,7 @@ from intercode.errors import InterCodeError, TaskError
 from intercode.rewards.base import copied, quiesced
 from intercode.rewards.gold import differing
 from intercode.sandbox.base import Change, Completed, Provider, Sandbox
+from intercode.sandbox.network import Network
 from intercode.task import Task
 from intercode.units import MIB
 
@@ -78,7 +79,7 @@ class CommandReward:
     """
 
     def __init__(
-        self, provider: Provider, start: Callable[[Task], Sandbox], network: bool = False
+        self, provider: Provider, start: Callable[[Task], Sandbox], network: Network = False
     ) -> None:
         self._provider = provider
         self._start = start

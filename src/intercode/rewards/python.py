@@ -22,6 +22,7 @@ from intercode.rewards.gold import own_fault
 from intercode.rewards.python_plan import Plan, make_plan, session_source, stdio_cases, submission
 from intercode.rewards.python_run import Bench, Result, Trial, run_cases
 from intercode.sandbox.base import Provider, Sandbox
+from intercode.sandbox.network import Network
 from intercode.task import Task
 
 
@@ -41,7 +42,7 @@ class PythonReward:
         provider: Provider,
         start: Callable[[Task], Sandbox],
         image: Callable[[Task], str],
-        network: bool = False,
+        network: Network = False,
         python: str | None = None,
     ) -> None:
         self._provider = provider

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from intercode.errors import UsageError
+from intercode.sandbox.network import Network
 from intercode.spelling import meant
 from intercode.units import LIMITS, LONGEST_SECONDS, MIB
 
@@ -330,6 +331,13 @@ class Freezes(Protocol):
             SandboxError: The files cannot be saved.
         """
 
+    def copied(self) -> Snapshot:
+        """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
+
+    @property
+    def another(self) -> Callable[[Snapshot], Sandbox]:
+        """Start a sandbox from such a snapshot, with the same limits and network."""
+
     def programs(self) -> list[Program]:
         """List what runs in it, except process 1, with its open descriptors."""
 
@@ -352,13 +360,19 @@ class Provider(Protocol):
         self,
         image: str | Snapshot = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> Sandbox:
         """Start a fresh sandbox.
+
+        Args:
+            image: The image's name, or a snapshot.
+            limits: What it may use.
+            network: What it may reach: see `sandbox.network.Network`.
 
         Raises:
             ImageError: The image cannot be found or built.
             SandboxUnavailableError: This machine does not permit it.
+            UsageError: `network` makes no sense.
         """
 
     def digest(self, image: str | Snapshot) -> str:
@@ -372,12 +386,12 @@ class Provider(Protocol):
 class GrantsSome(Protocol):
     """An ability of a provider that cannot grant all capabilities everywhere."""
 
-    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
         """Tell why sandboxes cannot have some of these capabilities, and what to do.
 
         Args:
             capabilities: Names.
-            network: Whether the sandboxes reach the network.
+            network: What the sandboxes reach.
 
         Returns:
             A sentence; empty: they can.

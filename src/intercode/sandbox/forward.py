@@ -69,23 +69,16 @@ class Forward:
         self.port = port
         self.error: Exception | None = None
         """The failure of the last connection that failed."""
-        self._listener = listener
+        self._listener: socket.socket | None = None
+        self._thread = threading.Thread()
         self._serve = serve
         self._most = connections
         self._counts = Counts()
         self._open: set[socket.socket] = set()
         self._closed = False
         self._changed = threading.Condition()
-        try:
-            _listen(listener, port)
-        except BaseException:
-            listener.close()
-            raise
+        self.move(listener)
         disown_in_forks(self)
-        self._thread = threading.Thread(
-            target=self._accept_all, name=f"intercode-forward-{port}", daemon=True
-        )
-        self._thread.start()
 
     @property
     def counts(self) -> Counts:
@@ -93,50 +86,82 @@ class Forward:
         with self._changed:
             return replace(self._counts, active=len(self._open))
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+    def move(self, listener: socket.socket) -> None:
+        """Open the port in another network: of the place in which a sandbox continues.
+
+        Args:
+            listener: As for the constructor, which says what is raised.
+        """
+        try:
+            _listen(listener, self.port)
+        except BaseException:
+            listener.close()
+            raise
+        self._leave(listener)
+        self._thread = threading.Thread(
+            target=self._accept_all,
+            args=(listener,),
+            name=f"intercode-forward-{self.port}",
+            daemon=True,
+        )
+        self._thread.start()
+
     def close(self) -> None:
         """Close the port and all of its connections. Idempotent."""
+        self._closed = True
+        self._leave(None)
+
+    def _leave(self, listener: socket.socket | None) -> None:
+        """Put another listener, if any, in the place of this one; its connections are ended."""
         with self._changed:
-            self._closed = True
-            for each in (self._listener, *self._open):
+            before, self._listener = self._listener, listener
+            for each in (*self._open, *([before] if before else [])):
                 with suppress(OSError):  # it has ended
                     each.shutdown(socket.SHUT_RDWR)  # wakes the thread that has it
             self._changed.notify_all()
-        if self._thread is not threading.current_thread():
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_SECONDS)
 
     def disown(self) -> None:
         """See `ownership.Owned`. A fork has no thread that would serve."""
         self._changed = threading.Condition()
         self._closed = True
-        for each in (self._listener, *self._open):
+        for each in (*self._open, *([self._listener] if self._listener else [])):
             each.close()
 
-    def _accept_all(self) -> None:
-        with self._listener:
-            while self._room():
+    def _accept_all(self, listener: socket.socket) -> None:
+        with listener:
+            while self._room(listener):
                 try:
-                    connection, _ = self._listener.accept()
+                    connection, _ = listener.accept()
                 except OSError as error:
                     if error.errno in _SCARCE:
-                        self._pause()
+                        self._pause(listener)
                     elif error.errno != errno.ECONNABORTED:
                         return  # it was closed
                     continue
-                self._begin(connection)
+                self._begin(connection, listener)
 
-    def _room(self) -> bool:
-        """Wait for room for one more connection; False: this was closed."""
+    def _room(self, listener: socket.socket) -> bool:
+        """Wait for room for one more connection; False: the listener was closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._open) < self._most)
-            return not self._closed
+            self._changed.wait_for(
+                lambda: self._listener is not listener or len(self._open) < self._most
+            )
+            return self._listener is listener
 
-    def _pause(self) -> None:
+    def _pause(self, listener: socket.socket) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed, _SCARCE_SECONDS)
+            self._changed.wait_for(lambda: self._listener is not listener, _SCARCE_SECONDS)
 
-    def _begin(self, connection: socket.socket) -> None:
+    def _begin(self, connection: socket.socket, listener: socket.socket) -> None:
         with self._changed:
-            if self._closed:
+            if self._listener is not listener:
                 connection.close()
                 return
             self._counts.accepted += 1

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from intercode.errors import EnvironmentStateError, SandboxError
-from intercode.sandbox.base import Provider
 
 
 class Owned(Protocol):
@@ -23,6 +22,13 @@ class Owned(Protocol):
 
     def disown(self) -> None:
         """Let go of it, in a fork, so that nothing done there reaches it."""
+
+
+class Closes(Protocol):
+    """A provider, as far as its end goes."""
+
+    def close(self) -> None:
+        """End all that it has started. Idempotent."""
 
 
 _owned: weakref.WeakSet[Owned] = weakref.WeakSet()
@@ -96,12 +102,12 @@ def _if_owner(pid: int, work: Callable[..., object], arguments: tuple[Any, ...])
         work(*arguments)
 
 
-def close_at_exit(provider: Provider) -> None:
+def close_at_exit(provider: Closes) -> None:
     """Register a provider to be closed when the process ends, if it is still there then."""
     atexit.register(_close, weakref.ref(provider))
 
 
-def _close(provider: weakref.ref[Provider]) -> None:
+def _close(provider: weakref.ref[Closes]) -> None:
     if (live := provider()) is not None:
         with suppress(SandboxError, OSError):
             live.close()

@@ -28,6 +28,7 @@ from intercode.sandbox.docker.sandbox import DockerSandbox, DockerSnapshot, Orig
 from intercode.sandbox.images import Command, Image, Progress
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import build_script
+from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, is_gone
 
 _GONE_SECONDS = 20.0
@@ -76,14 +77,14 @@ class DockerProvider:
         self,
         image: str | Snapshot | Image = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> DockerSandbox:
         """Start a fresh sandbox."""
-        limits = limits or Limits()
+        limits, policy = limits or Limits(), Policy.of(network)
         self._prepared()
         found, saved = self._find(image)
         base = image.base if isinstance(image, DockerSnapshot) else found
-        key = Key.of(base, network, limits)
+        key = Key.of(base, policy.shared, limits)
         origin = Origin(
             base,
             saved,
@@ -95,8 +96,10 @@ class DockerProvider:
         container = origin.take(saved)
         own = _for_user(found, container)
         sandbox = DockerSandbox(container, own, limits, origin, self._closed)
+        sandbox.another = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
+        sandbox.admit(policy)
         return sandbox
 
     def _take(self, key: Key, saved: Saved | None) -> Container:

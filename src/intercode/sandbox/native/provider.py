@@ -33,6 +33,7 @@ from intercode.sandbox.native.obstacles import more_open_files, unavailable
 from intercode.sandbox.native.process import ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
+from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, new_lease
 
 
@@ -65,17 +66,19 @@ class NativeProvider:
         self,
         image: str | Snapshot | Image = "host",
         limits: Limits | None = None,
-        network: bool = False,
+        network: Network = False,
     ) -> NativeSandbox:
         """Start a fresh sandbox."""
-        limits = limits or Limits()
+        limits, policy = limits or Limits(), Policy.of(network)
         self._running()  # says what is not permitted here, before an image is built
-        begin = partial(self._begin, limits=limits, network=network)
+        begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files), files.image, limits, self._forget)
         sandbox.files, sandbox.begin = files, begin
+        sandbox.another = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
+        sandbox.admit(policy)
         return sandbox
 
     def _begin(self, files: Files, limits: Limits, network: bool) -> Seat:
@@ -116,7 +119,7 @@ class NativeProvider:
         """Return the facts of this machine, for a run's record."""
         return dict(self._running().facts)
 
-    def why_not(self, capabilities: Sequence[str], network: bool) -> str:
+    def why_not(self, capabilities: Sequence[str], network: Network) -> str:
         """Tell why sandboxes cannot have some of these capabilities: see `base.GrantsSome`."""
         alone = ", ".join(name for name in capabilities if name in OF_SEVERAL_USERS)
         if alone and one_user():
@@ -125,7 +128,7 @@ class NativeProvider:
                 "unless root of the machine starts it. Run this as root, or in Docker's containers "
                 "from an image that Docker has built: --sandbox docker --image docker-daemon:NAME"
             )
-        if network and "net_bind_service" in capabilities:
+        if network is True and "net_bind_service" in capabilities:
             return (
                 "with --network the native sandbox shares this machine's ports, of which those "
                 "below 1024 stay the machine's. Leave one of the two out, or take --sandbox docker"

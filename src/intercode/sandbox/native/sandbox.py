@@ -21,13 +21,16 @@ from intercode.errors import (
     SandboxTimeoutError,
     UsageError,
 )
+from intercode.sandbox import proxy
 from intercode.sandbox.base import (
     Change,
     Completed,
     Evidence,
     Limits,
     Program,
+    Sandbox,
     Seen,
+    Snapshot,
     caused_inside,
 )
 from intercode.sandbox.forward import (
@@ -55,6 +58,14 @@ from intercode.sandbox.native.process import (
     run_to_end,
 )
 from intercode.sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode.sandbox.network import (
+    Gate,
+    Policy,
+    Resolve,
+    free_port,
+    handlers,
+    proxy_variables,
+)
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
@@ -81,6 +92,8 @@ class NativeSandbox:
     """The files that it started with."""
     begin: Callable[[Files], Seat]
     """Starts another place with such files."""
+    another: Callable[[Snapshot], Sandbox]
+    """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(
         self, seat: Seat, image: Image, limits: Limits, closed: Callable[[NativeSandbox], None]
@@ -95,6 +108,8 @@ class NativeSandbox:
         self._on_close = closed
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
+        self.gate: Gate | None = None
+        """Opens the connections that a policy for the network allows, and counts the others."""
         self._end: SandboxError | None = None
         """The error of all further requests; None while it serves them."""
         seat.control.settimeout(_ANSWER_SECONDS)
@@ -264,6 +279,28 @@ class NativeSandbox:
         self._forwards.append(made)
         return made
 
+    def admit(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+        """Let its programs reach what a policy lists; what they reach otherwise stays as it is.
+
+        Args:
+            policy: The policy.
+            resolve: Resolves names, on this machine.
+
+        Raises:
+            SandboxError: The sandbox failed; it is closed.
+        """
+        if not (policy.endpoints or policy.hosts):
+            return
+        self.gate = Gate(policy, resolve)
+        if policy.hosts:
+            self.env = {**self.env, **proxy_variables(free_port(policy))}
+        try:
+            for port, serve in handlers(self.gate, proxy.serve).items():
+                self.forward(port, serve)
+        except BaseException:
+            self.close()
+            raise
+
     # -- files -----------------------------------------------------------------------------------
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:
@@ -310,6 +347,10 @@ class NativeSandbox:
             self._rest()
         return NativeSnapshot(self.files)
 
+    def copied(self) -> NativeSnapshot:
+        """Save the files as they are, by a copy."""
+        return NativeSnapshot(self.files.with_copy(self._copied()))
+
     def _left(self) -> Files:
         """Return its files as they are, for others to start with: nothing runs any more."""
         if self.files.crowded(self.limits):
@@ -347,6 +388,10 @@ class NativeSandbox:
             self._seat = self._continue()
             self._seat.control.settimeout(_ANSWER_SECONDS)
             self.resting = False
+            for forward in self._forwards:
+                if not forward.closed:
+                    wire.send(self._seat.control, {"op": "socket"})
+                    forward.move(own_socket(wire.receive(self._seat.control)[1]))
             if self._end is not None:  # `close` waits for the lock, to end the seat
                 raise self._ended()
 

@@ -1,0 +1,102 @@
+"""An episode as a dialogue, in the words that our agents use: for training, logs, `env.messages`.
+
+A model's own dialogue is in the record of its agent. This is for all other agents, and for episodes
+that are running: the next message is the model's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from intercode.agents.talk import Clip, Prompt, Scene
+from intercode.calls import ToolCall
+from intercode.envs.tools import call_of, sendable
+from intercode.episode import Episode, Turn
+from intercode.models.base import Message, as_openai
+from intercode.records import ending_of
+from intercode.task import Task
+
+_ENDED = ("submitted", "skipped")
+
+
+def chat(env: Any, task: Task) -> list[dict[str, Any]]:
+    """Return an environment's episode as the agent ``try-again`` would have led it."""
+    return [*map(as_openai, as_chat(Scene.of(env, task), env.episode))]
+
+
+def tools(env: Any, task: Task) -> list[dict[str, Any]]:
+    """Return an environment's episode as the agent ``tool-calling`` would have led it."""
+    return [*map(as_openai, as_calls(Scene.of(env, task), env.episode))]
+
+
+def plain(env: Any, task: Task) -> list[dict[str, Any]]:
+    """Return the query, actions and observations of an environment's episode, and no more."""
+    return [{"role": m.role, "content": sendable(m.content)} for m in as_said(env.episode)]
+
+
+def as_said(episode: Episode) -> Iterator[Message]:
+    """Tell the query and the observations as the user's words, the actions as the assistant's."""
+    said = episode.query
+    for turn in episode.turns:
+        yield Message("user", said)
+        yield Message("assistant", turn.action)
+        said = turn.observation
+    if episode.status in _ENDED:
+        yield Message("user", said)
+        yield Message("assistant", ending_of(episode))
+    elif episode.status == "running":
+        yield Message("user", said)
+
+
+def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
+    """Tell it as the agent ``try-again`` does: an action is a block of code."""
+    prompt, language = Prompt("try_again"), scene.language
+    yield from _begin(prompt, scene)
+    for turn in episode.turns:
+        yield Message("assistant", _fenced(turn.action, language))
+        yield Message("user", _shown(prompt, scene, turn))
+    if episode.status in _ENDED:
+        yield Message("assistant", _fenced(ending_of(episode), language))
+
+
+def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
+    """Tell it as the agent ``tool-calling`` does: an action is a call of a tool."""
+    prompt = Prompt("tool_calling")
+    yield from _begin(prompt, scene)
+    for number, turn in enumerate(episode.turns):
+        if turn.info.get("invalid"):
+            yield Message("assistant", "")
+            yield Message("user", _shown(prompt, scene, turn))
+            continue
+        call = _call(scene, turn.action, number)
+        yield Message("assistant", "", (call,))
+        yield Message("tool", _shown(prompt, scene, turn), call_id=call.call_id)
+    if episode.status in _ENDED:
+        yield Message("assistant", "", (_call(scene, ending_of(episode), len(episode.turns)),))
+
+
+def _begin(prompt: Prompt, scene: Scene) -> Iterator[Message]:
+    values: dict[str, Any] = {**scene.values(), "show_reward": False}
+    yield Message("system", sendable(prompt.render("system", **values)))
+    yield Message("user", sendable(prompt.render("task", **values)))
+
+
+def _shown(prompt: Prompt, scene: Scene, turn: Turn) -> str:
+    shown = Clip()(turn.observation.rstrip("\n"))
+    values: dict[str, Any] = {**scene.values(), "show_reward": False, "reward": turn.reward}
+    return sendable(prompt.render("observation", **{**values, "observation": shown}))
+
+
+def _fenced(action: str, language: str) -> str:
+    if not action:
+        return ""
+    longest = max(map(len, re.findall("`+", action)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return sendable(f"{fence}{language}\n{action}\n{fence}")
+
+
+def _call(scene: Scene, action: str, number: int) -> ToolCall:
+    name, arguments = call_of(action, scene.traits)
+    return ToolCall(f"call_{number}", name, {key: sendable(v) for key, v in arguments.items()})
