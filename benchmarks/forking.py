@@ -92,9 +92,15 @@ def measure(rounds: int = 3, count: int = 20) -> list[Row]:
         found = take_turns(partial(floors.programs, count), measures, rounds)
         pairs = [rates(envs, count) for _ in range(rounds)]
     shares = [forked / fresh for forked, fresh in pairs]
-    share = Row("forked episodes a second, of one action", [100 * s for s in shares], "%",
-                ">= 90 % of fresh ones", spread(shares)[0] >= 0.9,
-                f"fresh: {median(fresh for _, fresh in pairs):.0f} /s in {WORKERS} threads")  # fmt: skip
+    rate_of_fresh = median(fresh for _, fresh in pairs)
+    share = Row(
+        "forked episodes a second, of one action",
+        [100 * each for each in shares],
+        "%",
+        ">= 90 % of fresh ones",
+        spread(shares)[0] >= 0.9,
+        f"fresh: {rate_of_fresh:.0f} /s in {WORKERS} threads",
+    )
     return [
         against(SNAPSHOT, found[SNAPSHOT], floors.BASH, found[floors.BASH], 1.5),
         against(FORKED, found[FORKED], FRESH, found[FRESH], 1),
