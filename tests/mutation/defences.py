@@ -240,7 +240,7 @@ DEFENCES = [
     ),
     _one(
         "no_setuid_or_devices", "escape", LAUNCH,
-        "    flags = sc.MS_NOSUID | sc.MS_NODEV\n    if writable", "    flags = 0\n    if writable",
+        "    flags = sc.MS_NOSUID | sc.MS_NODEV\n    if upper", "    flags = 0\n    if upper",
         needs_root=True,
     ),
     _one(
@@ -307,7 +307,20 @@ DEFENCES = [
     ),
     _one(
         "disk_size", "host DoS", LAUNCH,
-        "size={limits['disk']},nr_inodes", "size=50%,nr_inodes",
+        'f"size={size},nr_inodes', 'f"size=50%,nr_inodes',
+    ),
+    _one(
+        "frozen_counts", "host DoS", LAUNCH,
+        '_limit_files(spec["limits"], spec["used"])',
+        '_limit_files(spec["limits"], [0, 0])',
+    ),
+    _one(
+        "frozen_bound", "host DoS", SPAWNER,
+        "        if used <= room:\n", "        if True:\n",
+    ),
+    _one(
+        "frozen_for_good", "cheating", NATIVE + "vault.py",
+        "                sc.make_read_only(tree)\n", "",
     ),
     _one(
         "file_count", "host DoS", LAUNCH,
@@ -688,7 +701,10 @@ DEFENCES = [
     Defence(
         DOCKER + "close", "host DoS",
         (
-            Edit("intercode/sandbox/docker/sandbox.py", "= container.process", "= None"),
+            Edit(
+                "intercode/sandbox/docker/sandbox.py", "control, container.process)",
+                "control, None)",
+            ),
             Edit(CONTAINER, "self.process.end(_HEARD_SECONDS)", "pass"),
         ),
         needs_root=True,
