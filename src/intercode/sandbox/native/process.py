@@ -128,7 +128,7 @@ class First:
     """A program that was started with its place, ahead of the request for it."""
 
     program: dict[str, Any]
-    """What is asked of process 1 to start it, and its channels."""
+    """The request that starts it, with its channels."""
     pid: int
     fds: list[int]
     """Our ends of its channels, then that of its exit pipe."""
