@@ -568,7 +568,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
         if self._task is None:
             raise EnvironmentStateError("there is no episode yet: call reset() first")
         found: list[dict[str, Any]] = MESSAGES.get(style)(self, self._task)
-        return found
+        return self._said(found) if style == "plain" else found
 
     def outcome(self, task: Task) -> GoldOutcome:
         """Solve a task by its first gold, in a place of its own, and return what came of it.
