@@ -169,6 +169,20 @@ def test_nginx_is_refused_to_an_ordinary_user(command: str) -> None:
         assert not [*user.home.glob("cache/images/*")], "something was built"
 
 
+def test_search_solves_more_for_more_tokens() -> None:
+    told = subprocess.run(
+        [sys.executable, EXAMPLES / "search_against_tokens.py"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    rows = [line.split() for line in told.splitlines()[1:]]
+    solved = {name: int(count) for name, count, *_ in rows}
+    tokens = {row[0]: int(row[4]) for row in rows}
+    assert solved["react"] < solved["best-of-n"] < solved["tree-search"]
+    assert tokens["react"] < min(tokens["best-of-n"], tokens["tree-search"])
+
+
 INTEGRATIONS = sorted((EXAMPLES / "integrations").glob("*.py"))
 
 
