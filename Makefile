@@ -20,10 +20,10 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-cgroup2 soak chaos lint bench graders dist clean
+.PHONY: help demo set-up test test-integrations test-cgroup2 soak chaos lint bench graders dist clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
 
 $(BIN)/python:
 	@python=$$(scripts/find-python) && "$$python" -m venv $(VENV)
@@ -76,6 +76,9 @@ graders: set-up  ## Precision and recall of the rewards, on labelled states (REL
 	@$(BIN)/python benchmarks/graders/measure.py $(RELEASE)
 	@$(BIN)/python benchmarks/graders/pairs.py $(VENV)/alfa
 
+test-integrations:  ## The examples of other frameworks, against those (not offline at first)
+	@scripts/test-integrations $(VENV)-integrations
+
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
 	@scripts/need-system debootstrap mke2fs
 	@scripts/need-system --packages debian-archive-keyring qemu-system-$(if $(filter aarch64,$(shell uname -m)),arm,x86)
@@ -97,4 +100,4 @@ dist:  ## Build the sdist and the wheel into dist/, twice, and check them
 	@scripts/dist
 
 clean:  ## Remove what the other targets made here
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs
+	rm -rf $(VENV) $(VENV)-integrations dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs

@@ -31,7 +31,9 @@ CORES = 2
 ALLOWED = 1.5
 """How far a part may exceed its budget: figures of one commit differ by a fifth or so."""
 WHOLE = 25.0
-"""Minutes that all budgets may have together."""
+"""Minutes that all budgets may have together, but for those apart."""
+APART = {"integrations"}
+"""Steps that mostly install packages of others."""
 YARDSTICK = ("/bin/bash", "-c", "true")
 QUIET = 1.36e-3
 """Seconds of CPU time that the yardstick takes on a quiet machine of 2026."""
@@ -159,7 +161,8 @@ def main(reports: str, seconds: str, *steps: str) -> int:
         quiet[name] += int(ticks) / TICK / slowness
     planned = budgets()
     bad: list[str] = []
-    if (whole := sum(planned.values())) > WHOLE:
+    whole = sum(minutes for name, minutes in planned.items() if name not in APART)
+    if whole > WHOLE:
         bad.append(f"the budgets in {BUDGET.name} sum up to {whole:g} minutes, of {WHOLE:g}")
     line = "{:14}{:>7}{:>10}{:>10}{:>9}"
     print(line.format("PART", "TESTS", "CLOCK s", "MINUTES", "BUDGET"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from intercode import InterCodeEnv
 from intercode.cli.main import main
 from ordinary import ordinary_user
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 LINES = 100
 
 as_root = pytest.mark.skipif(
@@ -165,3 +167,35 @@ def test_nginx_is_refused_to_an_ordinary_user(command: str) -> None:
         assert "several users are needed for chown, setgid, setuid" in done.stderr
         assert "Run this as root" in done.stderr and "docker-daemon:NAME" in done.stderr
         assert not [*user.home.glob("cache/images/*")], "something was built"
+
+
+def test_search_solves_more_for_more_tokens() -> None:
+    told = subprocess.run(
+        [sys.executable, EXAMPLES / "search_against_tokens.py"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    rows = [line.split() for line in told.splitlines()[1:]]
+    solved = {name: int(count) for name, count, *_ in rows}
+    tokens = {row[0]: int(row[4]) for row in rows}
+    assert solved["react"] < solved["best-of-n"] < solved["tree-search"]
+    assert tokens["react"] < min(tokens["best-of-n"], tokens["tree-search"])
+
+
+INTEGRATIONS = sorted((EXAMPLES / "integrations").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", INTEGRATIONS, ids=lambda path: path.stem)
+def test_an_integration_is_short_and_needs_no_private_name(path: Path) -> None:
+    """Private names of a framework's base class are reached by ``self`` alone."""
+    text = path.read_text()
+    assert sum(bool(line.strip()) for line in text.splitlines()) <= 60
+    for node in ast.walk(ast.parse(text)):
+        names = []
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) not in ("self", "super()"):
+            names = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [*str(node.module).split("."), *(alias.name for alias in node.names)]
+        assert not [name for name in names if name.startswith("_")], ast.unparse(node)
+    assert (ROOT / "tests/integrations" / f"{path.stem.partition('_')[0]}_checks.py").exists()

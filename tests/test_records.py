@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intercode.episode import Episode, Score, Turn, decode
+from intercode.episode import Episode, Fork, Score, Turn, decode
 from intercode.errors import RecordError, RunLockedError
 from intercode.records import EPISODES, Outcome, RecordWriter, latest, read_episodes, read_manifest
 from waiting import eventually
@@ -56,7 +56,7 @@ def test_torn_at_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tai
         complete = data[:cut].count(b"\n")
         assert [e.task_id for e in read_episodes(path)] == [f"t{n}" for n in range(complete)]
         write(folder, episode(9))
-        assert [task for _, task in latest(folder, Outcome.of)] == [
+        assert [task for _, task, _ in latest(folder, Outcome.of)] == [
             f"t{n}" for n in range(complete)
         ] + ["t9"]
 
@@ -176,3 +176,11 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot write to"):
         RecordWriter(tmp_path / "file" / "run")
+
+
+def test_forks_of_an_episode_are_kept_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first, second, other = episode(1), episode(1), episode(1)
+    first.fork, second.fork = Fork("t1#0", 2, (0,)), Fork("t1#0", 2, (1,))
+    write(folder, other, first, second, first)
+    assert [*latest(folder, Outcome.of)] == [(0, "t1", ()), (0, "t1", (1,)), (0, "t1", (0,))]

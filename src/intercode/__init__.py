@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from intercode.envs.pool import SandboxPool
     from intercode.envs.time_limit import TimeLimit
     from intercode.envs.tools import tools
-    from intercode.episode import Episode, FileChange, Fork, Score, Tokens, Turn, TurnChanges
+    from intercode.episode import (
+        Episode,
+        FileChange,
+        Fork,
+        Score,
+        Tokens,
+        Turn,
+        TurnChanges,
+        exact,
+        plain,
+    )
     from intercode.errors import (
         ActionError,
         BudgetError,

@@ -39,8 +39,8 @@ LEVELS = (
 
 _BEGINS = b"{\0"
 """The first byte of an episode's line, and of what a power cut may leave of it."""
-Key = tuple[int, str]
-"""The epoch and the id of the task: they identify an episode within a run."""
+Key = tuple[int, str, tuple[int, ...]]
+"""The epoch, the id of the task, and the branch: they identify an episode within a run."""
 T = TypeVar("T")
 
 
@@ -80,7 +80,7 @@ def last_attempts(folder: Path) -> Iterator[Episode]:
     """
     offsets: dict[Key, int] = {}
     for offset, episode in _placed(folder / EPISODES):
-        offsets[episode.epoch, episode.task_id] = offset
+        offsets[key_of(episode)] = offset
     wanted = set(offsets.values())
     return (episode for offset, episode in _placed(folder / EPISODES) if offset in wanted)
 
@@ -94,10 +94,16 @@ def latest(folder: Path, of: Callable[[Episode], T]) -> dict[Key, T]:
     """
     found: dict[Key, T] = {}
     for episode in read_episodes(folder / EPISODES):
-        key = (episode.epoch, episode.task_id)
+        key = key_of(episode)
         found.pop(key, None)
         found[key] = of(episode)
     return found
+
+
+def key_of(episode: Episode) -> Key:
+    """Return what identifies an episode within a run."""
+    branch = () if episode.fork is None else episode.fork.branch
+    return episode.epoch, episode.task_id, branch
 
 
 class Record:
@@ -121,7 +127,7 @@ class Record:
         self._path = folder / EPISODES
         self._offsets: dict[Key, int] = {}
         for offset, episode in _placed(self._path):
-            key = (episode.epoch, episode.task_id)
+            key = key_of(episode)
             self.outcomes.pop(key, None)
             self.outcomes[key] = Outcome.of(episode)
             self._offsets[key] = offset
@@ -358,6 +364,8 @@ class Outcome:
     success: bool
     turns: int
     seconds: float
+    branch: tuple[int, ...] = ()
+    """The branch of a fork, whose siblings have the same task and epoch."""
     error: str | None = None
     error_type: str | None = None
     tags: tuple[str, ...] = ()
@@ -406,6 +414,7 @@ class Outcome:
             success=episode.success,
             turns=len(turns),
             seconds=episode.seconds,
+            branch=key_of(episode)[2],
             error=episode.error,
             error_type=metadata.get("error_type"),
             tags=tuple(map(str, tags)) if isinstance(tags, list | tuple) else (),

@@ -149,7 +149,10 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     dialogue_limit: Annotated[
         Positive | None, _says("N", "messages after the first ones that are sent (default: all)")
     ] = None
-    samples: Annotated[Positive | None, _says("N", "replies for each turn (default: 1)")] = None
+    samples: Annotated[
+        Positive | None,
+        _says("N", "replies for each turn (default: 1; 3 for tree-search and best-of-n)"),
+    ] = None
     choose: Annotated[
         str | None,
         _says(
@@ -157,6 +160,36 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "which of them: by majority (default), or by the model's own judgement",
             choices=("vote", "judge"),
         ),
+    ] = None
+    search: Annotated[
+        str | None,
+        _says(
+            None,
+            "for tree-search: keep the best states of each turn (default), or continue from the "
+            "best of all",
+            choices=("beam", "best-first"),
+        ),
+    ] = None
+    search_width: Annotated[
+        Positive | None, _says("N", "for a beam: states kept of each turn (default: 2)")
+    ] = None
+    search_depth: Annotated[
+        Positive | None, _says("N", "turns of a branch (default: as the environment allows)")
+    ] = None
+    search_budget: Annotated[
+        Positive | None,
+        _says("N", "actions that an episode tries in all branches (default: 40)"),
+    ] = None
+    search_test: Annotated[
+        str | None,
+        _says(
+            "CODE",
+            "an action that tests a state in a fork of its own; it is good if the action succeeds "
+            "(default: the model judges)",
+        ),
+    ] = None
+    search_from: Annotated[
+        Natural | None, _says("N", "for best-of-n: branch after so many turns (default: 0)")
     ] = None
     episode_cost: Annotated[Amount | None, _says("USD", "what each episode may cost")] = None
     episode_tokens: Annotated[Positive | None, _says("N", "tokens that each episode may take")] = (

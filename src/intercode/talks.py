@@ -52,6 +52,12 @@ class Call(TypedDict, total=False):
     retries: int
     thought: str
     step: str
+    node: int
+    """Of a search: the number of the state that the reply led to."""
+    repeats: int
+    """Of a search: the number of the state to which an equal reply had led."""
+    judges: int
+    """Of a search: the number of the state that the reply is about."""
     sample: int
     """The number of this one of several replies to the same messages."""
     chosen: int
@@ -89,8 +95,27 @@ def as_talk(recorded: object) -> Talk | None:
 
 
 def talk_of(episode: Episode) -> Talk | None:
-    """Return the dialogue with the agent's model; None without one."""
-    return as_talk(episode.metadata.get("model"))
+    """Return the dialogue with the agent's model; None without one.
+
+    Of a search it has the calls that led to the episode, without other branches and judgements.
+    """
+    talk = as_talk(episode.metadata.get("model"))
+    branch = branch_of(episode)
+    if talk is None or branch is None:
+        return talk
+    return {**talk, "calls": [one for one in talk.get("calls", ()) if one.get("node") in branch]}
+
+
+def branch_of(episode: Episode) -> set[int] | None:
+    """Return the states that led to an episode which was found by a search; None: by none."""
+    search = episode.metadata.get("search")
+    if not isinstance(search, Mapping) or not isinstance(nodes := search.get("nodes"), list):
+        return None
+    at, found = search.get("chosen"), set[int]()
+    while isinstance(at, int) and at not in found and 0 <= at < len(nodes):
+        found.add(at)
+        at = nodes[at].get("parent") if isinstance(nodes[at], Mapping) else None
+    return found
 
 
 def talks_of(episode: Episode) -> list[Talk]:

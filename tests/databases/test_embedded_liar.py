@@ -19,6 +19,10 @@ from .worker_liar import ANSWERS
 pytestmark = pytest.mark.defends("escape", "host DoS")
 
 
+REST = EmbeddedWorker.close, lambda pristine: pytest.fail("no other session is asked for")
+"""What a session does at its end, and how it opens another one."""
+
+
 @pytest.fixture(scope="module")
 def provider() -> Iterator[NativeProvider]:
     provider = NativeProvider(preload=("worker_liar",), path=(str(Path(__file__).parent),))
@@ -30,7 +34,7 @@ def provider() -> Iterator[NativeProvider]:
 def session(provider: NativeProvider, source: Source) -> Iterator[EmbeddedSession]:
     limits, pristine = Limits(), PristineFile.of(source.path)
     worker = EmbeddedWorker(provider.start("scratch", limits), "worker_liar")
-    with closing(EmbeddedSession(source, limits, pristine, worker, EmbeddedWorker.close)) as opened:
+    with closing(EmbeddedSession(source, limits, pristine, worker, *REST)) as opened:
         yield opened
 
 
@@ -44,6 +48,11 @@ def test_an_answer_that_does_not_end(session: EmbeddedSession) -> None:
     outcome = session.execute("drip", timeout=0.2)  # allow limit: it drips for ever
     assert outcome.timed_out
     assert outcome.restarted
+
+
+def test_an_answer_to_save_that_is_none(session: EmbeddedSession) -> None:
+    with pytest.raises(DatabaseError, match="could not be saved"):
+        session.save()
 
 
 def test_a_worker_that_ends(session: EmbeddedSession) -> None:

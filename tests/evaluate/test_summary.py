@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from intercode.episode import Episode, Score, Status, Turn
-from intercode.evaluate.statistics import pass_at_k, wilson
+from intercode.evaluate.statistics import pass_at_k, pass_hat_k, pass_of_attempts, wilson
 from intercode.evaluate.summary import (
     by_attempts,
     by_level,
@@ -205,3 +206,64 @@ def test_coverage() -> None:
     chosen = [{"settings": {"tasks": ["t0", "t1", "t3"], "limit": None, "epochs": 1}}]
     assert covered({**manifest, "sessions": chosen}, []).planned == 2
     assert covered({}, outcomes).coverage is None
+
+
+# Forks
+
+
+def forked(task: str, epoch: int, *wins: bool) -> list[Outcome]:
+    return [
+        outcome(float(win), task_id=task, epoch=epoch, branch=(n,), solved_at=1 if win else None)
+        for n, win in enumerate(wins)
+    ]
+
+
+def test_forks_of_an_attempt_count_once() -> None:
+    many = forked("a", 0, *([True] * 8))
+    stats = summarize([*many, outcome(0.0, task_id="b"), outcome(0.0, task_id="c")])
+    assert (stats.success_rate, stats.mean_reward) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert (stats.episodes, stats.successes) == (10, 8)
+    assert by_turn([*many, outcome(0.0, task_id="b")])[0].value == pytest.approx(0.5)
+    # The same as one episode with the mean of its forks, whatever their number.
+    some = summarize([*forked("a", 0, True, False), *forked("b", 0, True, False, True, False)])
+    assert some.success_rate == pytest.approx(0.5)
+
+
+def test_forks_of_one_attempt_alone_tell_no_interval() -> None:
+    stats = summarize(forked("a", 0, True, False, True))
+    assert (stats.success_low, stats.success_high) == (0.0, 1.0)
+    assert stats.reward_low is None
+
+
+def test_forks_are_not_attempts() -> None:
+    assert by_attempts(forked("a", 0, True, False)) == []
+    two = by_attempts([*forked("a", 0, True, False), *forked("a", 1, False, False)])
+    assert [(one.k, one.pass_at_k, one.pass_hat_k) for one in two] == [(1, 0.25, 0.25), (2, 0.5, 0)]
+
+
+def test_pass_of_attempts_without_forks_is_that_of_2021() -> None:
+    for n, c, k in [(5, 2, 1), (5, 2, 3), (5, 0, 2), (5, 5, 5), (10, 3, 8)]:
+        at, hat = pass_of_attempts([1.0] * c + [0.0] * (n - c), k)
+        assert at == pytest.approx(pass_at_k(n, c, k)) and hat == pytest.approx(pass_hat_k(n, c, k))
+
+
+def test_intervals_cover_where_tasks_are_forked_unevenly() -> None:
+    """Tasks differ, forks share a beginning, and hard tasks are forked more often."""
+    dice = random.Random(5)
+    truth, rounds = 0.5, 300
+    covered = naive = 0
+    for _ in range(rounds):
+        outcomes = []
+        for task in range(40):
+            chance = dice.choice((0.2, 0.8))
+            begun = chance + dice.choice((-0.2, 0.2))  # what the shared beginning has made of it
+            count = 12 if chance < 0.5 and dice.random() < 0.7 else 1
+            wins = [dice.random() < begun for _ in range(count)]
+            outcomes += forked(f"t{task}", 0, *wins)
+        found = summarize(outcomes)
+        assert found.success_low is not None and found.success_high is not None
+        covered += found.success_low <= truth <= found.success_high
+        low, high = wilson(found.successes, found.episodes)
+        naive += low <= truth <= high
+    assert covered / rounds > 0.92
+    assert naive / rounds < 0.1

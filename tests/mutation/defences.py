@@ -22,6 +22,9 @@ JUDGE = "intercode/rewards/judge.py"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode/sandbox/docker/container.py"
+NETWORK = "intercode/sandbox/network.py"
+FORWARD = "intercode/sandbox/forward.py"
+PROXY = "intercode/sandbox/proxy.py"
 
 
 @dataclass(frozen=True)
@@ -237,7 +240,7 @@ DEFENCES = [
     ),
     _one(
         "no_setuid_or_devices", "escape", LAUNCH,
-        "    flags = sc.MS_NOSUID | sc.MS_NODEV\n    if writable", "    flags = 0\n    if writable",
+        "    flags = sc.MS_NOSUID | sc.MS_NODEV\n    if upper", "    flags = 0\n    if upper",
         needs_root=True,
     ),
     _one(
@@ -304,7 +307,20 @@ DEFENCES = [
     ),
     _one(
         "disk_size", "host DoS", LAUNCH,
-        "size={limits['disk']},nr_inodes", "size=50%,nr_inodes",
+        'f"size={size},nr_inodes', 'f"size=50%,nr_inodes',
+    ),
+    _one(
+        "frozen_counts", "host DoS", LAUNCH,
+        '_limit_files(spec["limits"], spec["used"])',
+        '_limit_files(spec["limits"], [0, 0])',
+    ),
+    _one(
+        "frozen_bound", "host DoS", SPAWNER,
+        "        if used <= room:\n", "        if True:\n",
+    ),
+    _one(
+        "frozen_for_good", "cheating", NATIVE + "vault.py",
+        "                sc.make_read_only(tree)\n", "",
     ),
     _one(
         "file_count", "host DoS", LAUNCH,
@@ -662,11 +678,33 @@ DEFENCES = [
         "processes_without_a_first_thread", "self DoS", INSIDE,
         " or len(_threads(int(pid))) > 1\n", "\n",
     ),
+    _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
+    _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),
+    _one("network_rebinding", "host leak", NETWORK, "connect(where)", "connect((name, port))"),
+    _one("network_metadata", "host leak", NETWORK, "if str(found) in _METADATA:", "if False:"),
+    _one(
+        "network_own_addresses", "host leak", NETWORK,
+        '"an address of this machine" if _is_own(within) else ""', '""',
+    ),
+    _one("network_mapped", "host leak", NETWORK, "found.ipv4_mapped is not None:", "False:"),
+    _one("proxy_head", "host DoS", PROXY, "if len(data) > _LONGEST_HEAD:", "if False:"),
+    _one("proxy_host_field", "exfiltration", PROXY, ".lower() not in _OWN]", ".lower()]"),
+    _one(
+        "forward_sockets", "host leak", FORWARD,
+        "if what != [socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP]:", "if False:",
+    ),
+    _one(
+        "forward_network", "host leak", FORWARD,
+        "if _network_of(found) == _this_network():", "if False:",
+    ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(
         DOCKER + "close", "host DoS",
         (
-            Edit("intercode/sandbox/docker/sandbox.py", "= container.process", "= None"),
+            Edit(
+                "intercode/sandbox/docker/sandbox.py", "control, container.process)",
+                "control, None)",
+            ),
             Edit(CONTAINER, "self.process.end(_HEARD_SECONDS)", "pass"),
         ),
         needs_root=True,

@@ -35,7 +35,7 @@ from intercode.task import Dataset, Task
 from intercode.units import MIB
 from waiting import new_marker
 
-from . import probes_caller, probes_docker, probes_grading, probes_limits
+from . import probes_caller, probes_docker, probes_grading, probes_limits, probes_network
 from .defences import DOCKER
 from .tools import (
     ProbeError,
@@ -511,7 +511,7 @@ def main(name: str, src: str) -> int:
         if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
             raise ProbeError(f"{loaded.__file__} is not in {src}")
         probe = globals().get(name)
-        for module in (probes_caller, probes_docker, probes_grading, probes_limits):
+        for module in (probes_caller, probes_docker, probes_grading, probes_limits, probes_network):
             probe = probe or getattr(module, name, None)
         assert probe is not None, f"no probe is named {name}"
         if probe():

@@ -16,9 +16,11 @@ from pathlib import Path
 from intercode.errors import OutputLimitError, SandboxError, SandboxUnavailableError
 from intercode.files import cache_root
 from intercode.sandbox import Sandbox, get_provider
-from intercode.sandbox.native import cgroup, diff, wire
+from intercode.sandbox.native import cgroup, diff, frozen, wire
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import NativeSnapshot
+from intercode.units import MIB
 from waiting import eventually, new_marker
 
 from .tools import ProbeError, ends, host_pid, one_of, run, say, start, wait_for
@@ -44,6 +46,41 @@ def private_layers() -> bool:
         with _saved():
             modes = [path.stat().st_mode & 0o077 for path in (layer.parent, layer.parents[1])]
         return one_of(str(any(modes)), holds="False", gone="True")
+
+
+def frozen_for_good() -> bool:
+    """Whether a file that can still be written is not frozen, but copied."""
+    sandbox = start()
+    assert isinstance(sandbox, NativeSandbox)
+    _, [fd] = sandbox._request({"op": "create", "path": "/file", "mode": 0o644})
+    with open(fd, "wb", buffering=0) as file, closing(get_provider()) as provider:
+        fork = provider.start(sandbox.freeze())
+        with suppress(OSError):
+            file.write(b"late")
+        return one_of(fork.read_file("/file").decode(), holds="", gone="late")
+
+
+def frozen_counts() -> bool:
+    sandbox = start(disk=8 * MIB)
+    assert isinstance(sandbox, NativeSandbox)
+    sandbox.exec(["bash", "-c", "head -c 6M /dev/zero > /a"])
+    sandbox.freeze()
+    filled = sandbox.exec(["bash", "-c", "head -c 6M /dev/zero > /b"])
+    return one_of(str(filled.ok), holds="False", gone="True")
+
+
+def frozen_bound() -> bool:
+    sandbox = start()
+    assert isinstance(sandbox, NativeSandbox)
+    sandbox.write_file("/x", bytes(MIB))
+    os.environ[frozen.MOST] = "1"
+    try:
+        sandbox.freeze()
+    except SandboxError:
+        return True
+    finally:
+        del os.environ[frozen.MOST]
+    return False
 
 
 def no_setuid_on_disk() -> bool:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import weakref
+
 import pytest
 
+from intercode.errors import SandboxError
 from intercode.sandbox import Sandbox
 from intercode.sandbox.base import Freezes
+from intercode.sandbox.docker.sandbox import DockerSandbox
+from intercode.sandbox.native import frozen as frozen_layers
+from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode.units import MIB
+from waiting import eventually
 
 from . import Start
 from .test_changes_random import image, walk  # noqa: F401 - a fixture
@@ -22,6 +32,7 @@ def frozen(sandbox: Sandbox) -> Freezes:
     return sandbox
 
 
+@pytest.mark.ordinary
 def test_forks_and_source_are_equal_and_go_apart(start: Start, box: Sandbox) -> None:
     for name, step in STEPS.items():
         run(box, f"cp -a /data '/x {name}'; cd '/x {name}'\n{step}")
@@ -72,3 +83,105 @@ def test_programs_are_listed_with_their_descriptors(box: Sandbox) -> None:
     assert bash.descriptors[7] == sleep.descriptors[7] == "/data/file"
     assert bash.descriptors[2] == "/data/new\nline"
     assert bash.descriptors[1].startswith("pipe:")
+
+
+def native(start: Start, **limits: object) -> NativeSandbox:
+    sandbox = start("host", **limits)
+    if not isinstance(sandbox, NativeSandbox) or isinstance(sandbox, DockerSandbox):
+        pytest.skip("containers are saved by a copy")
+    return sandbox
+
+
+def test_who_can_still_write_keeps_files_from_being_frozen(start: Start) -> None:
+    """They are copied then: a frozen layer that somebody writes to would change its forks."""
+    box = native(start)
+    _, [fd] = box._request({"op": "create", "path": "/file", "mode": 0o644})
+    try:
+        fork = start(box.freeze())
+        os.write(fd, b"late")
+    finally:
+        os.close(fd)
+    assert fork.read_file("/file") == box.read_file("/file") == b""
+
+
+def test_a_fork_bomb_and_a_tree_deeper_than_any_copy(start: Start) -> None:
+    box = native(start)
+    deep = "perl -e 'for (1..4096) { mkdir q(d); chdir q(d) } open F, q(>), q(end)'"
+    assert box.exec(["bash", "-c", f"mkdir /deep; cd /deep; {deep}"]).ok
+    box.popen(["bash", "-c", "f() { f | f & }; f; while :; do echo >> /log; done"], channels={})
+    assert eventually(lambda: box.exec(["test", "-s", "/log"]).ok)
+    fork = start(box.freeze())
+    assert fork.processes() == box.processes() == []
+    size = "wc -c < /log; find /deep | wc -l"
+    same = [one.exec(["bash", "-c", size]).stdout for one in (fork, box, fork)]
+    assert same[0] == same[1] == same[2] and same[0].endswith(b"\n4098\n")
+
+
+@pytest.mark.ordinary
+def test_frozen_files_count_for_the_disk_of_who_has_them(start: Start) -> None:
+    box = native(start, disk=8 * MIB, files=400)
+    assert not box.exec(["bash", "-c", "cat /dev/zero > /a; cat /dev/zero > /b"]).ok  # it is full
+    fork = start(box.freeze(), disk=8 * MIB, files=400)
+    script = "head -c 1M /dev/zero > /c"
+    assert [one.exec(["bash", "-c", script]).ok for one in (fork, box)] == [False, False]
+    many = "cd /tmp; for n in {1..300}; do : > $n || exit 1; done"
+    box = native(start, files=400)
+    assert box.exec(["bash", "-c", many]).ok
+    box.freeze()
+    assert not box.exec(["bash", "-c", f"mkdir /two; {many.replace('/tmp', '/two')}"]).ok
+
+
+def test_many_generations_are_flattened(start: Start) -> None:
+    box = native(start)
+    for number in range(33):
+        assert box.exec(["bash", "-c", f"echo {number} >> /log; rm -f /f*; : > /f{number}"]).ok
+        snapshot = box.freeze()
+    assert len(box.files.frozen) < 10
+    assert {change.path for change in start(snapshot).changes()} == {"/log", "/f32"}
+    assert box.read_file("/log") == b"".join(b"%d\n" % number for number in range(33))
+
+
+def test_a_process_has_a_bound(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    box = native(start)
+    box.write_file("/x", b"x" * MIB)
+    monkeypatch.setenv(frozen_layers.MOST, str(MIB // 2))
+    with pytest.raises(SandboxError, match=f"Close or delete some, or set {frozen_layers.MOST}"):
+        box.freeze()
+    assert box.read_file("/x", 2 * MIB) == b"x" * MIB
+    monkeypatch.setenv(frozen_layers.MOST, "much")
+    with pytest.raises(SandboxError, match="must be a number of bytes, not 'much'"):
+        box.freeze()
+
+
+def test_a_frozen_layer_goes_with_its_last_user() -> None:
+    provider = NativeProvider()
+    try:
+        box = provider.start()
+        box.write_file("/x", b"x")
+        snapshot = box.freeze()
+        fork = provider.start(snapshot)
+        held = weakref.ref(box.files.frozen[0])
+        snapshot.delete()
+        box.close()
+        assert fork.read_file("/x") == b"x" and held() is not None
+        again = fork.freeze()
+        fork.close()
+        assert held() is not None
+        again.delete()
+        assert held() is None
+        with pytest.raises(SandboxError, match="was deleted"):
+            provider.start(again)
+    finally:
+        provider.close()
+
+
+def test_files_that_went_with_their_spawner_are_missed(start: Start) -> None:
+    provider = NativeProvider()
+    try:
+        box = provider.start()
+        snapshot = box.freeze()
+        provider.close()
+        with pytest.raises(SandboxError, match="a spawner that has ended"):
+            provider.start(snapshot)
+    finally:
+        provider.close()

@@ -12,6 +12,7 @@ from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError
 
 if TYPE_CHECKING:
+    from intercode.agents.held import HeldEnv
     from intercode.task import Task
 
 
@@ -31,7 +32,26 @@ class Agent(Protocol):
         """
 
 
-AgentFactory = Callable[["Task"], Agent]
+@runtime_checkable
+class HoldsEnvironment(Protocol):
+    """The other contract of an agent: it holds the environment, and plays the episode itself.
+
+    For search over forks, and for programs that act in the sandbox by themselves.
+    """
+
+    def run(self, env: HeldEnv) -> Episode | None:
+        """Play the episode that has begun.
+
+        Args:
+            env: The environment, without gold or reward.
+
+        Returns:
+            The episode that is to count: that of `env`, or of a fork of it; None: that of `env`.
+            One that has not ended is handed in as it stands, as by the action ``submit``.
+        """
+
+
+AgentFactory = Callable[["Task"], Agent | HoldsEnvironment]
 """Makes the agent of one episode."""
 
 
@@ -85,7 +105,7 @@ class CallsModel(Protocol):
 class KnowsEnvironment(Protocol):
     """A factory that looks at the environment. Optional."""
 
-    def within(self, env: object, task: Task) -> Agent:
+    def within(self, env: object, task: Task) -> Agent | HoldsEnvironment:
         """Make the agent of one episode in this environment.
 
         Args:
@@ -130,7 +150,7 @@ def sees_gold(factory: object) -> bool:
     return getattr(factory, "needs_gold", False) is True
 
 
-def make(factory: AgentFactory, env: Any, task: Task) -> Agent:
+def make(factory: AgentFactory, env: Any, task: Task) -> Agent | HoldsEnvironment:
     """Make the agent of an episode that has begun, shown no more than its factory asks for."""
     if not sees_gold(factory):
         env, task = Surroundings.of(env), task.shown()

@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from intercode.agents.base import Agent
+from intercode.agents.base import Agent, HoldsEnvironment
 from intercode.agents.parser import find_code
 from intercode.agents.talk import Clip, Dialogue, Prompt, Scene, Talk, describe_tables
 from intercode.episode import Turn
@@ -38,6 +38,28 @@ class EpisodeLimits:
     tokens: int | None = None
     cost: float | None = None
     """In US dollars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How forks of an episode are searched."""
+
+    order: Literal["beam", "best-first"] = "beam"
+    """The order of states: those of a turn together, or the best of all next."""
+    width: int = 2
+    """The states that a beam keeps of each turn."""
+    depth: int | None = None
+    """Turns of a branch, after which it is handed in as it stands; None: as the environment has."""
+    budget: int = 40
+    """Actions that are tried in an episode, in all branches."""
+    test: str | None = None
+    """An action that tests a state in a fork of its own; None: the model judges."""
+    start: int = 0
+    """The turn from which best-of-n branches."""
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.budget, self.depth or 1) < 1 or self.start < 0:
+            raise UsageError("width, depth and budget of a search must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +85,8 @@ class Options:
     choose: Literal["vote", "judge"] = "vote"
     """How: self-consistency, or best-of-n by the model's own judgement."""
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+    search: Search | None = None
+    """How a strategy that searches does it; None: no other strategy does."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.observation_limit < 1 or (self.dialogue_limit or 1) < 1:
@@ -84,6 +108,13 @@ class Strategy:
     make: Callable[[Talk], Agent]
     sees_reward: bool = False
     """Whether the true reward of every turn is used: oracle feedback, named apart."""
+    searches: ClassVar[bool] = False
+    """Whether several replies are tried in forks, rather than one of them chosen."""
+
+    def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | HoldsEnvironment:
+        """Make the agent of one episode."""
+        agent = self.make(talk)
+        return Bounded(StopWhenSolved(agent) if self.sees_reward else agent, allowance)
 
     def __call__(self, model: Model | str, **options: Any) -> LanguageAgents:
         """Make the factory.
@@ -97,6 +128,8 @@ class Strategy:
         """
         if unknown := sorted(options.keys() - {known.name for known in fields(Options)}):
             raise UsageError(f"agent {self.name} takes no option {unknown[0]}")
+        if options.get("search") is not None and not self.searches:
+            raise UsageError(f"agent {self.name} does not search: it takes no --search-…")
         if isinstance(model, str):
             from intercode.models import get_model
 
@@ -114,7 +147,8 @@ class LanguageAgents:
     """
 
     def __init__(self, strategy: Strategy, model: Model, options: Options) -> None:
-        chosen = f"+{options.choose}{options.samples}" if options.samples > 1 else ""
+        one = options.samples == 1 or strategy.searches
+        chosen = "" if one else f"+{options.choose}{options.samples}"
         self.name = strategy.name + chosen
         self.needs_reward = strategy.sees_reward
         """Whether the environment must score every turn (``reward_every_turn=True``)."""
@@ -127,6 +161,8 @@ class LanguageAgents:
     def facts(self) -> dict[str, Any]:
         """Identify these agents, for a run's record."""
         options = {key: value for key, value in asdict(self._options).items() if key != "prompt"}
+        if self._options.search is None:
+            del options["search"]
         return {"model": self._model.name, **options, "prompt": self._prompt.digest}
 
     def check(self, tasks: Sequence[Task]) -> None:
@@ -145,11 +181,11 @@ class LanguageAgents:
         same._permits = permits
         return same
 
-    def __call__(self, task: Task) -> Agent:
+    def __call__(self, task: Task) -> Agent | HoldsEnvironment:
         """Make the agent of one episode, in a shell of which no more is known."""
         return self.within(None, task)
 
-    def within(self, env: object, task: Task) -> Agent:
+    def within(self, env: object, task: Task) -> Agent | HoldsEnvironment:
         """Make the agent of one episode in this environment.
 
         Raises:
@@ -175,13 +211,10 @@ class LanguageAgents:
             Clip(options.observation_limit, options.observation_tail),
             sees_reward=self.needs_reward,
         )
-        agent = self._strategy.make(talk)
-        if self.needs_reward:
-            agent = StopWhenSolved(agent)
-        return Bounded(agent, transcript, options.limits)
+        return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
 
     def _chosen_by(self, transcript: Transcript, scene: Scene) -> Model:
-        if self._options.samples == 1:
+        if self._options.samples == 1 or self._strategy.searches:
             return transcript
         if self._options.choose == "vote":
             return SelfConsistency(transcript, self._options.samples, scene.language)
@@ -212,47 +245,38 @@ class StopWhenSolved:
         return self._agent.act(observation, history)
 
 
-class Bounded:
-    """Submits what there is when a limit is reached, or the dialogue is too long for the model.
+class Allowance:
+    """The limits of an episode, and what its talk with the model has taken of them.
 
     Args:
-        agent: The one that acts within the limits.
-        transcript: Of its talk with the model; it goes into the episode's metadata.
+        transcript: Of the talk; it goes into the episode's metadata.
         limits: The limits.
     """
 
-    def __init__(self, agent: Agent, transcript: Transcript, limits: EpisodeLimits) -> None:
-        self._agent = agent
-        self._transcript = transcript
+    def __init__(self, transcript: Transcript, limits: EpisodeLimits) -> None:
+        self.transcript = transcript
         self._limits = limits
         self._began = time.monotonic()
-        self._ended_by: str | None = None
-
-    def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """Return the agent's action, or ``submit``."""
-        self._transcript.turn = len(history)
-        self._ended_by = self._ended_by or self._reached()
-        if self._ended_by is None:
-            try:
-                return self._agent.act(observation, history)
-            except ContextLengthError:
-                if not history:
-                    raise  # it has never acted: that is not an attempt, nor a reward of 0
-                self._ended_by = "context"
-        return "submit"
+        self.ended_by: str | None = None
+        """The limit that ended the episode, once one did; also ``context``."""
 
     def leave_out(self, seconds: float) -> None:
-        """Leave seconds out that it was made to wait."""
+        """Leave seconds out that the agent was made to wait."""
         self._began += seconds
 
-    def episode_metadata(self) -> dict[str, Any]:
+    def is_used_up(self) -> bool:
+        """Tell whether a limit is reached, now or before."""
+        self.ended_by = self.ended_by or self._reached()
+        return self.ended_by is not None
+
+    def metadata(self) -> dict[str, Any]:
         """Return the transcript, and which limit ended the episode, if one did."""
-        ended = {} if self._ended_by is None else {"ended_by": self._ended_by}
-        return {"model": self._transcript.to_dict(), **ended}
+        ended = {} if self.ended_by is None else {"ended_by": self.ended_by}
+        return {"model": self.transcript.to_dict(), **ended}
 
     def _reached(self) -> str | None:
         """Return the limit that is reached."""
-        limits, spent = self._limits, self._transcript
+        limits, spent = self._limits, self.transcript
         took = time.monotonic() - self._began - spent.waited
         if limits.seconds is not None and took >= limits.seconds:
             return "seconds"
@@ -263,6 +287,39 @@ class Bounded:
         if spent.cost is None:
             raise UsageError(f"the price of {spent.name} is unknown: no limit of cost can be kept")
         return "cost" if spent.cost >= limits.cost else None
+
+
+class Bounded:
+    """Submits what there is when a limit is reached, or the dialogue is too long for the model.
+
+    Args:
+        agent: The one that acts within the limits.
+        allowance: The limits.
+    """
+
+    def __init__(self, agent: Agent, allowance: Allowance) -> None:
+        self._agent = agent
+        self._allowance = allowance
+
+    def act(self, observation: str, history: Sequence[Turn]) -> str:
+        """Return the agent's action, or ``submit``."""
+        self._allowance.transcript.turn = len(history)
+        if not self._allowance.is_used_up():
+            try:
+                return self._agent.act(observation, history)
+            except ContextLengthError:
+                if not history:
+                    raise  # it has never acted: that is not an attempt, nor a reward of 0
+                self._allowance.ended_by = "context"
+        return "submit"
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave seconds out that it was made to wait."""
+        self._allowance.leave_out(seconds)
+
+    def episode_metadata(self) -> dict[str, Any]:
+        """Return the transcript, and which limit ended the episode, if one did."""
+        return self._allowance.metadata()
 
 
 class SelfConsistency:

@@ -18,6 +18,7 @@ __all__ = ["AGENTS", "digest", "get"]
 AGENTS = Registry(
     "agent",
     {
+        "best-of-n": "intercode.agents.search:BEST_OF_N",
         "human": "intercode.agents.human:Humans",
         "noop": "intercode.agents.builtin:noop",
         "oracle": "intercode.agents.builtin:Oracle",
@@ -31,6 +32,7 @@ AGENTS = Registry(
         "replay": "intercode.agents.builtin:Replay",
         "single-turn": "intercode.agents.strategies:SINGLE_TURN",
         "tool-calling": "intercode.agents.strategies:TOOL_CALLING",
+        "tree-search": "intercode.agents.search:TREE_SEARCH",
         "try-again": "intercode.agents.strategies:TRY_AGAIN",
         "try-again-oracle": "intercode.agents.strategies:TRY_AGAIN_ORACLE",
     },

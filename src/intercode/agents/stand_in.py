@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from intercode.agents.base import Agent
 from intercode.agents.language import LanguageAgents
@@ -61,7 +61,7 @@ class StandIn:
         scene = Scene.of(env, task)
         solution = getattr(env, "solution", lambda task: [*task.gold[:1], "submit"])(task)
         steps = plan(scene, solution, random.Random(scene.seed or 0))
-        return _agents(replies(steps, scene.language)).within(env, task)
+        return cast("Agent", _agents(replies(steps, scene.language)).within(env, task))
 
 
 def plan(scene: Scene, solution: Sequence[str], dice: random.Random) -> list[Step]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,16 @@ class Talk:
     transcript: Transcript
     clip: Clip = Clip()
     sees_reward: bool = False
+
+    def branch(self, seed: int | None) -> Talk:
+        """Return a talk that continues this one by itself.
+
+        Args:
+            seed: Of its replies; None: as before.
+        """
+        old = self.dialogue
+        settings = old.settings if seed is None else replace(old.settings, seed=seed)
+        return replace(self, dialogue=replace(old, messages=[*old.messages], settings=settings))
 
     def begin(self, **values: Any) -> None:
         """Tell the model where it is, and the task."""
@@ -235,7 +245,7 @@ VALUES = frozenset(
     (
         *("env", "language", "setting", "query", "schema", "max_turns", "show_reward"),
         *("observation", "reward", "few_shot", "max_steps", "step", "number", "steps"),
-        *("answer", "briefing", "candidates"),
+        *("answer", "briefing", "candidates", "finished"),
     )
 )
 """The names that templates can use, each where it makes sense."""

@@ -6,12 +6,21 @@ import json
 import re
 from collections.abc import Iterator
 
-from intercode.cli.terminal import dollars, duration, indented, number, safe, shortened, size
+from intercode.cli.terminal import (
+    dollars,
+    duration,
+    indented,
+    number,
+    one_line,
+    safe,
+    shortened,
+    size,
+)
 from intercode.envs.traits import prompt_of
 from intercode.episode import Episode, Turn, TurnChanges
 from intercode.records import Judged, ending_of
 from intercode.report.why import why
-from intercode.talks import Call, RecordedMessage, Talk, talk_of
+from intercode.talks import Call, RecordedMessage, Talk, branch_of, talk_of
 from intercode.units import counted
 
 LINES = 12
@@ -35,6 +44,7 @@ def render(
         indented(safe(episode.query), "  "),
     ]
     parts += _dialogue(episode, lines) if messages else _turns(episode, lines)
+    parts += _tree(episode)
     parts.append(f"  {ending(episode)}")
     if reasons:
         for sentence, text in why(episode):
@@ -128,6 +138,8 @@ def _turn(turn: Turn, lines: int | None, prompt: str) -> str:
     return "\n".join([*parts, *_changes(turn.changes, lines)])
 
 
+_WIDTH = 60
+"""Columns of an action where a search is listed."""
 _SIGNS = {"added": "+", "modified": "~", "deleted": "-"}
 
 
@@ -140,6 +152,27 @@ def _changes(changes: TurnChanges | None, lines: int | None) -> Iterator[str]:
         yield f"    {_SIGNS[file.kind]} {safe(file.path)}{'/' * (file.type == 'dir')}{has}"
     if changes is not None and (left := len(files) - len(shown) + changes.cut):
         yield f"    … {counted(left, 'path')} more"
+
+
+def _tree(episode: Episode) -> Iterator[str]:
+    """Yield the states that a search has tried, each below the one that it came from."""
+    branch = branch_of(episode)
+    if branch is None:
+        return
+    search = episode.metadata["search"]
+    nodes = search["nodes"]
+    yield f"  {safe(str(search.get('agent')))}: {counted(search.get('tried', 0), 'action')} tried"
+
+    def below(parent: int, depth: int) -> Iterator[str]:
+        for at, node in enumerate(nodes):
+            if node.get("parent") == parent and at > parent:
+                judged = number(node.get("judgement")) if node.get("judgement") is not None else "-"
+                action = one_line(safe(node.get("action", "")), _WIDTH) or "(no action)"
+                fate = f"  ({one_line(safe(node['lost']), _WIDTH)})" if "lost" in node else ""
+                yield f"  {'  ' * depth}{'*' if at in branch else ' '} {judged:>4}  {action}{fate}"
+                yield from below(at, depth + 1)
+
+    yield from below(0, 0)
 
 
 # The dialogue

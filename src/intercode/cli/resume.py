@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     # The run's first session is held to another run only by `run --locked`.
     held = args.strict or "locked" in manifest["sessions"][0]
     asked = replace(plan(spec, watcher), follows_machine=not held)
-    jobs = [(epoch, task.task_id) for epoch in range(spec.epochs) for task in asked.tasks]
+    jobs = [(epoch, task.task_id, ()) for epoch in range(spec.epochs) for task in asked.tasks]
     known = latest(folder, Outcome.of)
     done = [known[job] for job in jobs if job in known and not known[job].failed]
     if len(done) == len(jobs):

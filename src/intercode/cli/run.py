@@ -17,6 +17,7 @@ agents that are language models, with --model PROVIDER/NAME:
   try-again              sees what came of its code, until it submits
   react                  thought, action, observation; react-zero-shot without examples
   plan-solve             a plan, then its steps; plan-solve-refine then refines it
+  tree-search            several actions in each state, each in a fork; best-of-n: several ends
   tool-calling           the model's own function calls
   try-again-oracle, plan-solve-refine-oracle   with the true reward of every turn, as in 2023
 

@@ -8,9 +8,9 @@ SQLite, a server at a URL and a reader's own engine are exchangeable; one confor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from intercode.databases.source import Source
 from intercode.sandbox.base import Limits
@@ -116,6 +116,35 @@ class Session(Protocol):
         """End the session; its database is made pristine again, or thrown away.
 
         Idempotent, safe from any thread.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """The saved state of a session; nothing runs for it."""
+
+    open: Callable[[], Session]
+    """Open a session in that state; any number of times, from any thread, also once the source has
+    been closed."""
+    close: Callable[[], None]
+    """Free what is kept for it. Idempotent, safe from any thread."""
+    lost: tuple[str, ...] = ()
+    """The parts of the state that were left out, in words."""
+
+
+@runtime_checkable
+class SavesSession(Protocol):
+    """An ability that a session may have in addition."""
+
+    def save(self, lossy: bool = False) -> SavedSession:
+        """Save the database as it is, with the session's settings. The session goes on unchanged.
+
+        Args:
+            lossy: Leave out the parts that cannot be carried, such as temporary tables.
+
+        Raises:
+            ForkError: A transaction is open, or parts cannot be carried; the message lists them.
+            DatabaseError: The engine failed, or was lost.
         """
 
 

@@ -26,7 +26,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from intercode.databases.base import EngineOptions, Failure, Outcome, Result, Role, Table
+from intercode.databases.base import (
+    EngineOptions,
+    Failure,
+    Outcome,
+    Result,
+    Role,
+    SavedSession,
+    Table,
+)
 from intercode.databases.convert.build import as_duckdb, as_sqlite
 from intercode.databases.inside import wire
 from intercode.databases.pool import Pool
@@ -35,6 +43,7 @@ from intercode.errors import (
     ActionError,
     CausedInsideError,
     DatabaseError,
+    ForkError,
     OutputLimitError,
     SandboxClosedError,
     SandboxError,
@@ -53,6 +62,9 @@ _GRACE_SECONDS = 1.0
 """How much longer than the time limit a worker has to answer, before it is killed."""
 _OPEN_SECONDS, _CLOSE_SECONDS = 60.0, 10.0
 """Long, for an action does not cause this work: the machine may be busy."""
+_SAVE_SECONDS = 90.0
+_SAVED_BYTES = 4 << 30
+"""The most that saved databases of this process may take."""
 _END_SECONDS = 5.0
 _KILLED = 128 + signal.SIGKILL
 _LARGE = 512 << 20
@@ -123,9 +135,16 @@ class EmbeddedEngine:
         """Open a session over a pristine database with the source's content."""
         limits = limits or Limits()
         pristine = self._files.get(source.digest, lambda: self._library.file(source, self._options))
+        return self._session(source, limits, role, pristine)
+
+    def _session(
+        self, source: Source, limits: Limits, role: Role, pristine: PristineFile
+    ) -> EmbeddedSession:
         key = (role, limits)
         worker = self._pool.take(key, partial(self._start, limits))
-        return EmbeddedSession(source, limits, pristine, worker, partial(self._pool.give_back, key))
+        another = partial(self._session, source, limits, role)
+        give_back = partial(self._pool.give_back, key)
+        return EmbeddedSession(source, limits, pristine, worker, give_back, another)
 
     def _start(self, limits: Limits) -> EmbeddedWorker:
         sandbox = self._provider.start(_IMAGE, limits)
@@ -163,6 +182,7 @@ class EmbeddedSession:
         pristine: The source as a file.
         worker: The process, the session's to close.
         give_back: Takes the worker instead, when it is as good as new at the session's end.
+        another: Opens a session of the same kind over another file.
 
     Raises:
         DatabaseError: The database cannot be opened.
@@ -175,12 +195,14 @@ class EmbeddedSession:
         pristine: PristineFile,
         worker: EmbeddedWorker,
         give_back: Callable[[EmbeddedWorker], object],
+        another: Callable[[PristineFile], EmbeddedSession],
     ) -> None:
         self.source = source
         self.limits = limits
         self._pristine = pristine
         self._worker = worker
         self._give_back = give_back
+        self._another = another
         self._lock = threading.Lock()
         self._busy = False
         self._closed = False
@@ -242,6 +264,46 @@ class EmbeddedSession:
             return {name: _table(*rest) for name, *rest in tables}
         except (TypeError, ValueError) as error:
             raise DatabaseError(f"the database process answered nonsense: {error}") from error
+
+    def save(self, lossy: bool = False) -> SavedSession:
+        """Save the database as it is; one that was only read is shared, which costs nothing."""
+        memfd = _memfd()
+        try:
+            with self._using() as worker:
+                try:
+                    answer = worker.request(("save",), _SAVE_SECONDS, self.limits.output, [memfd])
+                    copied, statements, lost = answer
+                    lost, script = tuple(map(str, lost)), "; ".join(statements)
+                    _check(script)
+                except WorkerRefusedError as error:
+                    raise ForkError(f"the database cannot be saved: {error}") from error
+                except (WorkerEndedError, WorkerLateError, TypeError, ValueError) as error:
+                    self._check_wanted()
+                    self._stale = True
+                    raise DatabaseError(f"the database could not be saved: {error}") from error
+            if lost and not lossy:
+                raise ForkError(f"the session's state cannot be saved: {shortened(lost)}")
+            if copied is not True:
+                file = self._pristine
+            else:
+                file, memfd = _saved(memfd, self.limits.disk), -1
+        finally:
+            if memfd >= 0:
+                os.close(memfd)
+        kept = [file]
+        return SavedSession(lambda: self._begun_from(kept[0], script), kept.clear, lost)
+
+    def _begun_from(self, saved: PristineFile, script: str) -> EmbeddedSession:
+        """Open a session over a saved database, and bring it to the state of the saved session."""
+        session = self._another(saved)
+        try:
+            failure = script and session.execute(script, timeout=_SAVE_SECONDS, max_rows=0).failure
+            if failure:
+                raise DatabaseError(f"the saved session cannot be begun: {failure.message}")
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     @contextmanager
     def _using(self) -> Iterator[EmbeddedWorker]:
@@ -475,14 +537,56 @@ class PristineFile:
             os.close(fd)
 
 
+def _memfd() -> int:
+    return os.memfd_create("database", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def _seal(memfd: int) -> None:
+    os.fchmod(memfd, 0o444)
+    fcntl.fcntl(memfd, _F_ADD_SEALS, _ALL_SEALS)
+
+
+_all_saved: weakref.WeakSet[PristineFile] = weakref.WeakSet()
+
+
+def _saved(memfd: int, largest: int) -> PristineFile:
+    """Return a file that a session has written as one that nothing can write to.
+
+    Raises:
+        ForkError: It is too large, for itself or with the others.
+        DatabaseError: The session still writes to it.
+    """
+    try:
+        _seal(memfd)
+    except OSError as error:
+        raise DatabaseError(f"the database process holds on to what it saved: {error}") from error
+    size, taken = os.fstat(memfd).st_size, sum(file.size for file in _all_saved)
+    if size > largest:
+        raise ForkError(f"the database has {size:,} bytes, more than the limit of {largest:,}")
+    if taken + size > _SAVED_BYTES:
+        raise ForkError(
+            f"the databases of this process's snapshots would take {taken + size:,} bytes, above "
+            f"{_SAVED_BYTES:,}: close snapshots that are no longer needed"
+        )
+    file = PristineFile(memfd)
+    _all_saved.add(file)
+    return file
+
+
+def shortened(names: Sequence[str], most: int = 10) -> str:
+    """Return names as one text: of many the first, of long ones the beginning."""
+    shown = [f"{name[:100]}…" if len(name) > 100 else name for name in names[:most]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f", and {more} more" if more else "")
+
+
 def _sealed(source: int, size: int) -> int:
-    memfd = os.memfd_create("database", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    memfd = _memfd()
     try:
         offset = 0
         while offset < size and (sent := os.sendfile(memfd, source, offset, _CHUNK)):
             offset += sent
-        os.fchmod(memfd, 0o444)
-        fcntl.fcntl(memfd, _F_ADD_SEALS, _ALL_SEALS)
+        _seal(memfd)
     except BaseException:
         os.close(memfd)
         raise

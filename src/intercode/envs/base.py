@@ -15,19 +15,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import gymnasium
 
-from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
 from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
 from intercode.envs.options import EnvOptions, SandboxOptions
-from intercode.envs.outcome import GoldOutcome, played
+from intercode.envs.outside import Outside
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
-from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import SHELL, Traits, of_language
 from intercode.episode import (
     ENDED,
@@ -55,7 +53,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.interpreters.base import Execution, Interpreter
-from intercode.registry import MESSAGES, Registry
+from intercode.registry import Registry
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
@@ -81,7 +79,7 @@ _SHOWN = ("timed_out", "restarted", "truncated")
 _HAS_ENDED = "the sandbox has ended, by what ran in it"
 
 
-class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
+class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -225,14 +223,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
-
-    @property
-    def tools(self) -> list[Tool]:
-        """The tools of the environment, each with name, description and a JSON schema.
-
-        `call` calls one; `intercode.tools` makes functions of them.
-        """
-        return tools_of(self.traits)
 
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
@@ -489,125 +479,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
             info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
 
-    def call(
-        self, name: str, arguments: Mapping[str, Any]
-    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take an action by calling one of the `tools`.
-
-        A call that makes no sense (no such tool, an argument that is missing) is the model's
-        mistake: a turn that is marked ``invalid``, whose observation says what is wrong.
-
-        Args:
-            name: The tool.
-            arguments: Its arguments by name.
-
-        Returns:
-            Observation, reward, whether the episode was ended, whether it was truncated, info.
-
-        Raises:
-            EnvironmentStateError, SandboxError, RewardError: As `step`.
-        """
-        return self.step(action_of(ToolCall("", name, arguments), self.traits))
-
-    def score(
-        self,
-        task: Task,
-        place: PlaceT,
-        *,
-        output: str | None = None,
-        episode: Episode | None = None,
-    ) -> Score:
-        """Score a place that an agent has left which worked there by itself, without `step`.
-
-        All that runs in it is ended; then it is judged as at the end of an episode. Judging may
-        change it, as verification commands and tests run there: a place is scored once.
-
-        Args:
-            task: The task.
-            place: The place, opened by ``env.stage.open(task)``. The caller closes it.
-            output: The agent's answer, where the reward judges one: the text that a Bash task asks
-                to be printed, an SQL query (it is run in the place), a Python program, a flag.
-                Without it, what asks for one is not solved.
-            episode: The record of the attempt, in place of `output`, where there is one. Its turns
-                and its answer count as those of an episode of this environment.
-
-        Raises:
-            UsageError: Both an output and an episode are given, or the episode is of another task;
-                or the place was made from something else than the task's image.
-            EnvironmentStateError: The place belongs to the running episode, or was scored before.
-            SandboxError: The place was lost, and not by what ran in it.
-            RewardError: It cannot be scored.
-        """
-        with self._calls:
-            self._refuse_to_score(task, place, output, episode)
-            if episode is None:
-                episode = self._attempt(task, place, output)
-            elif episode.status in ("running", "error"):
-                episode = replace(episode, status="submitted")
-            self._scored.add(place)
-            return self._judge(task, episode, place)
-
-    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
-        """Tell the episode so far as chat messages, for a model, for training, or for a log.
-
-        A model that plays it may be asked for the next one. Bytes that no JSON can carry are
-        replaced, and long observations shortened, save in ``plain``.
-
-        Args:
-            style: ``"chat"``: a system prompt, the task, actions as blocks of code; ``"tools"``:
-                actions as calls of `tools`; ``"plain"``: query, actions and observations as they
-                are.
-
-        Returns:
-            Messages as OpenAI's chat completions have them.
-
-        Raises:
-            UsageError: There is no such style.
-            EnvironmentStateError: There is no episode yet.
-        """
-        if self._task is None:
-            raise EnvironmentStateError("there is no episode yet: call reset() first")
-        found: list[dict[str, Any]] = MESSAGES.get(style)(self, self._task)
-        return found
-
-    def outcome(self, task: Task) -> GoldOutcome:
-        """Solve a task by its first gold, in a place of its own, and return what came of it.
-
-        It is for the operator, who exports tasks: it tells the solution. Nothing of it is in any
-        observation, info, message or record.
-
-        Raises:
-            TaskError: The task has no gold.
-            RewardError: Gold ran into a limit, or ended its own place.
-            SandboxError: The place failed.
-        """
-        tasks = self.dataset
-        alone = Dataset([task], tasks.name, source=tasks.source, databases=tasks.databases)
-        with closing(self.another(alone)) as env:
-            return played(env, task)
-
-    def _refuse_to_score(
-        self, task: Task, place: PlaceT, output: str | None, episode: Episode | None
-    ) -> None:
-        if output is not None and episode is not None:
-            raise UsageError("score takes an output or an episode, which has one, not both")
-        if episode is not None and episode.task_id != task.task_id:
-            raise UsageError(f"the episode is of task {episode.task_id!r}, not {task.task_id!r}")
-        if place is self._place and self.episode.status == "running":
-            raise EnvironmentStateError(
-                "this is the place of the running episode, which step('submit') ends and scores"
-            )
-        if place in self._scored:
-            raise EnvironmentStateError(
-                "this place was scored before, which may have changed it: start one from a "
-                "snapshot of it, and score that"
-            )
-        if self.stage.changed(task, place):
-            raise UsageError(
-                f"the place was not started from {self.image(task)!r} as it is now: open it by "
-                f"env.stage.open(task), so that it differs from the image by what the agent did"
-            )
-
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""
         return None if self.render_mode is None else self._said(self._rendered())
@@ -713,11 +584,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Generic[PlaceT]):
                 "episode and its gold did not run on the same thing"
             )
         return replace(score, detail={**score.detail, **ended}) if ended else score
-
-    def _attempt(self, task: Task, place: PlaceT, output: str | None) -> Episode:
-        """Record an attempt that was made without `step`, from its answer (see `score`)."""
-        turns = [] if output is None else [Turn("", output)]
-        return Episode(task.task_id, task.query, self.name, turns=turns, status="submitted")
 
     def _finish(self, status: Status) -> Score:
         """End the episode, with everything that the agent started, and score it."""

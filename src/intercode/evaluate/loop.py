@@ -9,8 +9,10 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
@@ -20,9 +22,11 @@ from intercode.agents.base import (
     AgentFactory,
     CallsModel,
     HasMetadata,
+    HoldsEnvironment,
     LeavesOutWaiting,
     make,
 )
+from intercode.agents.held import HeldEnv, Terms
 from intercode.episode import Episode, Turn
 from intercode.errors import InterCodeError, ModelError, UsageError
 from intercode.redaction import Redactor
@@ -188,23 +192,119 @@ def run_episode(
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
     actor = _made(agent, env, task)
+    terms = Terms(on_action=partial(shared.on_action, task))
+    deciding = Deciding(acting, actor)
+    terms.working = partial(_working, shared.sandboxes, actor)
+    began = time.monotonic()
     try:
-        terminated = truncated = False
-        while not (terminated or truncated):
-            with acting as waited:
-                _leave_out(waited, actor)
-                action = _act(actor, observation, episode.turns)
-            shared.on_action(task, action)
-            with shared.sandboxes as waited:
-                _leave_out(waited, actor)
-                observation, _, terminated, truncated, _ = env.step(action)
+        held = HeldEnv(env, terms, observation)
+        if isinstance(actor, HoldsEnvironment):
+            terms.working = partial(deciding.paused, terms.working)
+            with deciding:
+                chosen = _held(actor, held, terms)
+        else:
+            chosen = _acted(actor, held, deciding)
+        episode = chosen.recorded
+        if chosen is not held:
+            episode.seconds = time.monotonic() - began  # of all branches
+        if episode.fork is not None:
+            # In its run this is the one attempt at the task, whichever branch was chosen.
+            episode.metadata["fork"], episode.fork = asdict(episode.fork), None
     finally:
+        for fork in terms.held:
+            fork.close()
         if isinstance(actor, HasMetadata):
             episode.metadata.update(actor.episode_metadata())
     return episode
 
 
-def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent:
+@contextmanager
+def _working(sandboxes: Semaphore, actor: object) -> Iterator[None]:
+    """Hold a permit while an environment works."""
+    with sandboxes as waited:
+        _leave_out(waited, actor)
+        yield
+
+
+class Deciding:
+    """The permit of an agent that decides; it is given back while environments work for it.
+
+    Args:
+        permits: Where it comes from.
+        actor: The agent, whose time limit leaves the waiting out.
+    """
+
+    def __init__(self, permits: AbstractContextManager[float], actor: object) -> None:
+        self._permits = permits
+        self._actor = actor
+        self._lock = threading.Lock()
+        self._works = 0
+        """The number of environments that work for it: an agent may have several threads."""
+        self._has = False
+
+    def __enter__(self) -> None:
+        waited = self._permits.__enter__()
+        self._has = True
+        _leave_out(waited, self._actor)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._has:
+            self._has = False
+            self._permits.__exit__(None, None, None)
+
+    @contextmanager
+    def paused(self, work: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+        """Give the permit back while an environment works, and take it again afterwards."""
+        with self._lock:
+            self._works += 1
+            if self._works == 1:
+                self.__exit__()
+        try:
+            with work():
+                yield
+        finally:
+            with self._lock:
+                self._works -= 1
+                if not self._works:
+                    self.__enter__()
+
+
+def _acted(actor: Agent, held: HeldEnv, deciding: Deciding) -> HeldEnv:
+    """Play an episode with an agent that says its next action."""
+    while held.running:
+        with deciding:
+            action = _act(actor, held.observation, held.episode.turns)
+        held.step(action)
+    return held
+
+
+def _held(actor: HoldsEnvironment, held: HeldEnv, terms: Terms) -> HeldEnv:
+    """Let an agent play an episode that it holds; return the environment whose episode counts."""
+    try:
+        returned = actor.run(held)
+    except (ModelError, Stopped):
+        raise
+    except Exception as error:
+        if terms.failure is not None:
+            raise terms.failure from None
+        raise AgentError(f"the agent raised {_described(error)}") from error
+    if terms.failure is not None:
+        raise terms.failure
+    chosen = next((one for one in terms.held if returned is one.episode), None)
+    chosen = held if returned is None else chosen
+    if chosen is None:
+        raise AgentError(
+            "the agent returned no episode of its environment: run(env) returns env.episode, or "
+            "that of a fork"
+        )
+    if chosen.episode.status == "error":
+        raise AgentError(f"the agent chose an episode that failed: {chosen.episode.error}")
+    if chosen.running:
+        chosen.step("submit")
+    return chosen
+
+
+def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvironment:
     try:
         return make(agent, env, task)
     except UsageError:
@@ -225,7 +325,7 @@ def _act(actor: Agent, observation: str, turns: Sequence[Turn]) -> str:
     return action
 
 
-def _leave_out(waited: float, actor: Agent) -> None:
+def _leave_out(waited: float, actor: object) -> None:
     """Keep the time that an agent has waited for its turn out of its time limit."""
     if waited and isinstance(actor, LeavesOutWaiting):
         actor.leave_out(waited)

@@ -249,7 +249,7 @@ def _model(spec: RunSpec, strategy: Strategy, budget: Budget | None) -> RemoteMo
 
 
 def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> LanguageAgents:
-    from intercode.agents.language import EpisodeLimits
+    from intercode.agents.language import EpisodeLimits, Search
     from intercode.models import Settings
 
     told, asked = spec.agent, spec.model
@@ -262,6 +262,8 @@ def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> L
         options["observation_tail"] = told.observation_tail
     if told.prompt is not None:
         options["prompt"] = Path(told.prompt)
+    if search := {to: v for name, to in _SEARCH.items() if (v := getattr(told, name)) is not None}:
+        options["search"] = Search(**search)
     temperature = 0.0 if asked.temperature is None else asked.temperature
     return strategy(
         model,
@@ -271,6 +273,15 @@ def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> L
     )
 
 
+_SEARCH = {
+    "search": "order",
+    "search_width": "width",
+    "search_depth": "depth",
+    "search_budget": "budget",
+    "search_test": "test",
+    "search_from": "start",
+}
+"""Option of a spec → field of `Search`."""
 _TOLD = ("setting", "schema", "observation_limit", "dialogue_limit", "samples", "choose")
 
 

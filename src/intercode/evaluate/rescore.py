@@ -31,6 +31,7 @@ from intercode.records import (
     Outcome,
     Record,
     RecordWriter,
+    key_of,
     latest,
     read_manifest,
 )
@@ -294,7 +295,7 @@ class _Work:
 
     def _jobs(self) -> list[Job]:
         return [
-            Job(key[0], self._tasks[key])
+            Job(key[0], self._tasks[key], key[2])
             for key, outcome in self._record.outcomes.items()
             if key not in self.results and not outcome.failed
         ]
@@ -306,16 +307,18 @@ class _Work:
                 episode = score_record(job.task, recorded, self._reward, self._every_turn)
                 episode.metadata[FIELD] = "record"
                 return episode
-        return replay(open_env, job.task, recorded, self._shared)
+        episode = replay(open_env, job.task, recorded, self._shared)
+        episode.fork = recorded.fork
+        return episode
 
     def _keep(self, episode: Episode, way: Way = "again") -> None:
         """Complete an episode and write it. Called from any thread."""
-        recorded = self._record.read((episode.epoch, episode.task_id))
+        recorded = self._record.read(key_of(episode))
         _complete(episode, recorded, self._facts, episode.metadata.get(FIELD, way))
         self.write(episode)
 
     def _note(self, episode: Episode) -> None:
-        key = (episode.epoch, episode.task_id)
+        key = key_of(episode)
         before = self._record.outcomes[key]
         self.results[key] = Result(before, Outcome.of(episode), _way_of(episode))
         self._progress.episode(episode)

@@ -46,7 +46,16 @@ from intercode.evaluate.prepare import (
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
-from intercode.records import EPISODES, MANIFEST, RecordWriter, latest, read_episodes, read_manifest
+from intercode.records import (
+    EPISODES,
+    MANIFEST,
+    Key,
+    RecordWriter,
+    key_of,
+    latest,
+    read_episodes,
+    read_manifest,
+)
 from intercode.sandbox.images import hide
 from intercode.spec import RunSpec
 
@@ -272,7 +281,7 @@ def _hold(plan: Plan, now: Mapping[str, Any], progress: Progress) -> list[str]:
 
 
 def _work(
-    plan: Plan, orders: Orders, finished: Mapping[tuple[int, str], Outcome], progress: Progress
+    plan: Plan, orders: Orders, finished: Mapping[Key, Outcome], progress: Progress
 ) -> RunResult:
     """Run the episodes that are not finished."""
     jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
@@ -286,7 +295,7 @@ def _work(
         with closing(pool.run(interrupts, progress)) as episodes:
             for episode in episodes:
                 ran += 1
-                done[(episode.epoch, episode.task_id)] = Outcome.of(episode)
+                done[key_of(episode)] = Outcome.of(episode)
                 progress.episode(episode)
         return RunResult(
             outcomes=[done[job.key] for job in jobs if job.key in done],
@@ -372,7 +381,7 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
 
 def _resumed(
     folder: Path, wanted: dict[str, Any], locked: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], dict[tuple[int, str], Outcome]]:
+) -> tuple[dict[str, Any], dict[Key, Outcome]]:
     """Return the run's ``run.json`` and what it has finished, if it was begun before."""
     if not (folder / MANIFEST).exists():
         if (folder / EPISODES).stat().st_size:

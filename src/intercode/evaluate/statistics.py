@@ -54,7 +54,11 @@ def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float
     return low, high
 
 
-def rate(successes: Sequence[bool], clusters: Sequence[Hashable] | None = None) -> Estimate:
+def rate(
+    successes: Sequence[bool],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+) -> Estimate:
     """Return a success rate with Wilson's interval; with clusters, on the effective number.
 
     The effective number is how many independent results would be as telling: n divided by the
@@ -65,26 +69,37 @@ def rate(successes: Sequence[bool], clusters: Sequence[Hashable] | None = None) 
     Surveys, 2015). Where all results are alike the design effect cannot be known: then a cluster
     counts as one result.
 
+    With weights it is the rate of a weighted sample, to first order (Binder, On the Variances of
+    Asymptotically Normal Estimators from Complex Surveys, 1983), and n is Kish's number, too.
+
     Raises:
-        ValueError: There are no results.
+        ValueError: There are no results; or weights without clusters.
     """
-    n = len(successes)
+    n: float = len(successes)
     if n == 0:
         raise ValueError("rate of an empty sequence")
-    p = sum(successes) / n
+    if weights is not None and clusters is None:
+        raise ValueError("weights need clusters")
+    p = _centre([float(x) for x in successes], weights)
     if clusters is None:
         return Estimate(p, *wilson(sum(successes), n))
     groups = len(set(clusters))
     if groups < 2:
         return Estimate(p, 0.0, 1.0, groups)  # one cluster tells nothing about others
-    error = clustered_error([float(x) for x in successes], clusters)
+    error = clustered_error([float(x) for x in successes], clusters, weights)
+    if weights is not None:
+        n = max(2.0, math.fsum(weights) ** 2 / math.fsum(one * one for one in weights))
     freedom = (t_quantile(0.975, n - 1) / t_quantile(0.975, groups - 1)) ** 2
     raw = p * (1 - p) / error**2 if error > 0 else groups if p in (0, 1) else n
     effective = min(float(n), raw * freedom)
     return Estimate(p, *wilson(p * effective, effective), groups)
 
 
-def mean(values: Sequence[float], clusters: Sequence[Hashable] | None = None) -> Estimate:
+def mean(
+    values: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    weights: Sequence[float] | None = None,
+) -> Estimate:
     """Return a mean with its t interval; with clusters, from their robust standard error.
 
     One value, or one cluster, tells nothing about the spread: then both ends are infinite.
@@ -95,31 +110,65 @@ def mean(values: Sequence[float], clusters: Sequence[Hashable] | None = None) ->
     n = len(values)
     if n == 0:
         raise ValueError("mean of an empty sequence")
-    centre = math.fsum(values) / n
+    centre = _centre(values, weights)
     groups = None if clusters is None else len(set(clusters))
     independent = n if groups is None else groups
     if independent < 2:
         return Estimate(centre, -math.inf, math.inf, groups)
-    error = clustered_error(values, range(n) if clusters is None else clusters)
+    error = clustered_error(values, range(n) if clusters is None else clusters, weights)
     half = t_quantile(0.975, independent - 1) * error
     return Estimate(centre, centre - half, centre + half, groups)
 
 
-def clustered_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
+def _centre(values: Sequence[float], weights: Sequence[float] | None) -> float:
+    if weights is None:
+        return math.fsum(values) / len(values)
+    pairs = zip(values, weights, strict=True)
+    return math.fsum(value * weight for value, weight in pairs) / math.fsum(weights)
+
+
+def clustered_error(
+    values: Sequence[float],
+    clusters: Sequence[Hashable],
+    weights: Sequence[float] | None = None,
+) -> float:
     """Return the standard error of a mean over clusters; with one value in each, the usual one.
 
     Liang and Zeger, Longitudinal Data Analysis Using Generalized Linear Models, 1986, with the
     factor G/(G-1) for G clusters (Cameron and Miller 2015, equation 12); for evaluations: Miller,
     Adding Error Bars to Evals, 2024, section 2.2.
     """
-    n = len(values)
-    centre = math.fsum(values) / n
+    centre = _centre(values, weights)
+    weights = weights or [1.0] * len(values)
     sums: dict[Hashable, float] = {}
-    for value, cluster in zip(values, clusters, strict=True):
-        sums[cluster] = sums.get(cluster, 0.0) + (value - centre)
+    for value, cluster, weight in zip(values, clusters, weights, strict=True):
+        sums[cluster] = sums.get(cluster, 0.0) + weight * (value - centre)
     groups = len(sums)
     squares = math.fsum(residual * residual for residual in sums.values())
-    return math.sqrt(squares * groups / (groups - 1)) / n
+    return math.sqrt(squares * groups / (groups - 1)) / math.fsum(weights)
+
+
+def pass_of_attempts(rates: Sequence[float], k: int) -> tuple[float, float]:
+    """Return pass@k and pass^k of attempts at a task, of which some were forked.
+
+    Forks of an attempt are not independent attempts. So one of each attempt's forks is taken: this
+    is the mean over all ways to do so of `pass_at_k` and `pass_hat_k`. Without forks, where each
+    rate is 0 or 1, it is those themselves.
+
+    Args:
+        rates: For each attempt, the share of its forks that succeed.
+        k: The number of attempts, at most as many as there are.
+    """
+    _check(len(rates), 0, k)
+
+    def all_of_k(chances: Sequence[float]) -> float:
+        sums = [1.0] + [0.0] * k  # elementary symmetric polynomials
+        for chance in chances:
+            for size in range(k, 0, -1):
+                sums[size] += sums[size - 1] * chance
+        return min(1.0, sums[k] / math.comb(len(chances), k))
+
+    return 1 - all_of_k([1 - rate for rate in rates]), all_of_k(rates)
 
 
 def pass_at_k(attempts: int, successes: int, k: int) -> float:

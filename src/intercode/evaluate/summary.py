@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from intercode.evaluate.statistics import Estimate, mean, pass_at_k, pass_hat_k, rate
+from intercode.evaluate.statistics import Estimate, mean, pass_of_attempts, rate
 from intercode.records import LEVELS, Outcome
 
 __all__ = ["Outcome", "Statistics", "by_tag", "summarize"]
@@ -23,7 +23,10 @@ _K = (1, 2, 3, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100)
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A summary of outcomes. Rates and means are over the scored episodes; None without any."""
+    """A summary of outcomes. Rates and means are over the scored episodes; None without any.
+
+    In success and reward all forks of an attempt at a task, together, count as one episode.
+    """
 
     episodes: int
     """Episodes that have a result."""
@@ -118,10 +121,11 @@ def summarize(outcomes: Iterable[Outcome]) -> Statistics:
 def _intervals(scored: Sequence[Outcome]) -> dict[str, Any]:
     """Estimate the success rate, also with places as clusters, and the mean reward."""
     places, attempts = _places(scored), _attempts(scored)
-    success, low, high = _parts(_rate(scored, attempts))
-    clustered = _rate(scored, places) if places else None
+    weights = _weights(scored)
+    success, low, high = _parts(_rate(scored, attempts, weights))
+    clustered = _rate(scored, places, weights) if places else None
     rewards = [outcome.reward or 0.0 for outcome in scored]
-    reward, reward_low, reward_high = _parts(mean(rewards, attempts) if scored else None)
+    reward, reward_low, reward_high = _parts(mean(rewards, attempts, weights) if scored else None)
     if reward_low == reward_high:  # all are alike, of which t would be sure without reason
         reward_low = reward_high = None
     elif (
@@ -179,10 +183,10 @@ def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estim
     scored = [outcome for outcome in outcomes if not outcome.failed]
     if not scored:
         return []
-    clusters = _attempts(scored)
+    clusters, weights = _attempts(scored), _weights(scored)
     last = turns or max(outcome.turns for outcome in scored)
     return [
-        rate([o.solved_at is not None and o.solved_at <= turn for o in scored], clusters)
+        rate([o.solved_at is not None and o.solved_at <= turn for o in scored], clusters, weights)
         for turn in range(1, max(1, last) + 1)
     ]
 
@@ -200,24 +204,36 @@ class Attempts:
 
 def by_attempts(outcomes: Iterable[Outcome]) -> list[Attempts]:
     """Compute the means of pass@k and pass^k over the tasks; empty with one attempt at each."""
-    counts: dict[str, list[int]] = {}
-    for outcome in outcomes:
-        if not outcome.failed:
-            count = counts.setdefault(outcome.task_id, [0, 0])
-            count[0] += 1
-            count[1] += outcome.success
-    most = max((n for n, _ in counts.values()), default=0)
+    forks: dict[str, dict[int, list[bool]]] = {}
+    scored = [outcome for outcome in outcomes if not outcome.failed]
+    forked = _weights(scored) is not None
+    for number, outcome in enumerate(scored):
+        attempts = forks.setdefault(outcome.task_id, {})
+        attempts.setdefault(outcome.epoch if forked else number, []).append(outcome.success)
+    rates = [[sum(one) / len(one) for one in task.values()] for task in forks.values()]
+    most = max(map(len, rates), default=0)
     found = []
     for k in [k for k in _K if k <= most] if most > 1 else []:
-        tasks = [(n, c) for n, c in counts.values() if n >= k]
-        at = math.fsum(pass_at_k(n, c, k) for n, c in tasks) / len(tasks)
-        hat = math.fsum(pass_hat_k(n, c, k) for n, c in tasks) / len(tasks)
+        tasks = [pass_of_attempts(task, k) for task in rates if len(task) >= k]
+        at, hat = (math.fsum(values) / len(tasks) for values in zip(*tasks, strict=True))
         found.append(Attempts(k, len(tasks), at, hat))
     return found
 
 
-def _rate(outcomes: Sequence[Outcome], clusters: Sequence[Hashable] | None) -> Estimate | None:
-    return rate([outcome.success for outcome in outcomes], clusters) if outcomes else None
+def _rate(
+    outcomes: Sequence[Outcome],
+    clusters: Sequence[Hashable] | None,
+    weights: Sequence[float] | None,
+) -> Estimate | None:
+    return rate([outcome.success for outcome in outcomes], clusters, weights) if outcomes else None
+
+
+def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
+    """Return weights by which all forks of an attempt count as one; None where there are none."""
+    if not any(outcome.branch for outcome in outcomes):
+        return None
+    attempts = Counter((outcome.task_id, outcome.epoch) for outcome in outcomes)
+    return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
 
 
 def _parts(found: Estimate | None) -> tuple[float | None, float | None, float | None]:
@@ -226,9 +242,14 @@ def _parts(found: Estimate | None) -> tuple[float | None, float | None, float | 
     return found.value, _finite(found.low), _finite(found.high)
 
 
-def _attempts(outcomes: Sequence[Outcome]) -> list[str] | None:
-    """Return the task of each outcome as its cluster; None if each task has one."""
+def _attempts(outcomes: Sequence[Outcome]) -> Sequence[Hashable] | None:
+    """Return the task of each outcome as its cluster; None if each task has one.
+
+    If there is one task only, it is the attempt, of which there are several forks.
+    """
     tasks = [outcome.task_id for outcome in outcomes]
+    if len(set(tasks)) == 1 and _weights(outcomes) is not None:
+        return [outcome.epoch for outcome in outcomes]
     return None if len(set(tasks)) in (1, len(tasks)) else tasks
 
 

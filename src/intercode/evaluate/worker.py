@@ -85,11 +85,13 @@ class Job:
 
     epoch: int
     task: Task
+    branch: tuple[int, ...] = ()
+    """The branch of a recorded fork that is scored again."""
 
     @property
     def key(self) -> Key:
         """The episode's key within the run."""
-        return self.epoch, self.task.task_id
+        return self.epoch, self.task.task_id, self.branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class Worker:
         task, partial = job.task, None
         with suppress(EnvironmentStateError):  # it failed in its first reset
             partial = None if self._env is None else self._env.episode
-        if partial is None or (partial.epoch, partial.task_id) != job.key:
+        if partial is None or (partial.epoch, partial.task_id) != (job.epoch, job.task.task_id):
             partial = Episode(task.task_id, task.query, self._orders.env_name, epoch=job.epoch)
         partial.agent = self._orders.agent_name
         return partial

@@ -21,8 +21,9 @@ from datetime import date, datetime, timedelta
 from datetime import time as clock
 from decimal import Decimal
 
-from intercode.databases.base import Failure, Outcome, Result, Row, Session, Value
-from intercode.interpreters.base import Execution
+from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
+from intercode.errors import ForkError
+from intercode.interpreters.base import Execution, Saved
 from intercode.sandbox.base import OutputBuffer
 
 MAX_ROWS = 50
@@ -60,6 +61,23 @@ class SqlInterpreter:
             info=_info(outcome),
             seconds=time.monotonic() - began,
         )
+
+    def save(self, lossy: bool = False) -> Saved:
+        """Save the session's database and settings, where its engine is a library.
+
+        Raises:
+            ForkError: They cannot be carried; or the database is a server's.
+            DatabaseError: The engine failed.
+        """
+        if not isinstance(self._session, SavesSession):
+            raise ForkError("a session of a database server cannot be saved: use how='replay'")
+        saved = self._session.save(lossy)
+
+        def opened() -> tuple[Session, SqlInterpreter]:
+            session = saved.open()
+            return session, SqlInterpreter(session, self._max_rows)
+
+        return Saved(opened, saved.close, ("the database", "the session's settings"), saved.lost)
 
     def close(self) -> None:
         """Do nothing: the session is the environment's."""

@@ -24,6 +24,7 @@ from intercode.errors import RecordWriteError
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import by_turn
 from intercode.files import write_whole
+from intercode.records import Key, key_of
 from intercode.report.runs import Run
 from intercode.report.tables import Table
 from intercode.report.text import printable
@@ -201,11 +202,11 @@ class Episodes:
     def __init__(self) -> None:
         self._chunks: list[str] = []
         self._open: list[dict[str, Any]] = []
-        self._rows: dict[tuple[int, int, str], dict[str, Any]] = {}
+        self._rows: dict[tuple[int, Key], dict[str, Any]] = {}
 
     def add(self, run: int, episode: Episode) -> None:
-        """Add an episode; it replaces an earlier one of the same run, task and epoch."""
-        key = (run, episode.epoch, episode.task_id)
+        """Add an episode; it replaces an earlier record of the same one."""
+        key = (run, key_of(episode))
         self._rows.pop(key, None)
         self._rows[key] = {
             "run": run,

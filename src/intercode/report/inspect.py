@@ -282,7 +282,8 @@ def sample(
         rate: The name of the rate of success.
     """
     talk = _talk(talk_of(episode))
-    uuid = digest(eval_id, episode.epoch, episode.task_id)
+    fork = () if episode.fork is None else episode.fork.branch
+    uuid = digest(eval_id, episode.epoch, episode.task_id, *fork)
     spoken = list(_spoken(talk) if talk.get("calls") else _retold(episode))
     for number, message in enumerate(spoken):
         message["id"] = digest(uuid, number)  # all of Inspect's own have one

@@ -24,7 +24,7 @@ from intercode.evaluate.comparison import (
     paired_tasks,
 )
 from intercode.evaluate.statistics import Estimate
-from intercode.evaluate.summary import Statistics, total
+from intercode.evaluate.summary import Statistics, summarize, total
 from intercode.records import Outcome, latest, read_manifest
 from intercode.redaction import Redactor
 from intercode.units import counted
@@ -210,7 +210,8 @@ def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
 
 
 def _rate(outcomes: Sequence[Outcome]) -> float:
-    return sum(outcome.success for outcome in outcomes) / len(outcomes)
+    """Return the mean over attempts at a task; all forks of one, together, count once."""
+    return summarize(outcomes).success_rate or 0.0
 
 
 @dataclass(frozen=True, slots=True)

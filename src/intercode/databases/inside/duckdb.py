@@ -35,6 +35,24 @@ UNION ALL SELECT schema_name, view_name, 'view' FROM system.main.duckdb_views()
 WHERE database_name = $1 AND NOT internal AND NOT temporary
 ORDER BY ALL
 """
+_TRANSACTION = "SELECT txid_current()"
+_OWN = """
+SELECT 'temporary table', table_name FROM system.main.duckdb_tables() WHERE temporary
+UNION ALL SELECT 'temporary view', view_name FROM system.main.duckdb_views()
+WHERE temporary AND NOT internal
+UNION ALL SELECT 'temporary sequence', sequence_name FROM system.main.duckdb_sequences()
+WHERE temporary
+UNION ALL SELECT 'temporary type', type_name FROM system.main.duckdb_types()
+WHERE database_name = 'temp' AND NOT internal
+UNION ALL SELECT DISTINCT 'temporary macro', function_name FROM system.main.duckdb_functions()
+WHERE database_name = 'temp' AND NOT internal
+UNION ALL SELECT 'variable', name FROM system.main.duckdb_variables()
+UNION ALL SELECT 'prepared statement', name FROM system.main.duckdb_prepared_statements()
+UNION ALL SELECT 'attached database', database_name FROM system.main.duckdb_databases()
+WHERE NOT internal AND database_name <> $1
+UNION ALL SELECT 'schema in use', current_schema() WHERE current_schema() <> 'main'
+"""
+"""Lists all that a session has of its own."""
 _FAILURES = (duckdb.Error, ArithmeticError, MemoryError, ValueError)
 """Failures of a statement: DuckDB's own, and those of converting a value, such as a date B.C."""
 _SETTINGS: dict[str, Any] = {
@@ -78,12 +96,14 @@ class Database(worker.Database):
     full = (duckdb.IOException, "no space left for a copy of the database")
     connection: duckdb.DuckDBPyConnection
     writable = False
+    seeded = False
 
     # -- sessions --------------------------------------------------------------------------------
 
     def connect(self, writable: bool) -> None:
         """Open the copy, or the pristine file by the copy's name: the name is the catalogue's."""
         if not writable:
+            self.seeded = False
             place = Path(f"/proc/self/fd/{self.pristine}")
             # DuckDB opens what a link leads to (from 2.0.1 on), and of this one the kernel names a
             # path outside of the sandbox, or none: let that path lead to the file, too.
@@ -103,6 +123,7 @@ class Database(worker.Database):
         """Run an action's statements, up to the first that fails."""
         results: list[Message] = []
         failure, late = None, False
+        self.seeded |= "setseed" in sql.lower()
         try:
             for statement in self.connection.extract_statements(sql):
                 results.append(self.run(statement, collector))
@@ -136,6 +157,18 @@ class Database(worker.Database):
             if duckdb.ExpectedResultType.QUERY_RESULT not in expected:
                 return [[], [], 0, None]
             return collector.result(columns, _rows(self.connection), None)
+
+    # -- saving ----------------------------------------------------------------------------------
+
+    def kept(self) -> tuple[bool, list[str], list[str]]:
+        """Return whether there is a copy, no statement, and what the session has of its own."""
+        if len({self.connection.execute(_TRANSACTION).fetchone() for _ in range(2)}) == 1:
+            raise OSError("a transaction is open")
+        own = self.connection.execute(_OWN, [self.path.stem]).fetchall()
+        if self.writable:
+            self.connection.execute("CHECKPOINT")  # the file is complete without a log
+        seed = ["the seed of random()"] if self.seeded else []
+        return self.writable, [], [f"{kind} {name}" for kind, name in own] + seed
 
     # -- state -----------------------------------------------------------------------------------
 

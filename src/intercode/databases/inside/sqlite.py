@@ -60,6 +60,22 @@ _CLOSED_PRAGMAS = {
 """Pragmas that reach beyond the session, or make a broken file."""
 _VACUUM = "vacuum_db"
 """The name by which VACUUM attaches the file that it writes."""
+_SETTINGS = (
+    *("temp_store", "analysis_limit", "automatic_index", "busy_timeout", "cache_size"),
+    *("cache_spill", "cell_size_check", "checkpoint_fullfsync", "count_changes"),
+    *("defer_foreign_keys", "empty_result_callbacks", "foreign_keys", "full_column_names"),
+    *("fullfsync", "ignore_check_constraints", "journal_mode", "journal_size_limit"),
+    *("legacy_alter_table", "locking_mode", "max_page_count", "mmap_size", "read_uncommitted"),
+    *("recursive_triggers", "reverse_unordered_selects", "secure_delete", "short_column_names"),
+    *("synchronous", "threads", "trusted_schema", "wal_autocheckpoint", "query_only"),
+)
+"""Pragmas that are a connection's; the first one empties the temporary schema, the last one lets
+nothing be written any more."""
+_TEMPORARY = "SELECT type, name FROM temp.sqlite_master WHERE type IN ('table', 'view', 'trigger')"
+_WITH_TEMPORARY = ("CREATE TEMP TABLE fork_counts (x)", "DROP TABLE temp.fork_counts")
+_WITHOUT_TEMPORARY = ("PRAGMA temp_store = 2", "PRAGMA temp_store = 0")
+"""How a session gets an empty temporary schema, which `PRAGMA database_list` shows, or none."""
+_MOST_COUNTED = 100_000
 _CLOSED_FUNCTIONS = {"load_extension", "fts3_tokenizer"}
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
@@ -90,7 +106,6 @@ class Database(worker.Database):
         super().__init__()
         self.redirection = Redirection()
         self.guard = Guard()
-        self.collector = Collector(0, 0, 0)
 
     # -- sessions --------------------------------------------------------------------------------
 
@@ -170,6 +185,41 @@ class Database(worker.Database):
         except (sqlite3.Error, MemoryError) as error:
             raise OSError(str(error) or "out of memory") from error
 
+    # -- saving ----------------------------------------------------------------------------------
+
+    def kept(self) -> tuple[bool, list[str], list[str]]:
+        """Return whether there is a copy, the session's settings as statements, what is lost."""
+        if not self.guard.writable:
+            return False, [], []
+        if self.connection.in_transaction:
+            raise OSError("a transaction is open")
+        ask = self.connection.execute
+        pragmas = self.pragmas()
+        counts = ask("SELECT total_changes(), changes(), last_insert_rowid()").fetchone()
+        has_temporary = any(row[1] == "temp" for row in ask("PRAGMA database_list").fetchall())
+        found = ask(_TEMPORARY).fetchall() if has_temporary else []  # to ask would make one
+        ask("PRAGMA main.wal_checkpoint(TRUNCATE)").fetchall()  # the file is complete without a log
+        lost = [f"temporary {kind} {name}" for kind, name in found]
+        if (statements := counting(*counts)) is None:
+            lost, statements = [*lost, "the counts of changed rows"], []
+        if has_temporary:
+            statements += _WITH_TEMPORARY
+        elif statements:
+            statements += _WITHOUT_TEMPORARY
+        return True, statements + pragmas, lost
+
+    def pragmas(self) -> list[str]:
+        """Return the statements for what the session has set, in contrast to a new one."""
+        fresh = sqlite3.connect(self.path.with_name("fresh.tmp"))
+        with closing(fresh):
+            now, new = self.connection.execute, fresh.execute
+            asked = [(name, f"PRAGMA {name}") for name in _SETTINGS]
+            values = [(name, now(ask).fetchall(), new(ask).fetchall()) for name, ask in asked]
+        self.path.with_name("fresh.tmp").unlink(missing_ok=True)
+        like = ["case_sensitive_like = 1"] if not now("SELECT 'a' LIKE 'A'").fetchone()[0] else []
+        changed = [f"{name} = {value[0][0]}" for name, value, other in values if value != other]
+        return [f"PRAGMA {setting}" for setting in like + changed]
+
     def end_transaction(self) -> None:
         """Commit; roll back if that is refused, for instance by a deferred foreign key."""
         if self.connection.in_transaction:
@@ -193,6 +243,8 @@ def _text(data: bytes) -> str:
 def _failure(error: Exception, statement: str, begin: int) -> Message:
     message = str(error) or "out of memory"
     code = getattr(error, "sqlite_errorname", "")  # since Python 3.11
+    if code == "SQLITE_SCHEMA":  # of the statement for which the schema was first read
+        code = "SQLITE_ERROR"
     return [message, code, position(message, statement, begin)]
 
 
@@ -259,6 +311,38 @@ def split(sql: str) -> Iterator[tuple[int, str]]:
             begin, empty = token.start(), False
     if not empty:
         yield begin, sql[begin:]
+
+
+def counting(total: int, last: int, rowid: int) -> list[str] | None:
+    """Return statements after which a new session's counts are those of another one.
+
+    Args:
+        total: Its `total_changes()`.
+        last: Its `changes()`.
+        rowid: Its `last_insert_rowid()`.
+
+    Returns:
+        None if there are too many rows to be inserted for it, or there is no such way.
+    """
+    if (total, last, rowid) == (0, 0, 0):
+        return []
+    earlier = total - last
+    if not total or not 0 <= earlier <= total <= _MOST_COUNTED or rowid - total < -(1 << 63):
+        return None
+    parts = [earlier, last] if last else [earlier]
+    statements = []
+    for count in filter(None, parts):
+        numbers = f"SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}"
+        statements += [
+            "CREATE TEMP TABLE fork_counts (x)",
+            f"INSERT INTO temp.fork_counts (rowid) WITH RECURSIVE numbers (n) AS ({numbers}) "
+            f"SELECT {rowid} - {count} + n FROM numbers",
+            "DROP TABLE temp.fork_counts",
+        ]
+    if not last:
+        none = "UPDATE temp.fork_counts SET x = 1 WHERE 0"
+        statements = [*statements[:-1], none, statements[-1]]
+    return statements
 
 
 def position(message: str, statement: str, begin: int) -> int | None:

@@ -17,6 +17,8 @@ from intercode.databases.inside import wire
 
 FOLDER = Path("/database")
 """In the sandbox; only the worker's files are in it."""
+SAVE_SECONDS = 60.0
+"""Long, for an action does not cause this work: the machine may be busy."""
 _REQUEST_BYTES = 1 << 30
 _CHUNK = 1 << 26
 _MOST_COUNTED = 1_000_000
@@ -41,6 +43,7 @@ class Database(ABC):
 
     def __init__(self) -> None:
         self.connection: Any = None
+        self.collector = Collector(0, 0, 0)
         self.pristine = -1
         self.path = Path()
         self.memory = 0
@@ -87,6 +90,40 @@ class Database(ABC):
             self.connect(writable=False)
             kind, message = self.full
             raise kind(message) from error
+
+    def save(self, target: int) -> Message:
+        """Write the session's own copy into a file; it stays as it is.
+
+        Args:
+            target: A descriptor of the file, which is empty.
+
+        Returns:
+            Whether there is a copy; statements that bring another session over it to the state of
+            this one; and what no statement can bring back, in words.
+
+        Raises:
+            OSError: It cannot be saved; the message says why.
+        """
+        self.collector = Collector(SAVE_SECONDS, 0, 0)
+        try:
+            copied, statements, lost = self.kept()
+        except self.error as error:
+            raise OSError(str(error)) from error
+        if copied:
+            source = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _transfer(source, target)
+            finally:
+                os.close(source)
+        return [copied, statements, lost]
+
+    @abstractmethod
+    def kept(self) -> tuple[bool, list[str], list[str]]:
+        """Return what `save` does; the copy's file is complete then.
+
+        Raises:
+            OSError: A transaction is open.
+        """
 
     @abstractmethod
     def connect(self, writable: bool) -> None:
@@ -159,9 +196,15 @@ def _answer(database: Database, operation: str, arguments: list[Any], fds: list[
         if operation == "close":
             database.close()
             return [True, None]
+        if operation == "save":
+            return [True, database.save(fds[0])]
         return [True, database.state(Collector(*arguments))]
     except OSError as error:
         return [False, str(error)]
+    finally:
+        if operation != "open":  # which keeps it
+            for fd in fds:
+                os.close(fd)
 
 
 def _too_large(operation: str, limit: int) -> Message:
@@ -245,12 +288,16 @@ def copy(pristine: int, path: Path) -> None:
     temporary = path.with_name(f"{path.name}.tmp")
     out = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        offset, size = 0, os.fstat(pristine).st_size
-        while offset < size:
-            offset += os.sendfile(out, pristine, offset, min(_CHUNK, size - offset))
+        _transfer(pristine, out)
     except OSError:
         temporary.unlink()
         raise
     finally:
         os.close(out)
     temporary.rename(path)
+
+
+def _transfer(source: int, out: int) -> None:
+    offset, size = 0, os.fstat(source).st_size
+    while offset < size:
+        offset += os.sendfile(out, source, offset, min(_CHUNK, size - offset))
