@@ -113,9 +113,7 @@ def test_what_one_fork_does_no_other_sees() -> None:
         with closing(one), closing(other):
             one.step("rm f; echo one > g; chmod 700 .; sleep 999 &")
             other.step("echo two >> f; mkdir g; kill -9 -1")
-            assert (
-                other.step("cat f; ls -d g; ps -e 2>/dev/null | grep -c sleep")[0][:6] == "1\ntwo\n"
-            )
+            assert other.step("cat f; ls -d g")[0] == "1\ntwo\ng\n"
             assert env.step("ls; cat f; jobs; stat -c %a .")[0] == "f\n1\n755\n"
             assert one.step("ls; cat g")[0] == "g\none\n"
 
