@@ -21,6 +21,7 @@ from typing import Any
 
 import containers
 import episodes
+import forking
 import intercode
 import python
 import runner
@@ -133,6 +134,7 @@ def main() -> int:
     parts: dict[str, Callable[[], list[Row]]] = {
         "stepping": lambda: episodes.stepping(args.rounds, args.episodes),
         "starting": starting,
+        "forking": forking.measure,
         "many": lambda: many(args.sandboxes),
         "throughput": lambda: throughput(args.seconds),
         "runner": runner.measure,

@@ -49,13 +49,16 @@ LIMITS: dict[tuple[str, str], float] = {
     ("hot", "100 changed files, gold cached"): 10,
 }
 RATIOS: dict[tuple[str, str], tuple[str, float, float | None]] = {
+    ("bash, 20 ms of thought", "reset"): (floors.BASH, 4, 2),
     ("bash", "reset"): (floors.BASH, 6, 3),
     ("ctf", "reset"): (floors.BASH, 6, 3),
+    ("python, 20 ms of thought", "submit"): (floors.BASH, 0.7 * 11.6, None),
     ("hot", "nothing happened"): (floors.BASH, 6, 3),
     ("hot", "/bin/true"): (floors.TRUE, 2, None),
 }
 """Targets of figures, by how their names begin and end: milliseconds; what floor, how many times
-it, and as a goal."""
+it, and as a goal. The first that fits counts. Scoring three asserts took 11.6 times `bash -c true`
+on 24 Nov 2026, at 0ef00a0, before tests shared a process."""
 
 
 def play(name: str, env: Any, action: str, submission: str, think: float, count: int) -> Figures:

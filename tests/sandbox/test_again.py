@@ -7,9 +7,12 @@ from contextlib import closing
 
 import pytest
 
+from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Limits
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.units import MIB
+from waiting import eventually
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05], ids=["at once", "when one may be ready"])
@@ -25,3 +28,67 @@ def test_each_has_what_was_asked_for(pause: float) -> None:
                 time.sleep(pause)  # allow sleep: the next may be made ready now, and need not
             finally:
                 sandbox.close()
+
+
+SEEN = """
+echo $$ $BASHPID $SECONDS; echo /proc/[0-9]*; cd /proc/$$/fd && stat -Lc '%n %F %a %u' [0-9]*
+( : > 198 ) 2>/dev/null || echo 'not mine to write'; set; ulimit -a
+cat /proc/$$/status | grep -v ctxt
+"""
+"""A look at all that a shell that has waited for its caller could show."""
+
+
+def with_a_shell(provider: NativeProvider) -> NativeSandbox:
+    """A sandbox that was made ready with a shell in it."""
+    found: list[NativeSandbox] = []
+
+    def ready() -> bool:
+        sandbox = provider.start()
+        found.append(sandbox)
+        if sandbox._seat.first is not None:
+            return True
+        with closing(sandbox):
+            BashInterpreter(sandbox).close()
+        return False
+
+    assert eventually(ready), "none was made ready"
+    return found[-1]
+
+
+def shown(sandbox: NativeSandbox) -> list[str]:
+    with closing(BashInterpreter(sandbox)) as shell:
+        lines = shell.execute(SEEN).output.decode().splitlines()
+    varying = (
+        "Vm",
+        "Rss",
+        "HugetlbPages",
+        "NStgid",
+        "EPOCH",
+        "SRANDOM",
+        "RANDOM",
+        "SECONDS",
+        "BASH_C",
+    )
+    return [line for line in lines if not line.startswith(varying)]
+
+
+def test_a_shell_started_ahead_is_as_any() -> None:
+    with closing(NativeProvider()) as provider:
+        with closing(provider.start()) as first:
+            expected = shown(first)
+        assert "not mine to write" in expected
+        with closing(with_a_shell(provider)) as sandbox:
+            assert shown(sandbox) == expected
+
+
+def test_a_shell_started_ahead_is_for_nothing_else() -> None:
+    look = ["/bin/bash", "-c", "echo $$; echo /proc/[0-9]*"]
+    with closing(NativeProvider()) as provider:
+        with closing(provider.start()) as first:
+            expected = first.exec(look).stdout
+        with closing(with_a_shell(provider)) as sandbox:
+            assert sandbox.exec(look).stdout == expected
+            assert sandbox.processes() == []
+        with closing(with_a_shell(provider)) as sandbox:
+            sandbox.write_file("/root/other", b"")
+            assert sandbox.processes() == []

@@ -117,7 +117,8 @@ class HeldEnv:
     @property
     def tools(self) -> list[Tool]:
         """The tools of the environment, for `call`."""
-        return tools_of(self.traits)
+        found: list[Tool] = getattr(self._env, "tools", None) or tools_of(self.traits)
+        return found
 
     def step(self, action: str) -> Result:
         """Take an action, as `InterCodeEnv.step`; but the reward of the end is 0.0.

@@ -416,7 +416,7 @@ def restore_script(frame: Frame) -> bytes:
     if frame.script:
         return frame.script
     if not frame.variables:
-        return b"\n"  # no shell continues after an empty file
+        return b"SECONDS=0\n"  # it may have been started ahead, and waited
     aliases_on = b"expand_aliases" in frame.shell_options
     shell_options = [o for o in frame.shell_options if o != b"expand_aliases"]
     return b"\n".join(

@@ -81,6 +81,8 @@ class Init:
         owner: int | None = None,
     ) -> None:
         self.control = control
+        self.first: int | None = None
+        """The pid of the program that was started ahead of the caller."""
         self.inside = inside
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.peak = peak
@@ -99,7 +101,7 @@ class Init:
         poll.register(self.wake_read, select.POLLIN)
         if self.owner is not None:
             poll.register(self.owner, select.POLLIN)
-        wire.send(self.control, {"ready": True})
+        wire.send(self.control, {"ready": True, "first": self.first})
         while True:
             for fd, _ in poll.poll():
                 if fd == self.owner:
@@ -175,6 +177,16 @@ class Init:
             os.chdir("/")
             os.close(exit_pipe)
         return {"pid": pid}
+
+    def start_first(self, first: dict[str, Any], fds: list[int]) -> None:
+        """Start a program before there is a caller, as `do_spawn` would for its first request."""
+        arguments = {name: first[name] for name in ("argv", "cwd", "env", "user", "track")}
+        numbers = [number for number, _ in first["channels"]] + [2] * first["merge_stderr"]
+        try:
+            self.first = self.do_spawn(**arguments, numbers=numbers, fds=fds)["pid"]
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def execute(
         self, argv: list[str], cwd: str, env: dict[str, str], user: User, given: dict[int, int]

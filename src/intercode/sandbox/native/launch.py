@@ -23,7 +23,6 @@ from intercode.rights import permitted
 from intercode.sandbox.native import diff, seccomp, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.identity import ID_COUNT, OWN_THREADS, Identity, limit_processes
-from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.inside import Inside, User
 
 STAGE = "/dev/pts"
@@ -189,17 +188,6 @@ def enter(
         user=User(ids[0], ids[1], tuple(ids[2:])),
         ids=ID_COUNT if machine.root else 1,
     )
-
-
-def serve(control: socket.socket, inside: Inside, peak: int | None) -> None:
-    """Serve the caller at the other end of `control` until it goes away. Returns only then.
-
-    Args:
-        control: The caller's socket.
-        inside: What this process has of its sandbox.
-        peak: See `cgroup.open_peak`.
-    """
-    Init(control, inside, peak).run()
 
 
 def _set(proc: int, name: str, value: str) -> None:

@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError
 from intercode.sandbox.base import Completed, Evidence, OutputBuffer
+from intercode.sandbox.native.channels import channel, close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import disown_in_forks
 
@@ -122,7 +123,18 @@ class NativeWorker(NativeProcess):
         super().disown()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class First:
+    """A program that was started with its place, ahead of the request for it."""
+
+    program: dict[str, Any]
+    """The request that starts it, with its channels."""
+    pid: int
+    fds: list[int]
+    """Our ends of its channels, then that of its exit pipe."""
+
+
+@dataclass(eq=False, slots=True)
 class Seat:
     """A place in which a sandbox runs. One that was frozen gets another."""
 
@@ -134,9 +146,21 @@ class Seat:
     """Tells its keeper of a layer that is about to be deleted."""
     freeze: Callable[[], FrozenLayer | None] = lambda: None
     """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
+    first: First | None = None
+    """The program that it was started with."""
+
+    def take(self, program: dict[str, Any]) -> First | None:
+        """Return the program that it was started with, if that is this one."""
+        if self.first is None or self.first.program != program:
+            return None
+        first, self.first = self.first, None
+        return first
 
     def end(self) -> None:
         """End all that runs in it. When this returns, all of it has ended."""
+        if self.first is not None:
+            close_all(*self.first.fds)
+            self.first = None
         self.control.close()
         if self.process is not None:
             self.process.end()
@@ -273,21 +297,6 @@ def read_if_there(path: str) -> str:
         return ""
 
 
-Channel = Literal["r", "w", "text"]
-
-
-def channel(kind: Channel) -> tuple[int, int]:
-    """Return our end and the program's end."""
-    if kind == "text":
-        memfd = os.memfd_create("text", os.MFD_CLOEXEC)
-        os.fchmod(memfd, 0o444)
-        return memfd, os.open(f"/proc/self/fd/{memfd}", os.O_RDONLY | os.O_CLOEXEC)
-    read, write = os.pipe2(os.O_CLOEXEC)
-    # It belongs to us, not to a user inside; a program may open /dev/stdout by its name.
-    os.fchmod(read, 0o444 if kind == "r" else 0o666)
-    return (write, read) if kind == "r" else (read, write)
-
-
 def memory_file(data: bytes) -> int:
     """Return a read-only descriptor of these bytes: a program's whole input, without a pump."""
     ours, theirs = channel("text")
@@ -296,19 +305,6 @@ def memory_file(data: bytes) -> int:
     return theirs
 
 
-def exit_pipe() -> tuple[int, int]:
-    """Return our end, on which an exit code will come, and the end for process 1."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(read, False)
-    return read, write
-
-
 def error_pipe() -> tuple[int, int]:
     """Return our end and a worker's. It holds a pipeful; more is lost, not waited for."""
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-
-
-def close_all(*fds: int) -> None:
-    """Close all of these descriptors."""
-    for fd in fds:
-        os.close(fd)

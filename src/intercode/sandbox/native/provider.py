@@ -28,9 +28,10 @@ from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, frozen, wire
+from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.obstacles import more_open_files, unavailable
-from intercode.sandbox.native.process import ProcessOne, Seat
+from intercode.sandbox.native.process import First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
 from intercode.sandbox.network import Network, Policy
@@ -59,6 +60,7 @@ class NativeProvider:
         self._lock = threading.Lock()
         self._spawner: SpawnerProcess | None = None
         self._live: weakref.WeakSet[NativeSandbox] = weakref.WeakSet()
+        self._first: dict[str, Any] | None = None
         close_at_exit(self)
         disown_in_forks(self)
 
@@ -74,7 +76,7 @@ class NativeProvider:
         begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
         sandbox = NativeSandbox(begin(files), files.image, limits, self._forget)
-        sandbox.files, sandbox.begin = files, begin
+        sandbox.files, sandbox.begin, sandbox.noted = files, begin, self._note
         sandbox.another = partial(self.start, limits=limits, network=network)
         with self._lock:
             self._live.add(sandbox)
@@ -98,8 +100,13 @@ class NativeProvider:
                 "special": files.special,
                 "limits": _as_spec(limits),
                 "user": files.image.user,
+                "first": self._first,
             }
         )
+
+    def _note(self, program: dict[str, Any] | None) -> None:
+        """Remember the first program that a sandbox was asked for: the next may want it, too."""
+        self._first = program
 
     def image(self, image: str | Snapshot | Image) -> Image:
         """Return the image by that name, built if need be."""
@@ -266,12 +273,15 @@ class SpawnerProcess:
                 wire.send(self.socket, spec, [theirs.fileno()])
             reply: dict[str, Any] = {}
             process, name = None, ""
+            first: list[int] = []
             while "ready" not in reply:
                 reply, fds = wire.receive(ours)
                 if "failed" in reply:
                     raise unavailable(reply)
                 # The spawner says who it will be; where that has died, there comes another.
                 if fds:
+                    close_all(*first)
+                    first = fds[1:]
                     name = reply["name"]
                     process = ProcessOne(fds[0], partial(self.evidence, name))
             if process is None:
@@ -282,7 +292,8 @@ class SpawnerProcess:
         except BaseException:
             ours.close()
             raise
-        return Seat(ours, process, self.forget, partial(self.freeze, name))
+        started = First(spec["first"], reply["first"], first) if first else None
+        return Seat(ours, process, self.forget, partial(self.freeze, name), started)
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""

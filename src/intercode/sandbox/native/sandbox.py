@@ -44,16 +44,14 @@ from intercode.sandbox.forward import (
 )
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
+from intercode.sandbox.native.channels import Channel, close_all, exit_pipe, open_channels
 from intercode.sandbox.native.process import (
-    Channel,
+    First,
     NativeProcess,
     NativeWorker,
     ProcessOne,
     Seat,
-    channel,
-    close_all,
     error_pipe,
-    exit_pipe,
     memory_file,
     run_to_end,
 )
@@ -105,6 +103,10 @@ class NativeSandbox:
         self._seat = seat
         self.resting = False
         """Whether nothing runs for it: it was frozen, and nothing was asked of it since."""
+        self.noted: Callable[[dict[str, Any] | None], None] = lambda _: None
+        """Hears of the program that was the first to be asked for; None: something else was."""
+        self._asked = False
+        """Whether anything was asked of it yet."""
         self._on_close = closed
         self._lock = threading.Lock()
         self._forwards: list[Forward] = []
@@ -187,16 +189,19 @@ class NativeSandbox:
         theirs: dict[int, int] = {}
         if max(kinds) > _HIGHEST_CHANNEL:
             raise UsageError(f"channel {max(kinds)} is above {_HIGHEST_CHANNEL}")
+        if stdin is None and not program["track"]:
+            whole = {**program, "channels": [[*each] for each in kinds.items()]}
+            if (first := self._take_first({**whole, "merge_stderr": merge_stderr})) is not None:
+                *ends, exit_read = first.fds
+                ours = dict(zip(kinds, ends, strict=True))
+                return NativeProcess(first.pid, ours, exit_read, self._signal)
         with _descriptors():
             exit_read, exit_write = exit_pipe()
         try:
             with _descriptors():
-                for number, kind in kinds.items():
-                    ours[number], theirs[number] = channel(kind)
+                ours, theirs = open_channels(kinds.items(), merge_stderr)
                 if stdin is not None:
                     theirs[0] = memory_file(stdin)
-                if merge_stderr:
-                    theirs[2] = os.dup(theirs[1])
             request = {**program, "numbers": list(theirs)}
             reply, _ = self._request(request, [*theirs.values(), exit_write])
         except BaseException as error:
@@ -207,6 +212,15 @@ class NativeSandbox:
         finally:
             close_all(*theirs.values(), exit_write)
         return NativeProcess(reply["pid"], ours, exit_read, self._signal)
+
+    def _take_first(self, program: dict[str, Any]) -> First | None:
+        """Return the program if it is the first of all requests, and was started ahead."""
+        with self._lock:
+            if self._asked or self._end is not None:
+                return None
+            self._asked = True
+            self.noted(program)
+            return self._seat.take(program)
 
     def worker(self, module: str) -> NativeWorker:
         """Start a preloaded module of ours in it."""
@@ -395,6 +409,22 @@ class NativeSandbox:
             if self._end is not None:  # `close` waits for the lock, to end the seat
                 raise self._ended()
 
+    def _begin_alone(self) -> None:
+        """Take another place if this one was started with a program that is not asked for.
+
+        It would be seen, and all that is started later would have other pids than it has elsewhere.
+
+        Raises:
+            SandboxError: It could not be started.
+        """
+        if not self._asked:
+            self._asked = True
+            self.noted(None)
+        if self._seat.first is not None:
+            self._seat.end()
+            self._seat = self.begin(self.files)
+            self._seat.control.settimeout(_ANSWER_SECONDS)
+
     def at_rest(self, look: Callable[[], Seen]) -> Seen:
         """Look at several things while no program changes any."""
 
@@ -439,6 +469,7 @@ class NativeSandbox:
             if self._end is not None:
                 raise self._ended()
             self._awake()
+            self._begin_alone()
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
             answered = False

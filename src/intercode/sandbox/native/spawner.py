@@ -16,14 +16,16 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from intercode.rights import STAND_IN, has_machines_id, lacking
 from intercode.sandbox.native import cgroup, launch, wire
 from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native.channels import close_all, exit_pipe, open_channels
 from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity, write_maps
+from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.launch import FOLDERS, STAGE
 from intercode.sandbox.native.syscalls import hide_arguments
 from intercode.sandbox.native.vault import Vault
@@ -39,8 +41,8 @@ class Spawner:
     One child is forked ahead, so that the next start need not wait for the fork and for the
     kernel to make namespaces and to move it into a cgroup; it has nothing of any sandbox's yet.
     A caller that starts one sandbox after the other mostly wants the same: what was asked for twice
-    in a row is, when it is quiet, made ready for a third time, and thrown away if something else
-    comes.
+    in a row is, when it is quiet, made ready for a third time, with the program that was its first,
+    and thrown away if something else comes.
     """
 
     def __init__(self, caller: socket.socket, owner: int, name: str, root: bool) -> None:
@@ -192,7 +194,11 @@ class Spawner:
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(self.live[child.pid], total, processes)
-            message = {"spec": spec, "identity": identity.message()}
+            message = {
+                "spec": spec,
+                "identity": identity.message(),
+                "ahead": child.spec is not None,
+            }
             frozen = self.vault.copies(spec["frozen"])
             try:
                 wire.send(child.link, message, [*identity.fds, *frozen, *fds])
@@ -213,7 +219,7 @@ class Spawner:
             self.drop_ready()
             return False
         self.ready = None
-        with ready.link:
+        with closing(ready):
             self.introduce(ready, control)
             try:
                 wire.send(ready.link, {}, [control.fileno()])
@@ -225,7 +231,7 @@ class Spawner:
         """End the sandbox that is ready, in which nothing has run."""
         ready, self.ready = self.ready, None
         if ready is not None:
-            ready.link.close()  # which ends it
+            ready.close()
 
     @property
     def may_prepare(self) -> bool:
@@ -245,7 +251,8 @@ class Spawner:
         with suppress(OSError):  # the next request meets it again, and says so
             child = self.take_child(network=False)
             child.spec = self.asked
-            self.instruct(child, self.asked, [])
+            with child.first_program() as theirs:
+                self.instruct(child, self.asked, theirs)
 
     def take_child(self, network: bool) -> Child:
         """Return the child that was forked ahead, if it will do, or a new one."""
@@ -275,7 +282,7 @@ class Spawner:
         """Give the caller a descriptor of the process that is its sandbox's process 1."""
         process = os.pidfd_open(child.pid)
         try:
-            wire.send(control, {"name": self.live[child.pid]}, [process])
+            wire.send(control, {"name": self.live[child.pid]}, [process, *child.first])
         finally:
             os.close(process)
 
@@ -374,12 +381,38 @@ class Child:
         """How many layers it sees: its copy of the mounts is as old as itself."""
         self.spec: dict[str, Any] | None = None
         """The request that it is made ready for ahead of."""
+        self.first: list[int] = []
+        """Our ends of the channels of the program that it starts ahead of a request."""
         self.link, theirs = wire.pair()
         self.pid = launch.clone(network)
         if self.pid == 0:
             forget()
             become_sandbox(theirs, machine, network, cgroups)
         theirs.close()
+
+    @contextmanager
+    def first_program(self) -> Iterator[list[int]]:
+        """Yield the other ends of the channels of its first program, if it is to start one."""
+        assert self.spec is not None
+        if (first := self.spec["first"]) is None:
+            yield []
+            return
+        ours, theirs = open_channels(first["channels"], first["merge_stderr"])
+        exit_read, exit_write = exit_pipe()
+        self.first = [*ours.values(), exit_read]
+        try:
+            yield [*theirs.values(), exit_write]
+        except OSError:
+            self.close()
+            raise
+        finally:
+            close_all(*theirs.values(), exit_write)
+
+    def close(self) -> None:
+        """Close what is left of it here: it ends, unless it has a caller. Idempotent."""
+        self.link.close()
+        first, self.first = self.first, []
+        close_all(*first)
 
 
 def become_sandbox(
@@ -400,16 +433,19 @@ def become_sandbox(
         message, fds = wire.receive(link)
         identity = Identity.received(message["identity"], fds)
         frozen = [fds.pop(0) for _ in message["spec"]["frozen"]]
-        control = socket.socket(fileno=fds[0]) if fds else None
+        control = None if message["ahead"] else socket.socket(fileno=fds[0])
         try:
             if failure is None:
                 inside = launch.enter(message["spec"], identity, link, machine, prepared, frozen)
                 os.close(identity.namespace)
-                message.clear()
+                init = Init(control or link, inside, peak)
                 if control is None:  # it is ready ahead of the request
-                    control = socket.socket(fileno=wire.receive(link)[1][0])
+                    if first := message["spec"]["first"]:
+                        init.start_first(first, fds)
+                    init.control = control = socket.socket(fileno=wire.receive(link)[1][0])
+                message.clear()
                 link.close()
-                launch.serve(control, inside, peak)
+                init.run()
         except BaseException as error:  # noqa: BLE001 - must not unwind into the spawner
             failure = error
         if failure is not None and control is not None:
