@@ -61,7 +61,7 @@ class Attempt(Generic[PlaceT]):
     """The time at which the episode began; a fork's, as if it had begun here."""
     _stopped = False
     _untold: Exception | None = None
-    """Why the last reset failed, for the next step."""
+    """The failure of the last reset, for the next step."""
     _origin: EpisodeSnapshot | None = None
     """The snapshot that a fork begins from."""
 
