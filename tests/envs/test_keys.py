@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import PATIENCE
 
 import intercode
 from intercode.cli.main import main
@@ -22,6 +21,7 @@ from intercode.models.scripted import Line
 from intercode.records import read_episodes
 from intercode.task import Dataset, Task
 from intercode.testing import ScriptedServer
+from waiting import PATIENCE
 
 pytestmark = pytest.mark.ordinary
 
@@ -42,7 +42,7 @@ curses.wrapper(main)
 
 def made(**options: Any) -> InterCodeEnv[Any]:
     env = intercode.make(
-        "bash", Dataset("one", [TASK]), keys=True, max_turns=100, timeout=PATIENCE, **options
+        "bash", data=Dataset([TASK]), keys=True, max_turns=100, timeout=PATIENCE, **options
     ).unwrapped
     assert isinstance(env, InterCodeEnv)
     env.reset()
@@ -64,7 +64,7 @@ def shown(env: InterCodeEnv[Any], keys: str, *texts: str) -> str:
 
 
 def test_a_file_that_was_typed_is_scored(env: InterCodeEnv[Any]) -> None:
-    shown(env, '"cat > /tmp/note; echo done" Enter', "cat >")
+    shown(env, '"echo g; echo o; cat > /tmp/note; echo done" Enter', "\ng\no\n")
     shown(env, '"a line" Enter C-d', "a line\ndone")
     assert env.step("submit")[1] == 1.0
 
@@ -84,7 +84,8 @@ def test_a_full_screen_program_gets_keys_by_their_names(env: InterCodeEnv[Any]) 
     for key, name in (("Down", "KEY_DOWN"), ("F2", "KEY_F(2)"), ("PageUp", "KEY_PPAGE")):
         shown(env, key, f"          got {name}")
     shown(env, "F12", "          got KEY_F(12)")
-    assert "$" in shown(env, 'q "echo back" Enter', "\nback\n")
+    shown(env, "q")
+    shown(env, '"echo ba; echo ck" Enter', "\nba\nck\n")
 
 
 def test_the_shell_and_the_terminal_share_files_and_the_tool_calls_both(
@@ -95,7 +96,7 @@ def test_the_shell_and_the_terminal_share_files_and_the_tool_calls_both(
     assert bash("until [ -s /tmp/shared ]; do :; done; cat /tmp/shared") == "typed\n"
     assert env.call("keys", {})[0] == "[the tool 'keys' needs 'keys', a text]"
     names = [tool["function"]["name"] for tool in _called(env)]
-    assert names == ["keys", "bash", "keys"]
+    assert names == ["keys", "bash"]
     submit()
 
 
@@ -114,7 +115,7 @@ def test_output_without_end_is_looked_at_and_can_be_stopped(env: InterCodeEnv[An
         screen = env.step("keys")[0]
     assert "\nflood\nflood\n" in screen and screen.count("\n") < ROWS + 2
     shown(env, "C-c", "^C")
-    shown(env, '"clear; echo $((6 * 7))" Enter', "\n42\n")
+    shown(env, '"clear; echo $((6 * 7))" Enter', "42\n")
 
 
 def test_what_hostile_programs_print_is_no_error_and_changes_nothing() -> None:

@@ -153,7 +153,7 @@ def with_keys(
     """Add the tool to what an environment opens, and to its traits.
 
     Raises:
-        UsageError: Its actions are no shell's, or a package is missing.
+        UsageError: Its language is not a shell's, or a package is missing.
     """
     if traits.language != "bash":
         raise UsageError(f"keys=True is for environments with a shell, not for {traits.language}")

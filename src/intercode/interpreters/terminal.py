@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 24, 80
 _START = """exec 0<>"$0" 1>&0 2>&0; export PS1='\\w\\$ '; exec bash --norc --noprofile -i"""
-# Those of its programs that keep a history would leave a file that nobody asked for.
+# Without these, bash and less would leave a file of their history.
 _ENV = {"TERM": "linux", "HISTFILE": "", "LESSHISTFILE": "-"}
 _QUIET_SECONDS = 0.15
 """The time without output after which the screen is looked at."""
@@ -46,7 +46,7 @@ class Look:
     """The screen at one time."""
 
     text: str
-    """Its lines, without blanks at their ends and blank lines at the end."""
+    """The lines of the screen, without blanks at their ends and blank lines at the end."""
     cursor: tuple[int, int]
     """Row and column, from 1."""
     busy: bool = False
@@ -70,7 +70,7 @@ def check_installed() -> None:
 
 
 class Screen:
-    """What a terminal shows after some bytes, whatever they are."""
+    """The content of a terminal after some bytes, whatever they are."""
 
     def __init__(self) -> None:
         import pyte
