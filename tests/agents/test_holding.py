@@ -51,6 +51,7 @@ def test_tools_are_called_and_turns_are_counted() -> None:
     def play(env: HeldEnv) -> Episode:
         assert [tool.name for tool in env.tools] == ["bash", "submit"]
         env.call("bash", {"command": "touch /tmp/a"})
+        assert [message["role"] for message in env.messages("plain")][-2:] == ["assistant", "user"]
         _, _, terminated, truncated, _ = env.call("bash", {"command": "ls"})
         assert (terminated, truncated, env.running) == (False, True, False)
         return env.episode

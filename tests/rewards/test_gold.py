@@ -4,14 +4,17 @@ import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
+from forks import in_a_fork
+from intercode import make
 from intercode.errors import RewardError
 from intercode.interpreters.bash import BashInterpreter
 from intercode.rewards.gold import GoldCache, GoldResult, GoldRunner
 from intercode.sandbox import Limits, Sandbox, get_provider
-from intercode.task import Task
+from intercode.task import Dataset, Task
 from waiting import eventually
 
 
@@ -161,3 +164,43 @@ def test_gold_that_does_not_end_is_an_error_and_not_a_reward() -> None:
     gold = runner(Counting(Limits(timeout=0.3)), GoldCache())  # allow limit: it sleeps on
     with pytest.raises(RewardError, match="task 'a': gold ran into the time limit: sleep 999"):
         gold.run(Task("a", "q"), "sleep 999")
+
+
+def test_environments_share_the_results_of_what_they_run_on() -> None:
+    class Owner:
+        pass
+
+    one, other = Owner(), Owner()
+    shared = GoldCache.chosen(True, one)
+    assert GoldCache.chosen(True, one) is shared
+    assert GoldCache.chosen(True, other) is not shared
+    assert GoldCache.chosen(False, one) is not shared
+    own = GoldCache()
+    assert GoldCache.chosen(own, one) is own
+    started = threading.Event()
+
+    def compute() -> int:
+        started.set()
+        in_a_fork(lambda: GoldCache.chosen(True, one).get("key", lambda: 2))  # waits for no one
+        return 1
+
+    assert shared.get("key", compute) == 1 and started.is_set()
+
+
+def test_a_second_environment_runs_no_gold_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[str] = []
+    once = GoldRunner._once
+
+    def counted(self: GoldRunner, task: Task, gold: str, times: int) -> GoldResult:
+        runs.append(gold)
+        return once(self, task, gold, times)
+
+    monkeypatch.setattr(GoldRunner, "_once", counted)
+    marker = f"echo {id(runs)}"
+    tasks = Dataset([Task("a", "q", (marker,))])
+    for cache_gold in (True, True, False):
+        with closing(make("bash", data=tasks, cache_gold=cache_gold)) as env:
+            env.reset()
+            env.step(marker)
+            assert env.step("submit")[1] == 1.0
+    assert runs == [marker] * 2

@@ -8,13 +8,14 @@ import signal
 import socket
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from intercode.errors import SandboxClosedError, SandboxError
-from intercode.sandbox import Limits, Provider, Sandbox, Worker
+from intercode.errors import SandboxClosedError, UsageError
+from intercode.sandbox import Limits, Provider, Sandbox, Worker, get_provider
 from intercode.sandbox.native.provider import NativeProvider
 from waiting import eventually
 
@@ -192,13 +193,45 @@ def test_only_what_was_preloaded(inside: Sandbox, ask: Ask) -> None:
     assert ask(inside)("1") == 1
 
 
-def test_a_module_that_cannot_be_loaded() -> None:
-    provider = NativeProvider(preload=("no_such_module",))
-    try:
-        with pytest.raises(SandboxError, match="did not start"):
-            provider.start("scratch")
-    finally:
-        provider.close()
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("import sys\nsys.exit('not here')", "SystemExit: not here"),
+        ("raise ValueError('x' * 100_000)", "ValueError: xxx"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded(
+    provider: Provider, tmp_path: Path, source: str, said: str
+) -> None:
+    """The caller is told why, and where."""
+    (tmp_path / "broken.py").write_text(source)
+    kind = cast("type[NativeProvider]", type(provider))
+    with closing(kind(preload=["broken"], path=[str(tmp_path)])) as found:
+        with pytest.raises(UsageError, match="'broken' cannot be imported") as failed:
+            found.start("scratch")
+        assert said in str(failed.value)
+        assert said.startswith("ValueError") or 'broken.py", line ' in str(failed.value)
+        with pytest.raises(UsageError, match="'broken' cannot be imported"):
+            found.start("scratch")
+
+
+def test_a_worker_of_the_process_wide_provider() -> None:
+    """It needs no class: a name, and the folder where it is found."""
+    folder = Path(__file__).parent
+    found = get_provider(preload=[MODULE], path=[folder])
+    assert found is get_provider("native", [MODULE], [str(folder)])
+    assert found is not get_provider()
+    with closing(found.start("scratch")) as sandbox, closing(sandbox.worker(MODULE)) as worker:
+        worker.socket.send(b"6 * 7")
+        assert worker.socket.recv(100) == b"42"
+    found.close()
+
+
+@pytest.mark.parametrize("option", ["preload", "path"])
+def test_one_text_is_no_list(option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option} is a list"):
+        get_provider(**{option: "worker"})  # type: ignore[arg-type]
 
 
 @pytest.mark.defends("self DoS")

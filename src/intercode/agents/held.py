@@ -120,6 +120,11 @@ class HeldEnv:
         found: list[Tool] = getattr(self._env, "tools", None) or tools_of(self.traits)
         return found
 
+    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
+        """Tell the episode so far as chat messages, as `InterCodeEnv.messages`."""
+        told: list[dict[str, Any]] = self._env.messages(style)
+        return told
+
     def step(self, action: str) -> Result:
         """Take an action, as `InterCodeEnv.step`; but the reward of the end is 0.0.
 

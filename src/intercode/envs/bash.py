@@ -74,7 +74,7 @@ class BashEnv(InterCodeEnv[Sandbox]):
             options.network,
             options.default_image,
         )
-        cache = GoldCache.chosen(options.cache_gold)
+        cache = GoldCache.chosen(options.cache_gold, stage.provider)
         chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge))
         super().__init__(tasks, stage, BashInterpreter, chosen, options=options)
 

@@ -13,7 +13,7 @@ from intercode.envs.outcome import GoldOutcome, played
 from intercode.envs.stage import PlaceT, Stage
 from intercode.envs.tools import action_of, tools_of
 from intercode.envs.traits import Traits
-from intercode.episode import Episode, Score, Turn
+from intercode.episode import DataT, Episode, Score, Turn
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.registry import MESSAGES
 from intercode.sandbox.ownership import OneCaller
@@ -51,6 +51,8 @@ class Outside(Generic[PlaceT]):
             """See `InterCodeEnv`."""
 
         def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score: ...
+
+        def _said(self, data: DataT) -> DataT: ...
 
     @property
     def tools(self) -> list[Tool]:
@@ -139,7 +141,7 @@ class Outside(Generic[PlaceT]):
         if self._task is None:
             raise EnvironmentStateError("there is no episode yet: call reset() first")
         found: list[dict[str, Any]] = MESSAGES.get(style)(self, self._task)
-        return found
+        return self._said(found) if style == "plain" else found
 
     def outcome(self, task: Task) -> GoldOutcome:
         """Solve a task by its first gold, in a place of its own, and return what came of it.

@@ -74,7 +74,7 @@ class SqlEnv(InterCodeEnv[Session]):
             engine = shared_engine(engine, sandbox=_named(options.sandbox))
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         _check(tasks, stage)
-        cache, permute = GoldCache.chosen(options.cache_gold), options.permute_columns
+        cache, permute = GoldCache.chosen(options.cache_gold, engine), options.permute_columns
         reward = options.reward or "default"
         super().__init__(
             tasks,

@@ -98,7 +98,7 @@ class SweEnv(InterCodeEnv[Sandbox]):
             _folder(tasks),
         )
         self._directory = stage.directory
-        cache = GoldCache.chosen(options.cache_gold)
+        cache = GoldCache.chosen(options.cache_gold, stage.provider)
         chosen = choose(
             "swe",
             options.reward,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -95,9 +97,16 @@ class GoldCache:
         self._results: OrderedDict[str, Future[Any]] = OrderedDict()
 
     @classmethod
-    def chosen(cls, given: bool | GoldCache) -> GoldCache:
-        """Return the cache that an environment's option asks for; False: one that keeps nothing."""
-        return given if isinstance(given, GoldCache) else cls() if given else cls(0)
+    def chosen(cls, given: bool | GoldCache, owner: object) -> GoldCache:
+        """Return the cache that an environment's option asks for; False: one that keeps nothing.
+
+        Args:
+            given: The option.
+            owner: What gold runs on, a provider or an engine: all its environments share a cache.
+        """
+        if isinstance(given, GoldCache):
+            return given
+        return _shared.setdefault(owner, cls()) if given else cls(0)
 
     def get(self, key: str, compute: Callable[[], T]) -> T:
         """Return the result for `key`; the first caller computes it, and others wait for it."""
@@ -129,6 +138,11 @@ class GoldCache:
     def __deepcopy__(self, memo: object) -> GoldCache:
         """Return itself: Gymnasium copies the options of an environment, and a cache is shared."""
         return self
+
+
+_shared: weakref.WeakKeyDictionary[object, GoldCache] = weakref.WeakKeyDictionary()
+# In a fork, none would end what another thread has begun to compute.
+os.register_at_fork(after_in_child=_shared.clear)
 
 
 class GoldRunner:

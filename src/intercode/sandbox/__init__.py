@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 from intercode.errors import SandboxUnavailableError, UsageError
 from intercode.rights import other_system
@@ -42,26 +44,36 @@ PROVIDERS = {
 }
 """Name → class, imported when first asked for."""
 
-_shared: dict[tuple[str, tuple[str, ...]], Provider] = {}
+_shared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], Provider] = {}
 _lock = threading.Lock()
 
 
-def get_provider(name: str = "native", preload: Sequence[str] = ()) -> Provider:
+def get_provider(
+    name: str = "native", preload: Sequence[str] = (), path: Sequence[str | os.PathLike[str]] = ()
+) -> Provider:
     """Return the process-wide provider of that name: all environments share what it has started.
+
+    There is one for each list of modules to preload.
 
     Args:
         name: ``native`` or ``docker``.
-        preload: The modules that its sandboxes' workers run.
+        preload: The modules that its sandboxes' workers run: they have ``main(socket)``. They can
+            import Python's standard library, and what is in `path`.
+        path: Folders with modules of your own.
 
     Raises:
         UsageError: There is none of that name.
     """
     if name not in PROVIDERS:
         raise UsageError(f"there is no sandbox provider {name!r}{meant(name, PROVIDERS)}")
-    key = (name, tuple(preload))
+    for option, given in {"preload": preload, "path": path}.items():
+        if isinstance(given, str | os.PathLike):
+            raise UsageError(f"{option} is a list, as [{os.fspath(given)!r}]")
+    folders = tuple(str(Path(folder).absolute()) for folder in path)
+    key = (name, tuple(preload), folders)
     with _lock:
         if key not in _shared:
             module, _, attribute = PROVIDERS[name].partition(":")
             made = getattr(importlib.import_module(module), attribute)
-            _shared[key] = made(preload=preload) if preload else made()
+            _shared[key] = made(preload=preload, path=folders) if preload else made()
         return _shared[key]

@@ -29,6 +29,7 @@ from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.identity import OWN_THREADS
 from intercode.sandbox.native.launch import IPC_LIMITS, MASKED
+from intercode.sandbox.native.obstacles import not_loaded
 from intercode.sandbox.native.process import ProcessOne
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
@@ -387,7 +388,7 @@ def _greet(container: Container) -> None:
         files |= key.image.files
     try:
         up, _ = wire.receive(container.control)
-        if "failed" not in up:
+        if not up.keys() & {"failed", "unloaded"}:
             hello = {
                 "limits": {**limits, "capabilities": key.capabilities},
                 "user": key.image.user,
@@ -402,6 +403,8 @@ def _greet(container: Container) -> None:
             up, _ = wire.receive(container.control)
     except (EOFError, OSError) as error:
         raise SandboxError(f"container {container.id[:12]} did not start: {error}") from error
+    if "unloaded" in up:
+        raise not_loaded(up)
     if "failed" in up:
         raise SandboxError(f"container {container.id[:12]} did not start: {up['failed']}")
     container.facts = container.ask({"op": "home"})[0]

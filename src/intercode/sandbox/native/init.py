@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import importlib
 import itertools
 import os
 import select
@@ -20,6 +21,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NoReturn
@@ -386,6 +388,25 @@ class Init:
 
 
 _OURS = 3
+_TOLD = 4000
+"""Characters of a traceback that fit into one packet."""
+
+
+def preload(control: int, modules: Sequence[str]) -> None:
+    """Import the workers' modules. One that cannot be is told to the caller, and ends the process.
+
+    Args:
+        control: The descriptor of the caller's socket.
+        modules: Their names.
+    """
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001, PERF203 - it may raise any, SystemExit too
+            said = {"error": f"{type(error).__name__}: {error}"[:_TOLD], "unloaded": name}
+            with socket.socket(fileno=control) as caller:
+                wire.send(caller, {**said, "traceback": traceback.format_exc()[-_TOLD:]})
+            os._exit(1)
 
 
 def check_preloaded(module: str) -> None:

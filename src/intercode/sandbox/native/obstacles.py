@@ -10,7 +10,7 @@ import os
 import re
 from typing import Any
 
-from intercode.errors import SandboxError, SandboxUnavailableError
+from intercode.errors import SandboxError, SandboxUnavailableError, UsageError
 from intercode.rights import as_root, has_machines_id, in_container, permitted
 from intercode.sandbox.native.process import read_if_there
 
@@ -19,6 +19,19 @@ _APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
 _PROFILE = "/etc/apparmor.d/intercode"
 _OPEN_FILES = 20_000
 _CAP_SYS_RESOURCE = 24
+
+
+def not_loaded(reply: dict[str, Any]) -> UsageError:
+    """Return the error for a worker's module that could not be imported.
+
+    Args:
+        reply: What `intercode.sandbox.native.init.preload` has told.
+    """
+    return UsageError(
+        f"preload: the worker's module {reply['unloaded']!r} cannot be imported: {reply['error']}. "
+        "It has Python's standard library, and what is in the folders of path=\n"
+        f"{reply['traceback'].rstrip()}"
+    )
 
 
 def unavailable(reply: dict[str, Any]) -> SandboxError:

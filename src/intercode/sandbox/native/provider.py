@@ -30,7 +30,7 @@ from intercode.sandbox.images import Command, Image, Progress, hidden_places, re
 from intercode.sandbox.native import cgroup, frozen, wire
 from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.frozen import FrozenLayer
-from intercode.sandbox.native.obstacles import more_open_files, unavailable
+from intercode.sandbox.native.obstacles import more_open_files, not_loaded, unavailable
 from intercode.sandbox.native.process import First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
@@ -189,7 +189,7 @@ _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
 # The packages' own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
 _BOOTSTRAP = """
-import importlib, json, os, signal, sys, types
+import json, os, signal, sys, types
 # What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
 kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
 for number in signal.valid_signals() - kept:
@@ -203,8 +203,8 @@ for package in setup["packages"]:
     module = sys.modules[package] = types.ModuleType(package)
     module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
 sys.path += setup["path"]
-for module in setup["preload"]:
-    importlib.import_module(module)
+from intercode.sandbox.native.init import preload
+preload(setup["fds"][0], setup["preload"])
 from intercode.sandbox.native.spawner import main
 main(*setup["fds"], setup["name"], setup["root"])
 os._exit(0)  # without the last words that a library may have
@@ -218,6 +218,11 @@ class SpawnerProcess:
     Args:
         preload: Modules that it loads for its sandboxes' workers.
         path: Folders in which these find what is not Python's own.
+
+    Raises:
+        UsageError: A module cannot be imported.
+        SandboxUnavailableError: The machine does not permit sandboxes.
+        SandboxError: It does not start.
     """
 
     def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
@@ -250,6 +255,9 @@ class SpawnerProcess:
         except (EOFError, OSError) as error:
             self.close()
             raise SandboxError(f"the sandbox spawner did not start: {error}") from error
+        if "unloaded" in self.facts:
+            self.close()
+            raise not_loaded(self.facts)
         if "failed" in self.facts:
             self.close()
             raise unavailable(self.facts)

@@ -7,7 +7,6 @@ starts.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
@@ -31,6 +30,7 @@ from intercode.sandbox.docker.inside.compare import (
 from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.init import Init
+from intercode.sandbox.native.init import preload as load_all
 from intercode.sandbox.native.inside import Inside, User
 from intercode.sandbox.native.launch import drop_rights, limit, limit_each
 
@@ -40,8 +40,7 @@ _GREETING_SECONDS = 120.0
 
 def main(control: socket.socket, preload: str) -> None:
     """Serve the caller at the other end of `control` until it goes away."""
-    for module in json.loads(preload):
-        importlib.import_module(module)
+    load_all(control.fileno(), json.loads(preload))
     sc.hide_arguments(b"init")
     wire.send(control, {"up": os.getpid()})
     control.settimeout(_GREETING_SECONDS)
