@@ -22,6 +22,7 @@ from intercode.datasets import load
 from intercode.envs.attempt import VALUES
 from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import Forkable, random_of
+from intercode.envs.keys import with_keys
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.outside import Outside
 from intercode.envs.spaces import Unicode
@@ -120,6 +121,8 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         opens = _opener(interpreter)
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = of_language(language)
+        if getattr(options, "keys", False):
+            opens, self.traits = with_keys(opens, self.traits)
         reward = getattr(options, "reward", None) if reward is None else reward
         if stage is None or reward is None or isinstance(reward, str):
             reward = choose(self.name, reward, _no_reward)
