@@ -89,7 +89,7 @@ HOSTILE = (
     "declare -A m; for i in {1..2000}; do m[$'k\\n'$i]=$'\\001\\177'; done",
     "f() { cat <<'END'\n$(touch /tmp/x)\nEND\n}; x='$(touch /tmp/x)`touch /tmp/x`'",
     "cd /tmp; mkdir $'a\\nb\\'$(touch x)'; cd $'a\\nb\\'$(touch x)'",
-    "for f in printf declare trap test; do eval \"$f() { sleep 300; }\"; done",
+    'for f in printf declare trap test; do eval "$f() { sleep 300; }"; done',
     "readonly BASHOPTS SHELLOPTS x=5; declare -r DIRSTACK",
     "shopt -s extdebug; trap 'exit 3' DEBUG",
     "unset DIRSTACK BASHOPTS; DIRSTACK=x",
