@@ -149,10 +149,13 @@ class BashInterpreter:
         if resting.lost:  # it continues as it is, with what runs
             snapshot = sandbox.copied()
         else:
-            if self._shell is not None:
-                self._shell.close()
-            self._shell, self._resting, self._state = None, resting, resting.state
-            snapshot = sandbox.freeze()
+            shell, self._shell = self._shell, None
+            self._resting, self._state = resting, resting.state
+            try:
+                snapshot = sandbox.freeze()
+            finally:
+                if shell is not None:  # freezing has ended it, which it need not be asked for
+                    shell.close()
 
         def opened() -> tuple[Sandbox, BashInterpreter]:
             place = start(snapshot)
