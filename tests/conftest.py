@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Completed, Limits, Provider, Sandbox, get_provider
+from intercode.sandbox.base import Freezes
 from intercode.sandbox.docker.provider import DockerProvider
 from intercode.sandbox.images import host, list_images
 from intercode.sandbox.images.cache import ImageCache
@@ -135,17 +136,45 @@ def provider(request: pytest.FixtureRequest) -> Iterator[Provider]:
 
 
 @pytest.fixture
-def start(provider: Provider) -> Iterator[Start]:
+def origin() -> str:
+    """``image`` or ``fork``: what the sandboxes of a test begin from; see `of_both_origins`."""
+    return "image"
+
+
+def of_both_origins(metafunc: pytest.Metafunc) -> None:
+    """Have each test that starts sandboxes do so in forks, too: as `pytest_generate_tests`."""
+    if "origin" in metafunc.fixturenames:
+        metafunc.parametrize("origin", ["image", "fork"])
+
+
+@pytest.fixture
+def start(provider: Provider, origin: str) -> Iterator[Start]:
     """Starts sandboxes, with limits by keyword, that are closed when the test ends.
 
     Without a limit of its own nothing in them takes too long, however slow the machine is. Root
-    has the capabilities that ``INTERCODE_TESTS_GRANT`` names.
+    has the capabilities that ``INTERCODE_TESTS_GRANT`` names. Forks of one image share a frozen
+    layer, in which there are files.
     """
+    if origin == "fork" and isinstance(provider, DockerProvider):
+        pytest.skip("not for docker: it begins forks from images, as all sandboxes")
     started: list[Sandbox] = []
+    frozen: dict[object, object] = {}
     ours = {"timeout": PATIENCE, "capabilities": os.environ.get("INTERCODE_TESTS_GRANT", "")}
 
+    def snapshot_of(image: object, limits: Limits) -> object:
+        if (image, limits) not in frozen:
+            source = provider.start(image, limits)  # type: ignore[arg-type]
+            started.append(source)
+            assert isinstance(source, Freezes)
+            assert source.exec(["cp", "-r", "/etc", "/var/frozen"]).exit_code is not None
+            frozen[image, limits] = source.freeze()
+        return frozen[image, limits]
+
     def start_one(image: object = "host", **limits: object) -> Sandbox:
-        started.append(provider.start(image, Limits(**{**ours, **limits})))  # type: ignore[arg-type]
+        given = Limits(**{**ours, **limits})  # type: ignore[arg-type]
+        if origin == "fork":
+            image = snapshot_of(image, given)
+        started.append(provider.start(image, given))  # type: ignore[arg-type]
         return started[-1]
 
     yield start_one

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import intercode
 from intercode.cli.main import main
 from intercode.episode import Episode
 from intercode.models import Message
@@ -17,6 +21,9 @@ from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.talks import talk_of
 from intercode.testing import ScriptedServer
+from soak.killed import intercode as command
+from soak.killed import kill
+from waiting import PATIENCE
 
 from .talking import fenced
 
@@ -168,6 +175,87 @@ def test_what_cannot_be_forked_continues_as_one(server: ScriptedServer, tmp_path
     episode = run(server, tmp_path, model, *options)
     assert episode.success
     assert episode.turns[0].action.startswith("sleep")
+
+
+def spoken(messages: Sequence[Message]) -> int:
+    return sum(message.role == "assistant" for message in messages)
+
+
+PROPOSED = {
+    "sql": ("SELECT 'nothing'", "SELECT 'a gold key'", "DROP TABLE IF EXISTS patients"),
+    "python": ("found = None", "found = 'a gold key'; print(found)", "1 / 0"),
+    "ctf": ("echo nothing", "echo a gold key", "rm -rf /"),
+}
+
+
+@pytest.mark.parametrize("env", [*PROPOSED])
+def test_other_environments_are_searched(server: ScriptedServer, tmp_path: Path, env: str) -> None:
+    """SQL's by their state, Python's by their actions, and one whose answer ends it."""
+    with closing(intercode.make(env)) as made:
+        task, language = made.dataset[0], made.traits.language
+    args = ["run", env, "--task", task.task_id, "--out", str(tmp_path / "run"), "--quiet"]
+    gold = task.gold[0]
+    if env == "ctf":  # whose own flags differ each time
+        data = tmp_path / "tasks.json"
+        data.write_text(json.dumps([{"task_id": task.task_id, "query": "?", "gold": "flag{a}"}]))
+        args, gold = [*args, "--data", str(data)], "submit flag{a}"
+    proposals = itertools.cycle(PROPOSED[env])
+
+    def model(messages: Sequence[Message]) -> Line:
+        if JUDGES in messages[-1].content:
+            said = "\n".join(message.content for message in messages[2:])
+            return Line("9" if "gold key" in said else "1")
+        turn = spoken(messages)
+        action = "submit" if turn > 1 else gold if turn else next(proposals)
+        return Line(f"Thought: on.\nAction:\n{fenced(action, language)}")
+
+    server.script = model
+    args += ["--model", "openai-compatible/test", "--base-url", server.url]
+    assert main([*args, "--agent", "tree-search", "--temperature", "1"]) == 0
+    (episode,) = read_episodes(tmp_path / "run" / "episodes.jsonl")
+    assert episode.success
+    taken = [action.strip() for action in actions(episode)]
+    assert taken == [PROPOSED[env][1], gold.strip()][: len(taken)] and taken
+    nodes = tree(episode)["nodes"]
+    assert [node["judgement"] for node in nodes if node["parent"] == 0] == [0.1, 0.9, 0.1]
+    assert not any(node.get("lost") for node in nodes)
+
+
+def test_a_run_that_is_killed_within_a_search_is_resumed(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    held, asked = threading.Event(), threading.Event()
+    model = Model("echo nothing", "echo a gold key", "echo no")
+
+    def script(messages: Sequence[Message]) -> Line:
+        said = "\n".join(message.content for message in messages)
+        if "window" in said and spoken(messages) and not held.is_set():
+            asked.set()  # forks of the second task run now, and more are to come
+            assert held.wait(PATIENCE)
+        return model(messages)
+
+    server.script = script
+    tasks = [TASK, {**TASK, "task_id": "window", "query": "Open the window."}]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    out = tmp_path / "run"
+    args = ["run", "bash", "--data", tmp_path / "tasks.json", "--out", out, "--quiet"]
+    args += ["--model", "openai-compatible/test", "--base-url", server.url, "--workers", "1"]
+    args += ["--agent", "tree-search", "--temperature", "1"]
+    process = subprocess.Popen(command(*args))
+    try:
+        assert asked.wait(PATIENCE)
+        kill(process)
+    finally:
+        held.set()
+        process.kill()
+        process.wait()
+    assert [episode.task_id for episode in read_episodes(out / "episodes.jsonl")] == ["door"]
+    assert main(["resume", str(out), "--quiet"]) == 0
+    episodes = [*read_episodes(out / "episodes.jsonl")]
+    assert [episode.task_id for episode in episodes] == ["door", "window"]
+    assert all(episode.success for episode in episodes)
+    first, second = (tree(episode) for episode in episodes)
+    assert (first["tried"], len(first["nodes"])) == (second["tried"], len(second["nodes"]))
 
 
 def test_wrong_options_are_refused(server: ScriptedServer, tmp_path: Path) -> None:

@@ -278,6 +278,20 @@ class Agent:
         return next(self.actions, "submit")
 
 
+class Forked(Agent):
+    """Attacks from a fork, which has files that the episode has left."""
+
+    def run(self, env: Any) -> Any:
+        """Play the attack in a fork of a fork."""
+        for _ in range(2):
+            env.step("mkdir -p /srv/left; cp -r /etc /srv/left/$RANDOM; cd /srv/left")
+            (env,) = env.fork(how="state")
+        for action in self.actions:
+            if env.running:
+                env.step(action)
+        return env.episode
+
+
 def tasks() -> list[dict[str, str]]:
     """One for each attack."""
     return [{"task_id": name, "query": "Break out.", "gold": "echo safe"} for name in ATTACKS]

@@ -19,12 +19,14 @@ from . import attack
 pytestmark = pytest.mark.ordinary
 
 
+GRANTED = ("--capabilities", ",".join(CAPABILITIES))
 KINDS = {
-    "native": ("--sandbox", "native"),
-    "granted": ("--sandbox", "native", "--capabilities", ",".join(CAPABILITIES)),
-    "docker": ("--sandbox", "docker", "--capabilities", ",".join(CAPABILITIES)),
+    "native": ("--sandbox", "native", "--agent", f"{attack.__file__}:Agent"),
+    "granted": ("--sandbox", "native", "--agent", f"{attack.__file__}:Forked", *GRANTED),
+    "docker": ("--sandbox", "docker", "--agent", f"{attack.__file__}:Agent", *GRANTED),
 }
-"""The sandboxes. On Docker only root with every right attacks, which does all that another can."""
+"""The sandboxes. On Docker only root with every right attacks, which does all that another can; and
+in forks, where it attacks from the second one."""
 
 
 @pytest.mark.timeout(1800)  # a minute where the machine is not busy
@@ -37,7 +39,7 @@ def test_a_run_of_all_attacks(tmp_path: Path, request: pytest.FixtureRequest, ki
     plain.write_text(json.dumps([{"query": "x", "gold": f"echo {n} > /tmp/x"} for n in range(20)]))
     small = ("--memory", "128M", "--disk", "64M", "--processes", "64", "--timeout", "5")
     run = intercode(
-        *("run", "bash", "--data", attacks, "--agent", f"{attack.__file__}:Agent", *small),
+        *("run", "bash", "--data", attacks, *small),
         *("--out", tmp_path / "attacked", "--workers", "4", *KINDS[kind]),
     )
     beside = intercode(
@@ -55,6 +57,8 @@ def test_a_run_of_all_attacks(tmp_path: Path, request: pytest.FixtureRequest, ki
     episodes = list(read_episodes(tmp_path / "attacked" / EPISODES))
     assert not [episode for episode in episodes if episode.status == "error"]
     assert not [episode for episode in episodes if episode.reward]
+    deep = [len(episode.metadata.get("fork", {}).get("branch", ())) for episode in episodes]
+    assert {*deep} == {2 if kind == "granted" else 0}
     assert not cgroups_of(attacker.pid)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["statistics"]

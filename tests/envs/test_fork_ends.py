@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -15,11 +17,12 @@ import pytest
 import intercode
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import ForkError
-from intercode.sandbox import get_provider
+from intercode.files import cache_root
 from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.snapshot import sweep
 from intercode.task import Dataset, Task
-from soak.held import held_once
-from soak.killed import kill
+from soak.held import held, held_once
+from soak.killed import cgroups_of, kill
 
 pytestmark = pytest.mark.ordinary
 TASKS = Dataset([Task("one", "Make one.", ("echo 1 > /tmp/one",))], "ones")
@@ -119,30 +122,41 @@ def test_what_one_fork_does_no_other_sees() -> None:
 
 
 KILLED = """
-import sys, threading, intercode
-env = intercode.make("bash"); env.reset(); env.step("cd /tmp; echo 1 > one; x=1")
+import itertools, threading, intercode
+env = intercode.make("bash", max_turns=9999)
+env.reset()
+env.step("cd /tmp; echo 1 > one; x=1")
 print("begun", flush=True)
-while True:
+def play(fork):
+    fork.step("echo $x; echo 2 > two; sleep 99 &")
+for number in itertools.count():
     with env.snapshot(how="state"):
-        forks = env.fork(3)
-        for fork in forks:
-            fork.step("echo $x; echo 2 > two")
-        print("round", flush=True)
+        forks = env.fork(4)  # two of them rest
+        threads = [threading.Thread(target=play, args=[fork]) for fork in forks[:2]]
+        for thread in threads:
+            thread.start()
+        copy = env.place.snapshot()
+        for thread in threads:
+            thread.join()
+        env.step(f"echo {number} > one")
         for fork in forks:
             fork.close()
 """
+KILLS = int(os.environ.get("INTERCODE_SOAK_KILLS", "3"))
 
 
-@pytest.mark.parametrize("rounds", [1])
-def test_nothing_is_left_of_a_host_that_is_killed(rounds: int) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    for _ in range(rounds + 1):
-        assert process.stdout.readline()
-    kill(process)
-    provider = get_provider("native")
-    assert isinstance(provider, NativeProvider)
-    from intercode.sandbox.native.snapshot import sweep
-
-    assert not [path for path in sweep() if f"/{process.pid}-" in path and os.path.exists(path)]
-    process.stdout.close()
+def test_nothing_is_left_of_hosts_that_are_killed() -> None:
+    """Whether their forks start, run, rest, or are closed: at random moments."""
+    moments = random.Random(17)
+    mounted = held()["mounts"]
+    for _ in range(KILLS):
+        process = subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"begun\n"
+        time.sleep(moments.uniform(0, 0.4))  # allow sleep: it is killed at a random moment
+        assert process.poll() is None
+        with process.stdout:
+            kill(process)  # and all that it has started ends, too
+        assert held()["mounts"] == mounted
+        sweep()
+        assert not cgroups_of(process.pid)
+        assert not [*(cache_root() / "snapshots").glob(f"{process.pid}-*")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from contextlib import closing
 
@@ -12,6 +14,7 @@ from intercode.sandbox import Limits
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.units import MIB
+from soak.held import children
 from waiting import eventually
 
 
@@ -92,3 +95,19 @@ def test_a_shell_started_ahead_is_for_nothing_else() -> None:
         with closing(with_a_shell(provider)) as sandbox:
             sandbox.write_file("/root/other", b"")
             assert sandbox.processes() == []
+
+
+def test_one_that_is_late_is_thrown_away() -> None:
+    """What it holds, frozen layers for instance, would stay until yet another is asked for."""
+    with closing(NativeProvider()) as provider:
+        running = [provider.start(), provider.start()]  # a third is expected
+        assert provider._spawner is not None
+        spawner = provider._spawner.process.pid
+        known = {box._process.pid for box in running if box._process}
+        assert eventually(lambda: set(children(spawner)) - known)
+        (late,) = set(children(spawner)) - known
+        os.kill(late, signal.SIGSTOP)
+        time.sleep(0.1)  # allow sleep: it is told what to become, of which nothing is seen
+        with closing(provider.start("host", Limits(disk=8 * MIB))):
+            os.kill(late, signal.SIGCONT)
+            assert eventually(lambda: late not in children(spawner))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from intercode.files import cache_root
 from intercode.rights import is_root
 from intercode.sandbox import Provider, Sandbox

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from conftest import of_both_origins as pytest_generate_tests  # noqa: F401 - a hook
 from intercode.capabilities import CAPABILITIES, mask
 from intercode.sandbox import Limits, Provider, Sandbox
 from waiting import PATIENCE

@@ -163,6 +163,7 @@ class Scene:
         return {
             **{name: getattr(self, name) for name in names},
             "answer": self.traits.answer,
+            "hint": self.traits.hint,
             "briefing": self.traits.briefing.replace("{setting}", self.setting),
         }
 
@@ -245,7 +246,7 @@ VALUES = frozenset(
     (
         *("env", "language", "setting", "query", "schema", "max_turns", "show_reward"),
         *("observation", "reward", "few_shot", "max_steps", "step", "number", "steps"),
-        *("answer", "briefing", "candidates", "finished"),
+        *("answer", "briefing", "hint", "candidates", "finished"),
     )
 )
 """The names that templates can use, each where it makes sense."""

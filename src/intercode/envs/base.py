@@ -22,6 +22,7 @@ import gymnasium
 from intercode.datasets import load
 from intercode.envs.diffs import ShowsFiles, Watch
 from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
+from intercode.envs.keys import with_keys
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.outside import Outside
 from intercode.envs.spaces import Unicode
@@ -138,6 +139,8 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
         opens = _opener(interpreter)
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = of_language(language)
+        if getattr(options, "keys", False):
+            opens, self.traits = with_keys(opens, self.traits)
         reward = getattr(options, "reward", None) if reward is None else reward
         if stage is None or reward is None or isinstance(reward, str):
             reward = choose(self.name, reward, _no_reward)

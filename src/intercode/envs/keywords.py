@@ -43,6 +43,7 @@ class SandboxKeywords(Keywords, total=False):
     default_image: str | None
     network: bool | str | Sequence[str]
     keep_diffs: bool
+    keys: bool
 
 
 class BashKeywords(SandboxKeywords, total=False):

@@ -81,6 +81,13 @@ KeepDiffs = Annotated[
     bool,
     Meta(description="keep in the record what each turn changed on disk"),
 ]
+Keys = Annotated[
+    bool,
+    Meta(
+        description="for Bash, SWE and CTF: a tool that types into a terminal, for programs that "
+        "need one"
+    ),
+]
 RewardOption = Annotated[
     RewardLike | None,
     Meta(
@@ -259,6 +266,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
     default_image: DefaultImage = None
     network: NetworkOption = False
     keep_diffs: KeepDiffs = False
+    keys: Keys = False
     reward: RewardOption = None
 
     def __post_init__(self) -> None:

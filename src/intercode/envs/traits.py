@@ -87,6 +87,8 @@ class Traits:
     """The name of the answer, if ``submit`` is complete without it."""
     answer_is: str = ""
     """The answer's description for models; empty: its name says it."""
+    hint: str = ""
+    """A sentence on the other tools, for prompts."""
     more: Sequence[Verb] = ()
     """More tools than the language and ``submit``; the interpreter knows their actions."""
     random_actions: Sequence[str] = ()

@@ -143,6 +143,8 @@ class BashInterpreter:
         sandbox, user = self.sandbox, self.user
         if not isinstance(sandbox, Freezes):
             raise ForkError(f"{type(sandbox).__name__} cannot save its files")
+        if self._resting is not None and sandbox.processes():  # others were started meanwhile
+            self._restart()
         resting, start = self._resting or self._told(sandbox, lossy), sandbox.another
         if resting.lost:  # it continues as it is, with what runs
             snapshot = sandbox.copied()

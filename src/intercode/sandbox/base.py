@@ -343,6 +343,23 @@ class Freezes(Protocol):
 
 
 @runtime_checkable
+class HasTerminals(Protocol):
+    """An ability that a sandbox may have in addition: to run programs that need a terminal."""
+
+    def terminal(self) -> int:
+        """Make a terminal, of the image's user.
+
+        Returns:
+            A descriptor of the master's end, which does not block and is the caller's to close. The
+            other end is ``/dev/pts/N`` in the sandbox, with the number of ``TIOCGPTN``.
+
+        Raises:
+            OSError: There is none to be had: it has as many as there can be.
+            SandboxError: The sandbox failed.
+        """
+
+
+@runtime_checkable
 class CountsMemory(Protocol):
     """An ability that a sandbox may have in addition."""
 

@@ -23,6 +23,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from intercode.sandbox.native import archive, diff, inside, wire
@@ -244,6 +245,12 @@ class Init:
     def do_socket(self, fds: list[int]) -> dict[str, Any]:
         """Return a new TCP socket of the sandbox's network, for a forward."""
         return {"fds": [socket.socket(socket.AF_INET, socket.SOCK_STREAM).detach()]}
+
+    def do_terminal(self, fds: list[int]) -> dict[str, Any]:
+        """Return the master's end of a new terminal, which the sandbox's user owns."""
+        flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK
+        opened = partial(sc.open_plainly, "/dev/pts/ptmx", flags)
+        return {"fds": [inside.as_user(self.inside, self.inside.user, opened)]}
 
     def user(self, user: str | None) -> User:
         """Return the user that a program runs as: of the sandbox's own names, or ``uid[:gid]``.

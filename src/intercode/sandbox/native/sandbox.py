@@ -315,6 +315,11 @@ class NativeSandbox:
             self.close()
             raise
 
+    def terminal(self) -> int:
+        """Make a terminal: see `sandbox.base.HasTerminals`."""
+        _, (master,) = self._request({"op": "terminal"})
+        return master
+
     # -- files -----------------------------------------------------------------------------------
 
     def read_file(self, path: str | PurePosixPath, limit: int = 100 * MIB) -> bytes:

@@ -164,7 +164,7 @@ class Spawner:
         """Let go of a frozen layer."""
         if name in self.asked.get("frozen", ()):
             self.drop_ready()
-            self.again = False
+            self.again, self.asked = False, {}
         self.vault.remove(name)
 
     def facts(self) -> dict[str, Any]:
@@ -300,9 +300,10 @@ class Spawner:
                 self.files[child.pid] = fd
         if child.spec is None:
             child.link.close()
-        else:
-            self.drop_ready()
+        elif child.spec == self.asked:
             self.ready = child
+        else:  # something else has come meanwhile, or its frozen layers have gone
+            child.close()
         if self.spare is None:
             with suppress(OSError):  # the next start meets it again, and says so
                 self.spare = self.fork(network=False)
