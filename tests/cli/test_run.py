@@ -348,13 +348,13 @@ def test_reviewed(cli: Run, tmp_path: Path, cache: Path) -> None:
 def test_split(cli: Run, tmp_path: Path) -> None:
     """A run has the tasks of one split; its record says which, for a repetition."""
     write(tmp_path / "t.json", [{**TASKS[0], "split": "train"}, {**TASKS[1], "split": "test"}])
-    given = ["--data", "t.json", "--split", "test", "--json", "-q"]
+    given = ["--data", "t.json", "--split", "test", "--json"]
     assert parsed(cli("run", "bash", *given, "--out", "run"))["planned"] == 1
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["sessions"][0]["options"]["split"] == "test"
     [episode] = read_episodes(tmp_path / "run" / EPISODES)
     assert episode.task_id == TASKS[1]["task_id"]
-    again = parsed(cli("run", "--locked", "run", "--json", "-q", "--out", "again"))
+    again = parsed(cli("run", "--locked", "run", "--json", "--out", "again"))
     assert (again["planned"], again["statistics"]["successes"]) == (1, 1)
     said = parsed(cli("validate", "t.json", "--split", "train", "--json", "-q"))
     assert (said["tasks"], said["valid"]) == (1, True)
