@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from intercode.datasets import load as load_dataset
     from intercode.envs.asynchronous import AsyncEnv, AsyncSandbox
     from intercode.envs.base import InterCodeEnv
-    from intercode.envs.fork import EpisodeSnapshot
     from intercode.envs.pool import SandboxPool
+    from intercode.envs.snapshots import EpisodeSnapshot
     from intercode.envs.time_limit import TimeLimit
     from intercode.envs.tools import tools
     from intercode.episode import (
@@ -128,7 +128,7 @@ _ELSEWHERE = {
     "AsyncSandbox": "intercode.envs.asynchronous:AsyncSandbox",
     "Dataset": "intercode.task:Dataset",
     "Episode": "intercode.episode:Episode",
-    "EpisodeSnapshot": "intercode.envs.fork:EpisodeSnapshot",
+    "EpisodeSnapshot": "intercode.envs.snapshots:EpisodeSnapshot",
     "FileChange": "intercode.episode:FileChange",
     "Fork": "intercode.episode:Fork",
     "InterCodeEnv": "intercode.envs.base:InterCodeEnv",

@@ -13,7 +13,7 @@ import pytest
 
 from forks import in_a_fork
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.fork import EpisodeSnapshot
+from intercode.envs.snapshots import EpisodeSnapshot
 from intercode.envs.time_limit import TimeLimit
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.episode import Episode, Fork, NoAction, Score

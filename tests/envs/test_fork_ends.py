@@ -89,6 +89,12 @@ HOSTILE = (
     "declare -A m; for i in {1..2000}; do m[$'k\\n'$i]=$'\\001\\177'; done",
     "f() { cat <<'END'\n$(touch /tmp/x)\nEND\n}; x='$(touch /tmp/x)`touch /tmp/x`'",
     "cd /tmp; mkdir $'a\\nb\\'$(touch x)'; cd $'a\\nb\\'$(touch x)'",
+    'for f in printf declare trap test; do eval "$f() { sleep 300; }"; done',
+    "readonly BASHOPTS SHELLOPTS x=5; declare -r DIRSTACK",
+    "shopt -s extdebug; trap 'exit 3' DEBUG",
+    "unset DIRSTACK BASHOPTS; DIRSTACK=x",
+    "trap 'builtin printf \"\\0rest\\0\\0\\0\\0\\0\\0\\0999999\\0\" >&199' DEBUG",
+    "ulimit -v 60000; ulimit -n 8; ulimit -f 0; ulimit -u 3; ulimit -s 64",
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from intercode.databases.base import Session
-from intercode.envs.fork import How
+from intercode.envs.snapshots import How
 from intercode.envs.sql import SqlEnv
 from intercode.errors import ForkError
 

@@ -235,7 +235,7 @@ DEFENCES = [
         '    for path in spec["hide"]:\n', "    for path in ():\n", needs_root=True,
     ),
     _one(
-        "the_same_host_for_gold", "cheating", "intercode/envs/base.py",
+        "the_same_host_for_gold", "cheating", "intercode/envs/attempt.py",
         "        if self.stage.changed(task, place):\n", "        if False:\n",
     ),
     _one(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import gymnasium
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.fork import EpisodeSnapshot, How
+from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.episode import Episode, Score
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.models.base import Tool

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
@@ -20,35 +19,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 import gymnasium
 
 from intercode.datasets import load
+from intercode.envs.attempt import VALUES
 from intercode.envs.diffs import ShowsFiles, Watch
-from intercode.envs.fork import HOWS, EpisodeSnapshot, How, Remade, random_of, repeat, take
+from intercode.envs.fork import Forkable, random_of
 from intercode.envs.keys import with_keys
 from intercode.envs.options import EnvOptions, SandboxOptions
 from intercode.envs.outside import Outside
 from intercode.envs.spaces import Unicode
-from intercode.envs.stage import EndsSlowly, PlaceT, SandboxStage, Stage
+from intercode.envs.stage import PlaceT, SandboxStage, Stage
 from intercode.envs.traits import SHELL, Traits, of_language
-from intercode.episode import (
-    ENDED,
-    DataT,
-    Episode,
-    NoAction,
-    Score,
-    Status,
-    Turn,
-    decode,
-    encode,
-    exact,
-    plain,
-)
+from intercode.envs.turns import execute, recorded
+from intercode.episode import ENDED, Episode, Status
 from intercode.errors import (
     ActionError,
     CausedInsideError,
     EnvironmentStateError,
-    ForkError,
-    ImageError,
-    RewardError,
-    SandboxError,
     TaskError,
     TaskNotFoundError,
     UsageError,
@@ -58,8 +43,10 @@ from intercode.registry import Registry
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
-from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -73,14 +60,8 @@ INTERPRETERS = Registry(
 )
 """Name → the function or class that opens one in a sandbox."""
 
-VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
-"""The errors that ``errors="value"`` turns into values: no caller's, and no agent's."""
-_SHOWN = ("timed_out", "restarted", "truncated")
-"""The facts that `info` takes over from an execution: none that differs from run to run."""
-_HAS_ENDED = "the sandbox has ended, by what ran in it"
 
-
-class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
+class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
     """An interactive coding environment: observations and actions are texts.
 
     The action ``submit`` ends the episode with its reward, ``skip`` gives up; any other is
@@ -134,6 +115,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
         options: EnvOptions | None = None,
         **changes: Any,
     ) -> None:
+        super().__init__()
         kind = self.Options if options is None else type(options)
         self.options = options = kind.of(options, changes)
         opens = _opener(interpreter)
@@ -156,24 +138,12 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self.stage = stage
-        """Makes the places in which tasks are tried."""
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self._seed = options.seed
         self._order: Iterator[Task] | None = None  # the tasks to come
-        self._calls = OneCaller("this environment")
-        self._stopped = False
-        self._task: Task | None = None
-        self._place: PlaceT | None = None
-        self._interpreter: Interpreter | None = None
-        self._episode: Episode | None = None
         self._watch: Watch | None = None
-        self._clock = 0.0
         self._is_wire = options.observations == "utf-8"
-        self._untold: Exception | None = None  # why the last reset failed, for the next step
-        self._scored: weakref.WeakSet[Any] = weakref.WeakSet()  # places that `score` has judged
-        self._origin: EpisodeSnapshot | None = None  # of a fork, which has no place until it acts
-        self._numbers: Iterator[int] = itertools.count()  # of the episode's forks
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -192,44 +162,9 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
         return tasks, ""
 
     @property
-    def episode(self) -> Episode:
-        """The episode since the last `reset`, finished or running.
-
-        Raises:
-            EnvironmentStateError: There is none yet.
-        """
-        if self._episode is None:
-            raise EnvironmentStateError("there is no episode yet: call reset() first")
-        return self._episode
-
-    @property
-    def place(self) -> PlaceT:
-        """The current episode's sandbox or session, for a look from outside.
-
-        Raises:
-            EnvironmentStateError: There is none.
-            ForkError, SandboxError: A fork's place is started now, and cannot be.
-        """
-        if self._asleep:
-            with self._calls:
-                self._awake()
-        if self._place is None:
-            raise EnvironmentStateError("there is no sandbox: call reset() first")
-        return self._place
-
-    @property
-    def sandbox(self) -> PlaceT:
-        """The place, by the name that it has in environments with a sandbox."""
-        return self.place
-
-    @property
     def language(self) -> str:
         """The language that actions are written in."""
         return self.traits.language
-
-    def image(self, task: Task) -> str:
-        """Name the image, or the database, that a task of this environment is tried in."""
-        return self.stage.image(task)
 
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried here, before any work starts.
@@ -303,129 +238,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
             self._interpreter = self._open(self._place)
         return task.query, self._first_info(task)
 
-    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
-        """Save the running episode, between two actions. It goes on as if nothing had happened.
-
-        Args:
-            how: ``"state"`` saves what the actions have made of place and interpreter;
-                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
-                ``"auto"`` saves the state where that is possible.
-            lossy: Leave out the parts of the state that cannot be saved, such as programs that
-                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
-                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
-
-        Raises:
-            ForkError: It cannot be saved in this way; or it has ended.
-            EnvironmentStateError: There is no episode; or an action is running.
-            SandboxError: The sandbox was lost.
-        """
-        with self._calls:
-            return self._save(how, lossy)
-
-    def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
-        """Begin a fork of a snapshot's episode here, in place of the current episode.
-
-        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
-        number of its own. The place is started before its first action. This environment's order
-        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
-
-        Returns:
-            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
-
-        Raises:
-            ForkError: The snapshot is of another kind of environment or of other tasks, has no
-                turns left, or was closed.
-            EnvironmentStateError: It was made by another process, or another thread is using it.
-        """
-        with self._calls:
-            task = snapshot.task_in(self.dataset, self.name, self.max_turns)
-            with self._freed():
-                self._task = task
-                self._episode = episode = snapshot.episode()
-                self._untold = None
-                self._numbers = itertools.count()
-                self._origin = snapshot.held(episode, self._numbers)
-            last = episode.turns[-1] if episode.turns else None
-            observation = task.query if last is None else last.observation
-            return self._said((observation, self._first_info(task, last)))
-
-    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
-        """Fork the running episode into other environments; here it goes on.
-
-        Args:
-            n: The number of forks, each in an environment of its own, which the caller closes.
-            how: See `snapshot`.
-            lossy: See `snapshot`.
-
-        Raises:
-            UsageError: `n` is below 1.
-            ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
-        """
-        if n < 1:
-            raise UsageError(f"the number of forks must be at least 1, not {n}")
-        with self._calls, ExitStack() as made, self._save(how, lossy) as snapshot:
-            forks = []
-            for _ in range(n):
-                fork = made.enter_context(closing(self.another(self.dataset)))
-                fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
-                fork.restore(snapshot)
-                fork._seed = None
-                fork._np_random_seed = self.np_random_seed
-                fork._np_random = random_of(fork.episode, self.np_random_seed)
-                forks.append(fork)
-            made.pop_all()
-            return forks
-
-    def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
-        task, episode, origin = self._task, self.episode, self._origin
-        if how not in HOWS:
-            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
-        running = self._asleep or self._interpreter is not None
-        if task is None or episode.status != "running" or not running:
-            raise ForkError("the episode has ended: take a snapshot while it is running")
-        if self._asleep and origin is not None and how in ("auto", origin.how):
-            return origin.held(episode, self._numbers)
-        if not self._asleep:
-            episode = replace(episode, seconds=time.monotonic() - self._clock)
-
-        def interpreter() -> Interpreter:
-            self._awake()
-            assert self._interpreter is not None  # it is running
-            return self._interpreter
-
-        return take(task, episode, self._numbers, interpreter, how, lossy)
-
-    @property
-    def _asleep(self) -> bool:
-        """Whether this is a fork that has not been used yet."""
-        running = self._episode is not None and self._episode.status == "running"
-        return running and self._origin is not None and self._place is None
-
-    def _awake(self) -> None:
-        """Start place and interpreter of a fork, before they are first used."""
-        if not self._asleep:
-            return
-        assert self._origin is not None  # it is asleep
-        self._clock = time.monotonic() - self.episode.seconds
-        with self._failures_recorded():
-            self._place, self._interpreter = self._origin.start(self._repeated)
-            self._refuse_stopped()
-        self._clock = time.monotonic() - self.episode.seconds
-
-    def _repeated(self) -> tuple[PlaceT, Interpreter]:
-        """Start a place, and take the actions of the episode in it."""
-        assert self._task is not None  # the episode is running
-        task = self._task
-        with ExitStack() as opened:
-            place = opened.enter_context(closing(self.stage.open(task)))
-            interpreter = opened.enter_context(closing(self._open(place)))
-            repeat(
-                self.episode.turns,
-                lambda action: _turn(action, _execute(interpreter, action, task.timeout)),
-            )
-            opened.pop_all()
-        return place, interpreter
-
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action.
 
@@ -465,7 +277,7 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
                 score = self._finish(status)
                 return "", score.value, True, False, self._info(score=score)
             watch = self._watching() if reply is None else None
-            turn = _turn(action, reply or _execute(interpreter, action, task.timeout))
+            turn = recorded(action, reply or execute(interpreter, action, task.timeout))
             if watch is not None and ENDED not in turn.info:
                 with suppress(CausedInsideError):  # its next action is told
                     turn = replace(turn, changes=watch.turn())
@@ -495,30 +307,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
             lines.append(f"# {episode.status}, reward {episode.reward}")
         return "\n".join(line for line in lines if line) + "\n"
 
-    def stop(self) -> None:
-        """End the place for good, while another thread's call may run. `close` frees the rest.
-
-        The running call fails, with `SandboxClosedError` or `EnvironmentStateError`. Idempotent.
-        """
-        self._stopped = True
-        if (place := self._place) is not None:
-            place.close()
-
-    def _refuse_stopped(self) -> None:
-        """Refuse a place that was opened while `stop` was called, which has not seen it."""
-        if self._stopped and self._place is not None:
-            self._place.close()
-            raise EnvironmentStateError("this environment was stopped")
-
-    def close(self) -> None:
-        """End the episode and free its sandbox. Idempotent, and safe from any thread.
-
-        In a fork of the process that made the environment it does nothing: all is the parent's.
-        """
-        if not self._calls.forked:
-            with self._freed():
-                pass
-
     def named(self, options: Mapping[str, Any]) -> Task | None:
         """Return the task that options of `reset` name; None: they name none.
 
@@ -536,6 +324,11 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
                 return self.dataset.by_id(task_id)
             return self.dataset.by_id(self._meant(task_id))  # as `info` has it
         return None if index is None else self.dataset.at(index)
+
+    def _draws_apart_from(self, source: Self) -> None:
+        self._seed = None
+        self._np_random_seed = source.np_random_seed
+        self._np_random = random_of(self.episode, source.np_random_seed)
 
     def _ending(self, action: str) -> Status | None:
         """Tell how the episode ends by this action; None if the action is to be executed."""
@@ -563,117 +356,6 @@ class InterCodeEnv(gymnasium.Env[str, str], Remade, Outside[PlaceT]):
         For environments in which an answer may be tried. The reply makes a turn.
         """
         return None
-
-    def _score(self) -> Score:
-        assert self._task is not None  # the episode is running
-        return self._judge(self._task, self.episode, self.place)
-
-    def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score:
-        """Score an episode by the place that it left, after all that runs there has ended."""
-        score, ended = Score(0.0), {}
-        try:
-            if episode.status != "running":
-                place.kill()
-        except CausedInsideError as error:  # some scores need no place that still answers
-            ended = {ENDED: str(error)}
-        try:
-            score = self._reward(task, episode, place)
-        except CausedInsideError as error:
-            ended = {ENDED: str(error)}
-        if self.stage.changed(task, place):
-            # A package was installed, with the image `host`: gold may have met other programs.
-            raise SandboxError(
-                f"the content of {self.image(task)!r} changed while the episode ran: the "
-                "episode and its gold did not run on the same thing"
-            )
-        return replace(score, detail={**score.detail, **ended}) if ended else score
-
-    def _finish(self, status: Status) -> Score:
-        """End the episode, with everything that the agent started, and score it."""
-        assert self._interpreter is not None  # the episode is running
-        self.episode.status = status
-        self._interpreter.close()
-        gate = getattr(self._place, "gate", None)  # of a sandbox with a policy for the network
-        if gate is not None and (refused := gate.refused):
-            self.episode.metadata["network_refused"] = dict(refused)
-        score = Score(0.0) if status == "skipped" else self._score()
-        self.episode.score = score
-        self.episode.seconds = time.monotonic() - self._clock
-        return score
-
-    def _meant(self, action: str) -> str:
-        """Return the action as it is executed."""
-        is_escaped = self._is_wire and isinstance(action, str)
-        return exact(action) if is_escaped and not isinstance(action, NoAction) else action
-
-    def _said(self, data: DataT) -> DataT:
-        """Return what leaves the environment, in the form that `observations` asks for."""
-        return plain(data) if self._is_wire else data
-
-    def _failed(self, error: Exception) -> dict[str, Any]:
-        """Make the `info` of an episode that failed; or raise the error, where none is a value.
-
-        Only that of the infrastructure has its message there: others may quote gold.
-        """
-        if self.options.errors != "value" or self.episode.status != "error":
-            raise error
-        kind, said = "infrastructure", str(error)
-        if isinstance(error, (TaskError, RewardError)):
-            kind, said = "task", "the task's own part failed: env.episode.error says why"
-        about = {"kind": kind, "type": type(error).__name__, "message": said}
-        return {**self._info(), "error": about}
-
-    @contextmanager
-    def _failures_recorded(self) -> Iterator[None]:
-        """End the episode as an error, and raise it, where a failure is not the agent's fault."""
-        try:
-            yield
-        except Exception as error:
-            self.episode.status = "error"
-            self.episode.error = f"{type(error).__name__}: {error}"
-            self.episode.seconds = time.monotonic() - self._clock
-            raise
-
-    @contextmanager
-    def _freed(self) -> Iterator[None]:
-        """End the episode's place: begin to at once, and have ended it afterwards."""
-        interpreter, self._interpreter = self._interpreter, None
-        place, self._place = self._place, None
-        origin, self._origin = self._origin, None  # what it holds is freed after the place
-        try:
-            if interpreter is not None:
-                interpreter.close()
-            if isinstance(place, EndsSlowly):
-                place.kill_all()
-            yield
-        finally:
-            if place is not None:
-                place.close()
-            del origin
-
-    def _first_info(self, task: Task, turn: Turn | None = None) -> dict[str, Any]:
-        """Make the `info` with which an episode or a fork begins."""
-        return {**self._info(turn), "query": task.query, "tags": task.tags}
-
-    def _info(self, turn: Turn | None = None, score: Score | None = None) -> dict[str, Any]:
-        """Make the `info` of `reset` and `step`."""
-        done = len(self.episode.turns)
-        info: dict[str, Any] = {
-            "task_id": self.episode.task_id,
-            "turn": done,
-            "turns_left": self.max_turns - done,
-        }
-        if "lost" in self.episode.metadata:
-            info["lost"] = self.episode.metadata["lost"]
-        if turn is not None:
-            info["ok"] = turn.ok
-            if turn.exit_code is not None:
-                info["exit_code"] = turn.exit_code
-            info.update({key: turn.info[key] for key in _SHOWN if key in turn.info})
-        if score is not None:
-            info["success"] = score.value == 1.0
-            info["parts"] = dict(score.parts)
-        return info
 
 
 def _opener(interpreter: str | Callable[[Any], Interpreter]) -> Callable[[Any], Interpreter]:
@@ -712,42 +394,3 @@ def _sandboxes(options: EnvOptions, traits: Traits) -> SandboxStage:
 
 def _no_reward() -> NoReturn:
     raise UsageError("say how well an episode went: reward=FUNCTION, or reward='reward.py:score'")
-
-
-def act(interpreter: Interpreter, action: str, timeout: float | None) -> Turn:
-    """Run an action, and record it; see `Interpreter.execute`."""
-    return _turn(action, _execute(interpreter, action, timeout))
-
-
-def _execute(interpreter: Interpreter, action: str, timeout: float | None) -> Execution:
-    """Run an action. The agent is told of its mistakes; the end of its sandbox may be one.
-
-    Raises:
-        SandboxError: The sandbox died, and not by what ran in it.
-    """
-    if isinstance(action, NoAction):
-        told = {"executed": False, "invalid": True}
-        return Execution(b"", ok=False, notes=(action.note,), info=told)
-    try:
-        encode(action)  # half a surrogate pair has no bytes that could be executed
-        return interpreter.execute(action, timeout)
-    except (ActionError, UnicodeEncodeError) as error:
-        note = f"not executed: {error}"
-        return Execution(b"", ok=False, notes=(note,), info={"executed": False})
-    except CausedInsideError:
-        return Execution(b"", ok=False, notes=(_HAS_ENDED,), info={ENDED: True})
-
-
-def _turn(action: str, execution: Execution) -> Turn:
-    """Record an action and what came of it."""
-    info = dict(execution.info)
-    if execution.notes:
-        info["output"] = decode(execution.output)  # what a reward compares
-    return Turn(
-        str(action),
-        execution.observation,
-        ok=execution.ok,
-        exit_code=execution.exit_code,
-        seconds=execution.seconds,
-        info=info,
-    )

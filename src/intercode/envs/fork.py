@@ -1,253 +1,28 @@
-"""Forks: a running episode, held as an object from which others begin.
-
-A snapshot is one of two things. *State*: the interpreter has saved itself and its place, and a fork
-starts both from there. *Replay*: a fork repeats the recorded actions in a fresh place, and is
-refused at the first that comes out differently. Either way a fork begins when it is first used.
-"""
+"""Forks: other environments that begin with the running episode of one."""
 
 from __future__ import annotations
 
-import copy
 import inspect
-import json
+import itertools
+import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intercode.episode import Episode, Fork, Turn
-from intercode.errors import ForkError, TaskNotFoundError
-from intercode.interpreters.base import Interpreter, Saved, SavesState
-from intercode.sandbox.ownership import when_gone
-from intercode.task import Dataset, Task
+from intercode.envs.attempt import Attempt
+from intercode.envs.snapshots import HOWS, EpisodeSnapshot, How, repeat, take
+from intercode.envs.stage import PlaceT
+from intercode.envs.turns import act
+from intercode.episode import Episode
+from intercode.errors import ForkError, UsageError
+from intercode.interpreters.base import Interpreter
+from intercode.task import Dataset
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-How = Literal["auto", "state", "replay"]
-"""By what an episode is forked; ``auto``: by its state where possible, else by its actions."""
-HOWS = ("auto", "state", "replay")
-_SHOWN = 60
-"""Characters of two observations that are shown from where they part."""
-
-
-class _Kept:
-    """A saved state; it is freed with the last snapshot or fork that holds this object."""
-
-    def __init__(self, saved: Saved) -> None:
-        self.saved = saved
-        when_gone(self, saved.close)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EpisodeSnapshot:
-    """A running episode as it was between two turns; nothing runs for it.
-
-    `InterCodeEnv.restore` begins a fork from it, any number of times, in any environment of the
-    same kind with the same task. It outlives the environment that it was taken from. What is saved
-    is freed by `close`, or with this object, as soon as no fork needs it.
-    """
-
-    how: Literal["state", "replay"]
-    """Whether a fork starts from the saved state, or repeats the actions."""
-    carried: tuple[str, ...]
-    """The parts of the state that a fork has: ``files``, ``variables``, …"""
-    lost: tuple[str, ...]
-    """The parts that it has not, in words: there are some with ``lossy=True`` only."""
-    _task: Task = field(repr=False)
-    _episode: Episode = field(repr=False)
-    _numbers: Iterator[int] = field(repr=False)
-    """Numbers of its episode's forks; the snapshots of one episode share them."""
-    _kept: list[_Kept | None] = field(repr=False)
-    """The saved state, if any; empty once this is closed."""
-
-    @property
-    def task_id(self) -> str:
-        """The task's id."""
-        return self._task.task_id
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """The turns so far, which every fork has."""
-        return tuple(self._episode.turns)
-
-    def close(self) -> None:
-        """Free what is saved, once no fork needs it. Idempotent, safe from any thread."""
-        self._kept.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def held(self, episode: Episode, numbers: Iterator[int]) -> Self:
-        """Return the same saved state for an episode that has begun from it and has no more turns.
-
-        It lives on when this snapshot is closed.
-
-        Args:
-            episode: The episode.
-            numbers: Numbers of its forks.
-        """
-        return replace(self, _episode=_copied(episode), _numbers=numbers, _kept=list(self._kept))
-
-    def of_one(self) -> Self:
-        """Return this for a single fork, whose number is drawn now, whenever it begins."""
-        number = next(self._numbers)
-        return replace(self, _numbers=iter((number,)), _kept=list(self._kept))
-
-    def task_in(self, tasks: Dataset, env: str, most: int) -> Task:
-        """Return the snapshot's task, of the tasks of an environment that is to restore it.
-
-        Args:
-            tasks: The tasks.
-            env: The environment's short name.
-            most: The turns that it allows.
-
-        Raises:
-            ForkError: It was taken in another kind of environment, or of other tasks; or it has no
-                turn left, or was closed.
-        """
-        if not self._kept:
-            raise ForkError("the snapshot was closed: take another one")
-        if env != self._episode.env:
-            raise ForkError(f"a snapshot of {self._episode.env!r} cannot be restored in {env!r}")
-        try:
-            task = tasks.by_id(self.task_id)
-        except TaskNotFoundError as error:
-            raise ForkError(f"the snapshot is of another dataset: {error}") from error
-        if task != self._task:
-            raise ForkError(f"{tasks.where(task)} is another than the snapshot's of that id")
-        if (count := len(self._episode.turns)) >= most:
-            raise ForkError(f"the snapshot has {count} turns, and max_turns is {most} here")
-        return task
-
-    def episode(self) -> Episode:
-        """Return the episode of a new fork."""
-        parent = self._episode
-        above = () if parent.fork is None else parent.fork.branch
-        origin = Fork(parent.id, len(parent.turns), (*above, next(self._numbers)))
-        episode = replace(_copied(parent), fork=origin)
-        if self.lost:
-            episode.metadata["lost"] = list(self.lost)
-        return episode
-
-    def start(self, repeat: Callable[[], tuple[Any, Interpreter]]) -> tuple[Any, Interpreter]:
-        """Start the place and the interpreter of a fork.
-
-        Args:
-            repeat: Starts them by repeating the actions.
-        """
-        kept = self._kept[0]
-        return repeat() if kept is None else kept.saved.open()
-
-
-def take(
-    task: Task,
-    episode: Episode,
-    numbers: Iterator[int],
-    interpreter: Callable[[], Interpreter],
-    how: How,
-    lossy: bool,
-) -> EpisodeSnapshot:
-    """Take a snapshot of a running episode.
-
-    Args:
-        task: Its task.
-        episode: The episode, with the seconds that it has taken so far.
-        numbers: Numbers of its forks.
-        interpreter: Returns its interpreter; only called if the state is to be saved.
-        how: See `How`.
-        lossy: See `SavesState.save`.
-
-    Raises:
-        ForkError: It cannot be forked in this way.
-    """
-    saved, refused = None, ""
-    if how != "replay":
-        try:
-            saved = _save(interpreter(), lossy)
-        except ForkError as error:
-            if how == "state":
-                raise
-            refused = f"; and its state cannot be saved: {error}"
-    if saved is not None:
-        carried, lost = (*saved.carried, *_ALWAYS), saved.lost
-        return EpisodeSnapshot(
-            "state", carried, lost, task, _copied(episode), numbers, [_Kept(saved)]
-        )
-    for number, turn in enumerate(episode.turns, 1):
-        if turn.info.get("timed_out"):  # it may get further next time, or less far
-            raise ForkError(
-                f"turn {number} ran into the time limit: it cannot be repeated exactly{refused}"
-            )
-    carried = ("whatever its actions do again", *_ALWAYS)
-    return EpisodeSnapshot("replay", carried, (), task, _copied(episode), numbers, [None])
-
-
-_ALWAYS = ("turns", "elapsed time", "limits")
-
-
-def _save(interpreter: Interpreter, lossy: bool) -> Saved:
-    if isinstance(interpreter, SavesState):
-        return interpreter.save(lossy)
-    raise ForkError(
-        f"{type(interpreter).__name__} cannot save its state: fork it with how='replay'"
-    )
-
-
-def _copied(episode: Episode) -> Episode:
-    return replace(episode, turns=list(episode.turns), metadata=copy.deepcopy(episode.metadata))
-
-
-def repeat(turns: Iterable[Turn], take: Callable[[str], Turn]) -> None:
-    """Take recorded actions again.
-
-    Args:
-        turns: The recorded turns.
-        take: Takes an action.
-
-    Raises:
-        ForkError: A turn differs; the message says which, and how.
-    """
-    for number, turn in enumerate(turns, 1):
-        if turn.info.get("executed") is False:  # nothing was run, and its reply is known
-            continue
-        if found := difference(turn, take(turn.action)):
-            raise ForkError(
-                f"the episode cannot be forked by its actions: turn {number} differs: {found}"
-            )
-
-
-def difference(recorded: Turn, now: Turn) -> str:
-    """Describe how two turns differ; empty if they are equal."""
-    if now.info.get("timed_out"):
-        return "it ran into the time limit"
-    if recorded.observation != now.observation:
-        before, after = _from_where_they_part(recorded.observation, now.observation)
-        return f"recorded {before}, now {after}"
-    if (recorded.ok, recorded.exit_code) != (now.ok, now.exit_code):
-        return f"exit code {recorded.exit_code} is now {now.exit_code}"
-    was, info = (json.loads(json.dumps(dict(turn.info))) for turn in (recorded, now))
-    for name, value in was.items():
-        if info.get(name) != value:
-            return f"{name}: recorded {value!r:.{_SHOWN}}, now {info.get(name)!r:.{_SHOWN}}"
-    return ""
-
-
-def _from_where_they_part(one: str, other: str) -> tuple[str, str]:
-    pairs = enumerate(zip(one, other, strict=False))
-    parting = next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
-    start = max(0, parting - _SHOWN // 3)
-    dots = "…" if start else ""
-    first, second = (dots + text[start : start + _SHOWN] for text in (one, other))
-    return repr(first), repr(second)
-
-
-# -- another environment ---------------------------------------------------------------------------
 
 
 class Remade:
@@ -285,3 +60,125 @@ def random_of(episode: Episode, seed: int) -> np.random.Generator:
     assert episode.fork is not None
     entropy = [max(seed, 0), zlib.crc32(episode.id.encode("utf-8", "surrogatepass"))]
     return np.random.Generator(np.random.PCG64(entropy))
+
+
+class Forkable(Remade, Attempt[PlaceT]):
+    """The part of an `InterCodeEnv` that forks its episode."""
+
+    def _draws_apart_from(self, source: Self) -> None:
+        """Draw random numbers of its own, which the fork's branch and the source's seed decide."""
+
+    def snapshot(self, how: How = "auto", lossy: bool = False) -> EpisodeSnapshot:
+        """Save the running episode, between two actions. It goes on as if nothing had happened.
+
+        Args:
+            how: ``"state"`` saves what the actions have made of place and interpreter;
+                ``"replay"`` lets each fork repeat the actions and compare what comes of them;
+                ``"auto"`` saves the state where that is possible.
+            lossy: Leave out the parts of the state that cannot be saved, such as programs that
+                run, rather than refuse. They are listed in the snapshot's `lost`, in each fork's
+                ``info["lost"]`` and in its episode's ``metadata["lost"]``.
+
+        Raises:
+            ForkError: It cannot be saved in this way; or it has ended.
+            EnvironmentStateError: There is no episode; or an action is running.
+            SandboxError: The sandbox was lost.
+        """
+        with self._calls:
+            return self._save(how, lossy)
+
+    def restore(self, snapshot: EpisodeSnapshot) -> tuple[str, dict[str, Any]]:
+        """Begin a fork of a snapshot's episode here, in place of the current episode.
+
+        The fork has the snapshot's turns and elapsed time, a place with the same limits, and a
+        number of its own. The place is started before its first action. This environment's order
+        of tasks is left alone, and so are Gymnasium's wrappers, which count by themselves.
+
+        Returns:
+            What `step` has returned last in the snapshot's episode, or `reset`: observation, info.
+
+        Raises:
+            ForkError: The snapshot is of another kind of environment or of other tasks, has no
+                turns left, or was closed.
+            EnvironmentStateError: It was made by another process, or another thread is using it.
+        """
+        with self._calls:
+            task = snapshot.task_in(self.dataset, self.name, self.max_turns)
+            with self._freed():
+                self._task = task
+                self._episode = episode = snapshot.episode()
+                self._untold = None
+                self._numbers = itertools.count()
+                self._origin = snapshot.held(episode, self._numbers)
+            last = episode.turns[-1] if episode.turns else None
+            observation = task.query if last is None else last.observation
+            return self._said((observation, self._first_info(task, last)))
+
+    def fork(self, n: int = 1, how: How = "auto", lossy: bool = False) -> list[Self]:
+        """Fork the running episode into other environments; here it goes on.
+
+        Args:
+            n: The number of forks, each in an environment of its own, which the caller closes.
+            how: See `snapshot`.
+            lossy: See `snapshot`.
+
+        Raises:
+            UsageError: `n` is below 1.
+            ForkError, EnvironmentStateError, SandboxError: As for `snapshot`.
+        """
+        if n < 1:
+            raise UsageError(f"the number of forks must be at least 1, not {n}")
+        with self._calls, ExitStack() as made, self._save(how, lossy) as snapshot:
+            forks = []
+            for _ in range(n):
+                fork = made.enter_context(closing(self.another(self.dataset)))
+                fork.max_turns, fork.reward_every_turn = self.max_turns, self.reward_every_turn
+                fork.restore(snapshot)
+                fork._draws_apart_from(self)
+                forks.append(fork)
+            made.pop_all()
+            return forks
+
+    def _save(self, how: How, lossy: bool) -> EpisodeSnapshot:
+        task, episode, origin = self._task, self.episode, self._origin
+        if how not in HOWS:
+            raise UsageError(f"how must be one of {', '.join(HOWS)}, not {how!r}")
+        running = self._asleep or self._interpreter is not None
+        if task is None or episode.status != "running" or not running:
+            raise ForkError("the episode has ended: take a snapshot while it is running")
+        if self._asleep and origin is not None and how in ("auto", origin.how):
+            return origin.held(episode, self._numbers)
+        if not self._asleep:
+            episode = replace(episode, seconds=time.monotonic() - self._clock)
+
+        def interpreter() -> Interpreter:
+            self._awake()
+            assert self._interpreter is not None  # it is running
+            return self._interpreter
+
+        return take(task, episode, self._numbers, interpreter, how, lossy)
+
+    def _awake(self) -> None:
+        """Start place and interpreter of a fork, before they are first used."""
+        if not self._asleep:
+            return
+        assert self._origin is not None  # it is asleep
+        self._clock = time.monotonic() - self.episode.seconds
+        with self._failures_recorded():
+            self._place, self._interpreter = self._origin.start(self._repeated)
+            self._refuse_stopped()
+        self._clock = time.monotonic() - self.episode.seconds
+
+    def _repeated(self) -> tuple[PlaceT, Interpreter]:
+        """Start a place, and take the actions of the episode in it."""
+        assert self._task is not None  # the episode is running
+        task = self._task
+        with ExitStack() as opened:
+            place = opened.enter_context(closing(self.stage.open(task)))
+            interpreter = opened.enter_context(closing(self._open(place)))
+            repeat(
+                self.episode.turns,
+                lambda action: act(interpreter, action, task.timeout),
+            )
+            opened.pop_all()
+        return place, interpreter

@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any
 
 from intercode.calls import Tool, ToolCall
+from intercode.envs.attempt import Attempt
+from intercode.envs.fork import Remade
 from intercode.envs.outcome import GoldOutcome, played
-from intercode.envs.stage import PlaceT, Stage
+from intercode.envs.stage import PlaceT
 from intercode.envs.tools import action_of, tools_of
-from intercode.envs.traits import Traits
-from intercode.episode import DataT, Episode, Score, Turn
+from intercode.episode import Episode, Score, Turn
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.registry import MESSAGES
-from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
 
 Step = tuple[str, float, bool, bool, dict[str, Any]]
 
 
-class Outside(Generic[PlaceT]):
+class Outside(Remade, Attempt[PlaceT]):
     """The part of an `InterCodeEnv` that is not the loop of one agent."""
-
-    name: ClassVar[str]
-    traits: Traits
-    dataset: Dataset
-    stage: Stage[PlaceT]
-    _calls: OneCaller
-    _task: Task | None
-    _place: PlaceT | None
-    _scored: weakref.WeakSet[Any]
-    """The places that `score` has judged."""
 
     if TYPE_CHECKING:
 
-        @property
-        def episode(self) -> Episode:
-            """See `InterCodeEnv`."""
-
         def step(self, action: str) -> Step:
             """See `InterCodeEnv`."""
-
-        def image(self, task: Task) -> str:
-            """See `InterCodeEnv`."""
-
-        def another(self, tasks: Dataset) -> Any:
-            """See `InterCodeEnv`."""
-
-        def _judge(self, task: Task, episode: Episode, place: PlaceT) -> Score: ...
-
-        def _said(self, data: DataT) -> DataT: ...
 
     @property
     def tools(self) -> list[Tool]:

@@ -13,10 +13,11 @@ from intercode.databases import engine_name, shared_engine
 from intercode.databases.base import Engine, Role, Session
 from intercode.databases.source import Source, find
 from intercode.datasets import load
-from intercode.envs.base import InterCodeEnv, act
+from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions, SqlOptions
 from intercode.envs.stage import SETUP_TIMEOUT, NoRecipe, limits_of
 from intercode.envs.traits import SQL, Guess, Traits, always
+from intercode.envs.turns import act
 from intercode.episode import Episode
 from intercode.errors import TaskError, UsageError
 from intercode.interpreters.sql import SqlInterpreter

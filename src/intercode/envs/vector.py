@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.fork import EpisodeSnapshot, How
+from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.sandbox.ownership import OneCaller
 from intercode.task import Task

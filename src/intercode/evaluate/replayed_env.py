@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from intercode.agents.builtin import ScriptedAgent
-from intercode.envs.fork import difference
+from intercode.envs.snapshots import difference
 from intercode.episode import Episode, Score
 from intercode.errors import RewardError
 from intercode.evaluate.loop import EpisodeEnv, Shared, Step, run_episode
