@@ -7,12 +7,24 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from intercode import Dataset, InterCodeEnv, Limits, UsageError, load_dataset, make, make_vec
+from intercode import (
+    Dataset,
+    InterCodeEnv,
+    Limits,
+    TaskError,
+    UsageError,
+    load_dataset,
+    make,
+    make_vec,
+)
+from intercode.evaluate import prepare
 from intercode.project import read
 from intercode.registry import ENVS
+from intercode.spec import RunSpec
 
 TASKS = '{"task_id": "a", "query": "Print a.", "gold": "echo a"}\n'
 MAZE = """
@@ -49,6 +61,7 @@ def write(folder: Path, text: str, **files: str) -> Path:
         ('env = "bash"\nattempts = 1', "'bash' has no option 'attempts'"),
         ('env = "sql"\nimage = "host"', "'sql' has no option 'image'"),
         ('env = "bash"\ndata = "x"', "no option 'data'"),
+        ('env = "bash"\nsplit = 3', "'split' must be text, not 3"),
         ('env = "bash"\nmax_turns = "3"', "'max_turns' must be a whole number, not '3'"),
         ('env = "bash"\nnetwork = 1', "'network' must be true or false, not 1"),
         ('env = "bash"\nmax_turns = true', "'max_turns' must be a whole number, not True"),
@@ -174,6 +187,7 @@ bash:quarter = mazes:score
 PROGRAM = """
 import intercode
 from intercode.registry import ENVS
+from intercode.spec import RunSpec
 
 env = intercode.make("mazes", data="mazes", doors=5)
 env.reset()
@@ -208,3 +222,29 @@ def test_an_installed_package_registers(tmp_path: Path) -> None:
 
 def test_the_bundled_datasets_come_before_a_package_s() -> None:
     assert load_dataset("bash").name == "bash"
+
+
+def test_a_split_of_its_tasks(tmp_path: Path) -> None:
+    """The folder names one; whoever names another, or other data, gets those."""
+    rows = [f'{TASKS.rstrip()[:-1]}, "split": "{name}"}}' for name in ("train", "test")]
+    tasks = "\n".join(row.replace('"a"', f'"{n}"', 1) for n, row in enumerate(rows))
+    folder = write(tmp_path, 'env = "bash"\nsplit = "test"', **{"tasks.jsonl": tasks})
+
+    def ids(**options: Any) -> list[str]:
+        with closing(make(folder, **options)) as env:
+            return [task.task_id for task in env.unwrapped.dataset]
+
+    assert ids() == ["1"]
+    assert ids(split="train") == ["0"]
+    assert ids(data=folder / "tasks.jsonl") == ["0", "1"]
+    with closing(make_vec(folder, num_envs=1)) as envs:
+        assert [task.task_id for task in envs.envs[0].unwrapped.dataset] == ["1"]
+    for given, found in {
+        (): ["1"],
+        (("split", "train"),): ["0"],
+        (("data", str(folder / "tasks.jsonl")),): ["0", "1"],
+    }.items():
+        spec = RunSpec.of({"env": str(folder), **dict(given)})
+        assert [task.task_id for task in prepare.load(spec)[1]] == found
+    with pytest.raises(TaskError, match="no split 'dev': its splits are train, test"):
+        prepare.load(RunSpec.of({"env": str(folder), "split": "dev"}))

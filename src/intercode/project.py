@@ -69,6 +69,8 @@ class Project:
     """For the environment's constructor; paths are absolute."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     """Of `intercode.Limits`."""
+    split: str | None = None
+    """The split of the tasks; None: the data's own, or all."""
 
 
 def is_project(folder: str | Path) -> bool:
@@ -87,6 +89,7 @@ def read(folder: str | Path) -> Project:
     given = _parse(path)
     env = _env(folder, path, given.pop("env", None))
     tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
+    split = _text(path, "split", given.pop("split")) if "split" in given else None
     name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
     if tasks not in DATASETS or (folder / tasks).exists():
         tasks = str(folder / tasks)
@@ -97,12 +100,12 @@ def read(folder: str | Path) -> Project:
     limits = {key: _limit(path, key, given.pop(key)) for key in names if key in given}
     known = {key: one for key, one in all_known.items() if key not in _NOT_IN_A_FILE}
     if unknown := sorted(set(given) - set(known)):
-        near = meant(unknown[0], {"env", "tasks", "name", *known, *names})
+        near = meant(unknown[0], {"env", "tasks", "split", "name", *known, *names})
         raise UsageError(f"{path}: environment {env!r} has no option {unknown[0]!r}{near}")
     options = {key: _value(path, known[key], value) for key, value in given.items()}
     if "image" in options and "default_image" in all_known:
         options["default_image"] = options.pop("image")
-    return Project(folder, env, tasks, name, options, limits)
+    return Project(folder, env, tasks, name, options, limits, split)
 
 
 @overload
@@ -184,6 +187,8 @@ def create(
 
     steps = of_gymnasium(depth=1) if max_episode_steps is None else max_episode_steps
     env, options = _opened(env, options)
+    below = options.pop("split", None)  # the folder's
+    split = below if split is None else split
     if split is not None:
         options["data"] = load_dataset(options.get("data", env), split)
     made: gymnasium.Env[str, str] = environment(env, protocol)(**limited(options, steps))
@@ -240,7 +245,8 @@ def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, An
     if isinstance(env, str) and (env in ENVS or not is_project(env)):
         return env, options
     project = read(env)
-    options = {"data": project.tasks, **project.options, **options}
+    tasks = {} if "data" in options else {"data": project.tasks, "split": project.split}
+    options = {**tasks, **project.options, **options}
     limits = options.get("limits") or {}
     if project.limits and isinstance(limits, Mapping):
         options["limits"] = Limits.of({**project.limits, **limits})

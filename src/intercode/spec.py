@@ -74,6 +74,10 @@ class EnvSpec(_Part, frozen=True, kw_only=True):
             "tasks (JSON, JSONL, CSV, TSV, YAML), or a dataset's name (default: the bundled)",
         ),
     ] = None
+    split: Annotated[
+        str | None,
+        _says("NAME", "only this split of the data, as train (default: the data's own, or all)"),
+    ] = None
     benchmark: Annotated[
         str | None, _says("NAME", "the name of a benchmark that is a folder", flag=False)
     ] = None
@@ -300,6 +304,8 @@ class RunSpec(_Part, frozen=True, kw_only=True):
             flat |= layer
         if (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
             below = from_toml(name)
+            if flat.get("data") is not None:
+                below.pop("split", None)  # of the folder's own tasks
             flat = {**below, **_given(flat), "env": below["env"]}
         parts: dict[str, Any] = {part: {} for part in PARTS}
         others: dict[str, Any] = {}
@@ -428,8 +434,8 @@ def from_toml(folder: str | Path) -> dict[str, Any]:
         UsageError: The file is malformed.
     """
     found = project.read(folder)
-    facts = {"env": found.env, "data": found.tasks, "benchmark": found.name}
-    return {**facts, **found.options, **found.limits}
+    facts = {"env": found.env, "data": found.tasks, "benchmark": found.name, "split": found.split}
+    return {**_given(facts), **found.options, **found.limits}
 
 
 def recorded_options(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def test_fetch_info_validate(cli: Run, env: dict[str, str], archive: bytes) -> N
     assert done.stdout.startswith("bird: 3 tasks, from ")
     assert "CC BY-SA 4.0" in done.stderr
     facts = parsed(cli("datasets", "info", "bird", "--json", env=env))
-    keys(facts, f"{ENTRY} tasks tags")
+    keys(facts, f"{ENTRY} splits tasks tags")
+    assert "dev" in facts["splits"]
     assert facts["present"] and facts["folder"].startswith(env["INTERCODE_CACHE"])
     assert facts["tags"] == {"simple": 1, "moderate": 1, "challenging": 1}
     shown = cli("datasets", "info", "bird", env=env).stdout

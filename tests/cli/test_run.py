@@ -345,6 +345,23 @@ def test_reviewed(cli: Run, tmp_path: Path, cache: Path) -> None:
     assert "--reviewed: there is no review of the golds of 'bash'" in refused.stderr
 
 
+def test_split(cli: Run, tmp_path: Path) -> None:
+    """A run has the tasks of one split; its record says which, for a repetition."""
+    write(tmp_path / "t.json", [{**TASKS[0], "split": "train"}, {**TASKS[1], "split": "test"}])
+    given = ["--data", "t.json", "--split", "test", "--json"]
+    assert parsed(cli("run", "bash", *given, "--out", "run"))["planned"] == 1
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["sessions"][0]["options"]["split"] == "test"
+    [episode] = read_episodes(tmp_path / "run" / EPISODES)
+    assert episode.task_id == TASKS[1]["task_id"]
+    again = parsed(cli("run", "--locked", "run", "--json", "--out", "again"))
+    assert (again["planned"], again["statistics"]["successes"]) == (1, 1)
+    said = parsed(cli("validate", "t.json", "--split", "train", "--json", "-q"))
+    assert (said["tasks"], said["valid"]) == (1, True)
+    refused = cli("run", "bash", "--data", "t.json", "--split", "dev", code=2).stderr
+    assert "there is no split 'dev': its splits are train, test" in refused
+
+
 def test_unknown_fields_are_listed_once(cli: Run, tmp_path: Path) -> None:
     tasks = [{**TASKS[0], "hardness": 3}, {**TASKS[1], "hardness": 1, "origin": "me"}]
     write(tmp_path / "t.json", tasks)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.cli import validate
 from intercode.cli.terminal import LiveLine, print_json, safe, size, table
+from intercode.datasets import splits, takes
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
 from intercode.registry import DATASETS
@@ -86,7 +87,9 @@ def _list(args: argparse.Namespace) -> None:
 
 def _info(args: argparse.Namespace) -> None:
     entry = find(args.name)
-    facts = _as_json(entry)
+    facts: dict[str, Any] = {**_as_json(entry), "splits": []}
+    if takes(entry.name, "split"):
+        facts["splits"] = splits(entry.name)
     if facts["present"]:
         facts |= _counts(entry.name)
     if args.json:
@@ -100,6 +103,7 @@ def _info(args: argparse.Namespace) -> None:
         "sha256": entry.sha256,
         "here": _presence(entry),
         "folder": facts["folder"] or "",
+        "splits": ", ".join(facts["splits"]),
         "tasks": str(facts.get("tasks", "")),
         "tags": ", ".join(f"{tag} {count}" for tag, count in facts.get("tags", {}).items()),
         "to get it": entry.advice,

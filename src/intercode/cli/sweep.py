@@ -63,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
     )
     add_options(model, options_of(ModelSpec), less="model")
-    run.add_tasks(parser, less="data reviewed locked accept")
+    run.add_tasks(parser, less="data split reviewed locked accept")
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -127,19 +127,19 @@ def load(spec: RunSpec) -> tuple[RunSpec, Dataset]:
     """Load the dataset, also the tasks that cannot be tried; the spec then has its secret.
 
     Raises:
-        TaskError: The data is malformed.
+        TaskError: The data is malformed, or has no such split.
         UsageError: A review was asked for, and there is none.
     """
     data = spec.env.data or spec.env.name
     if spec.env.reviewed:
         if not datasets.takes(data, "reviewed"):
             raise UsageError(f"--reviewed: there is no review of the golds of {data!r}")
-        return spec, datasets.load(data, reviewed=True)
+        return spec, datasets.load(data, spec.env.split, reviewed=True)
     if datasets.takes(data, "secret") and spec.env.secret is None:
         # What a run is locked to would have told it, but is from before there were secrets.
         secret = "" if spec.how.locked else secret_of(spec.how.out, spec.agent.recording)
         spec = spec.merge(secret=secrets.token_hex(8) if secret is None else secret)
-    return spec, datasets.load_seeded(data, spec.seed, spec.env.secret)
+    return spec, datasets.load_seeded(data, spec.seed, spec.env.secret, spec.env.split)
 
 
 def secret_of(*runs: str | Path | None) -> str | None:
