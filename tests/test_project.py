@@ -63,7 +63,7 @@ def write(folder: Path, text: str, **files: str) -> Path:
         ('env = "bash"\ndata = "x"', "no option 'data'"),
         ('env = "bash"\nsplit = 3', "'split' must be text, not 3"),
         ('env = "bash"\nmax_turns = "3"', "'max_turns' must be a whole number, not '3'"),
-        ('env = "bash"\nnetwork = 1', "'network' must be true or false, not 1"),
+        ('env = "bash"\nnetwork = 1', "'network' must be true, false or text, not 1"),
         ('env = "bash"\nmax_turns = true', "'max_turns' must be a whole number, not True"),
         ('env = "bash"\ntimeout = 0', "'timeout' must be a number of seconds"),
         ('env = "bash"\nmemory = "1K"', "'memory' must be at least 32M, and 1K is 1,024 bytes"),

@@ -390,7 +390,9 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> str:
         """The type and bounds of a value, in words."""
         words = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
-        return words[self.kinds[0]]
+        first = next(kind for kind in self.kinds if kind is not bool or len(self.kinds) == 1)
+        either = "true, false or " if bool in self.kinds and first is not bool else ""
+        return f"{either}{words[first]}"
 
     def accepts(self, value: object) -> bool:
         """Tell whether a value of TOML or JSON has a type that the option takes."""
