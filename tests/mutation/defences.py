@@ -186,7 +186,8 @@ DEFENCES = [
     ),
     _one(
         "unprivileged_ids", "escape", IDENTITY,
-        'ids = f"0 {first} ', 'ids = f"0 {0 if own else first} ', needs_root=True,
+        "first, own = (_first_of(index), _FIRST + index)",
+        "first, own = (0, _FIRST + index)", needs_root=True,
     ),
     Defence(
         "ids_of_its_own", "peer DoS",

@@ -148,9 +148,9 @@ def read_once() -> bool:
         lower.mkdir()
         (upper / "a").write_text("x")
         os.link(upper / "a", upper / "b")
-        folders = [os.open(path, os.O_RDONLY) for path in (upper, lower, upper)]
+        above, below, merged = [os.open(path, os.O_RDONLY) for path in (upper, lower, upper)]
         diff.content_digest = lambda fd, check: (reads.append(fd), digest(fd, check))[1]
-        found = diff.changes(*folders, timeout=60)
+        found = diff.changes([above], below, merged, timeout=60)
     if len(found) != 2 or found[0][7] != found[1][7]:
         raise ProbeError(f"not two alike: {found}")
     return one_of(str(len(reads)), holds="1", gone="2")

@@ -62,6 +62,7 @@ def shown(sandbox: NativeSandbox) -> list[str]:
     with closing(BashInterpreter(sandbox)) as shell:
         lines = shell.execute(SEEN).output.decode().splitlines()
     varying = (
+        "State:",
         "Vm",
         "Rss",
         "HugetlbPages",

@@ -214,20 +214,21 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         with self._calls, self._freed():
             if twice := sorted(given.keys() & (options or {}).keys()):
                 raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
+            named = self.named({**(options or {}), **given})
             try:
-                begun = self._begin(seed, {**(options or {}), **given})
+                begun = self._begin(seed, named)
             except VALUES as error:
                 begun = self.episode.query, self._failed(error)
                 self._untold = error
             return self._said(begun)
 
-    def _begin(self, seed: int | None, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _begin(self, seed: int | None, named: Task | None) -> tuple[str, dict[str, Any]]:
         self._untold = None
         seed, self._seed = (self._seed if seed is None else seed), None
         super().reset(seed=seed)
         if seed is not None or self._order is None:
             self._order = self.dataset.shuffled(self.np_random)
-        self._task = task = self.named(options) or next(self._order)
+        self._task = task = named or next(self._order)
         self._clock = time.monotonic()
         self._episode = Episode(task.task_id, task.query, self.name, seed=seed, started=time.time())
         self._numbers = itertools.count()
