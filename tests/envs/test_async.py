@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -223,6 +224,10 @@ def test_closing_needs_no_thread_of_the_calls() -> None:
     run(main)
 
 
+def says_hello(connection: socket.socket) -> None:
+    connection.sendall(b"hello")
+
+
 def test_a_sandbox() -> None:
     async def main() -> None:
         async with AsyncSandbox(get_provider().start()) as sandbox:
@@ -235,11 +240,16 @@ def test_a_sandbox() -> None:
             assert await sandbox.run(lambda inner: inner.cwd) == sandbox.sandbox.cwd
             snapshot = await sandbox.snapshot()
             snapshot.delete()
+            forward = await sandbox.run(lambda inner: inner.forward(4000, says_hello))
+            said = await sandbox.exec(["bash", "-c", "cat < /dev/tcp/127.0.0.1/4000"])
+            assert said.stdout == b"hello"
             endless = sandbox.exec(["sh", "-c", "while :; do :; done"], timeout=PATIENCE)
             running = asyncio.create_task(endless)
             await asyncio.sleep(0)  # allow sleep: it lets the task begin
         with pytest.raises(SandboxClosedError):
             await running
+        forward._thread.join(PATIENCE)  # it has gone with its sandbox
+        assert not forward._thread.is_alive()
         with pytest.raises(EnvironmentStateError, match="this sandbox is closed"):
             await sandbox.changes()
 

@@ -312,7 +312,7 @@ class AsyncSandbox:
         return await self._calls(self.sandbox.processes)
 
     async def run(self, call: Callable[[Sandbox], T]) -> T:
-        """Call a function of yours with the sandbox, in turn, on a thread."""
+        """Call your function with the sandbox, in turn, on a thread: to `forward`, for instance."""
         return await self._calls(partial(call, self.sandbox))
 
     def when_idle(self, work: Callable[[], object]) -> None:
