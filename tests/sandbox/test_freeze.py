@@ -88,7 +88,7 @@ def test_programs_are_listed_with_their_descriptors(box: Sandbox) -> None:
 def native(start: Start, **limits: object) -> NativeSandbox:
     sandbox = start("host", **limits)
     if not isinstance(sandbox, NativeSandbox) or isinstance(sandbox, DockerSandbox):
-        pytest.skip("containers are saved by a copy")
+        pytest.skip("not for docker: containers are saved by a copy")
     return sandbox
 
 
