@@ -112,7 +112,9 @@ def test_a_hostile_source_is_carried_or_refused(number: int) -> None:
             assert "carried" in forked or "restored" in forked or "tell its state" in forked
         else:
             assert env.step(look)[0] == forked
-        assert env.step("\\builtin echo alive")[0].endswith("alive\n") or env.episode.turns[-1].info
+        alive = "alive" in env.step("\\builtin echo alive")[0].splitlines()
+        told = env.episode.turns[-1].info.keys() & {"gone", "restarted", "timed_out"}
+        assert alive or told  # that its shell has ended, by its own doing
         assert "/tmp/x" not in [change.path for change in env.place.changes()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from contextlib import closing
 
@@ -11,8 +12,11 @@ import pytest
 
 from intercode.interpreters.bash import BashInterpreter
 from intercode.sandbox import Limits
+from intercode.sandbox.base import Snapshot
+from intercode.sandbox.native.process import Seat
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
+from intercode.sandbox.native.snapshot import Files
 from intercode.units import MIB
 from soak.held import children
 from waiting import eventually
@@ -41,12 +45,12 @@ cat /proc/$$/status | grep -v ctxt
 """A look at all that a shell that has waited for its caller could show."""
 
 
-def with_a_shell(provider: NativeProvider) -> NativeSandbox:
+def with_a_shell(provider: NativeProvider, image: str | Snapshot = "host") -> NativeSandbox:
     """A sandbox that was made ready with a shell in it."""
     found: list[NativeSandbox] = []
 
     def ready() -> bool:
-        sandbox = provider.start()
+        sandbox = provider.start(image)
         found.append(sandbox)
         if sandbox._seat.first is not None:
             return True
@@ -96,6 +100,31 @@ def test_a_shell_started_ahead_is_for_nothing_else() -> None:
         with closing(with_a_shell(provider)) as sandbox:
             sandbox.write_file("/root/other", b"")
             assert sandbox.processes() == []
+
+
+@pytest.mark.parametrize("by_shell", [True, False])
+def test_a_source_gets_what_was_made_ready_for_its_forks(by_shell: bool) -> None:
+    """Its shell is the one that was started ahead, else there is another place; so its forwards."""
+
+    def says_here(connection: socket.socket) -> None:
+        connection.sendall(b"here")
+
+    with closing(NativeProvider()) as provider, closing(provider.start()) as source:
+        source.forward(4000, says_here)
+        ready, begin = with_a_shell(provider, source.freeze())._seat, source.begin
+
+        def ready_once(files: Files) -> Seat:
+            source.begin = begin
+            return ready
+
+        source.begin = ready_once
+        look = "cat < /dev/tcp/127.0.0.1/4000"
+        if by_shell:
+            with closing(BashInterpreter(source)) as shell:
+                assert shell.execute(look).output == b"here"
+        else:
+            assert source.exec(["/bin/bash", "-c", look]).stdout == b"here"
+        assert (source._seat is ready) == by_shell
 
 
 def test_one_that_is_late_is_thrown_away() -> None:

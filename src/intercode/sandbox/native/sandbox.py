@@ -214,10 +214,11 @@ class NativeSandbox:
         return NativeProcess(reply["pid"], ours, exit_read, self._signal)
 
     def _take_first(self, program: dict[str, Any]) -> First | None:
-        """Return the program if it is the first of all requests, and was started ahead."""
+        """Return the program if it is the first request in this place, and was started ahead."""
         with self._lock:
             if self._asked or self._end is not None:
                 return None
+            self._awake()
             self._asked = True
             self.noted(program)
             return self._seat.take(program)
@@ -386,7 +387,7 @@ class NativeSandbox:
     def _rest(self) -> None:
         """End what is left: process 1, in which nothing is to be done until a request comes."""
         with self._lock:
-            self.resting = True
+            self.resting, self._asked = True, False
             if self._process is None:
                 self._seat.end()
             else:
@@ -403,16 +404,27 @@ class NativeSandbox:
             SandboxError: It could not be started, or was closed meanwhile.
         """
         if self.resting:
-            self._seat.end()
-            self._seat = self._continue()
-            self._seat.control.settimeout(_ANSWER_SECONDS)
+            self._move()
             self.resting = False
+            if self._end is not None:  # `close` waits for the lock, to end the seat
+                raise self._ended()
+
+    def _move(self) -> None:
+        """Take another place, in which nothing runs yet, and let the forwards lead there.
+
+        Raises:
+            SandboxError: It could not be started, or was lost at once.
+        """
+        self._seat.end()
+        self._seat = self._continue()
+        self._seat.control.settimeout(_ANSWER_SECONDS)
+        try:
             for forward in self._forwards:
                 if not forward.closed:
                     wire.send(self._seat.control, {"op": "socket"})
                     forward.move(own_socket(wire.receive(self._seat.control)[1]))
-            if self._end is not None:  # `close` waits for the lock, to end the seat
-                raise self._ended()
+        except (EOFError, OSError) as error:
+            raise self._ended(SandboxClosedError(f"the sandbox died: {error}")) from error
 
     def _begin_alone(self) -> None:
         """Take another place if this one was started with a program that is not asked for.
@@ -426,9 +438,7 @@ class NativeSandbox:
             self._asked = True
             self.noted(None)
         if self._seat.first is not None:
-            self._seat.end()
-            self._seat = self.begin(self.files)
-            self._seat.control.settimeout(_ANSWER_SECONDS)
+            self._move()
 
     def at_rest(self, look: Callable[[], Seen]) -> Seen:
         """Look at several things while no program changes any."""
