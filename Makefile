@@ -76,8 +76,11 @@ graders: set-up  ## Precision and recall of the rewards, on labelled states (REL
 	@$(BIN)/python benchmarks/graders/measure.py $(RELEASE)
 	@$(BIN)/python benchmarks/graders/pairs.py $(VENV)/alfa
 
-test-integrations:  ## The examples of other frameworks, against those (not offline at first)
-	@scripts/test-integrations $(VENV)-integrations
+# Where their virtual environments are kept; and which of them, if not all: ONLY="trl mcp".
+INTEGRATIONS ?= $(VENV)-integrations
+ONLY ?=
+test-integrations:  ## The adapters, against the frameworks (not offline at first)
+	@scripts/test-integrations $(INTEGRATIONS) $(ONLY)
 
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
 	@scripts/need-system debootstrap mke2fs

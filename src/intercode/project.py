@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from intercode.datasets import load as load_dataset
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, UsageError
-from intercode.registry import DATASETS, ENVS, environment
+from intercode.registry import DATASETS, ENVS, environment, scheme_of
 from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 from intercode.units import LIMITS
@@ -173,7 +173,8 @@ def create(
     """Make an environment: what `gymnasium.make` and `intercode.make` call.
 
     Args:
-        env: Its short name: ``"bash"``; or a folder with an ``intercode.toml``.
+        env: Its short name: ``"bash"``; a folder with an ``intercode.toml``; or an address of tasks
+            elsewhere: ``"harbor:FOLDER"``.
         protocol: ``"default"``, or ``"paper"`` for what the 2023 release did, with every quirk.
         max_episode_steps: Gymnasium's name of `max_turns`; of two limits the lower one holds.
             `gymnasium.make` does not pass its own on: that is read where it has it.
@@ -243,7 +244,8 @@ def create_vec(
 def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Read a folder: its environment, with its options; others are left as they are given."""
     if isinstance(env, str) and (env in ENVS or not is_project(env)):
-        return env, options
+        scheme = None if env in ENVS else scheme_of(env)
+        return (env, options) if scheme is None else (scheme, {"data": env, **options})
     project = read(env)
     tasks = {} if "data" in options else {"data": project.tasks, "split": project.split}
     options = {**tasks, **project.options, **options}

@@ -12,7 +12,8 @@ An installed package does the same by an entry point, in ``pyproject.toml``::
     [project.entry-points."intercode.datasets"]
     mine = "my_package.tasks:load"
 
-The groups are ``intercode.environments``, ``intercode.datasets`` and ``intercode.rewards``. They
+The groups are ``intercode.environments``, ``intercode.datasets``, ``intercode.rewards`` and
+``intercode.sources``. They
 are looked through when a name is not one of ours, or all names are wanted.
 """
 
@@ -141,6 +142,26 @@ ENVS = Registry(
 """Name, or ``name:protocol``, → an environment's class."""
 
 
+SOURCES = Registry(
+    "kind of source",
+    {
+        "harbor": "intercode.integrations.harbor.runs:HarborEnv",
+        "inspect": "intercode.integrations.inspect.runs:InspectEnv",
+        "openenv": "intercode.integrations.openenv:OpenEnvEnv",
+        "verifiers": "intercode.integrations.verifiers.runs:VerifiersEnv",
+    },
+    "intercode.sources",
+)
+"""Scheme of an address, as in ``intercode run harbor:FOLDER``, → the environment that tries the
+tasks there. Its class method ``tasks(rest)`` returns them, as a `Dataset`."""
+
+
+def scheme_of(address: object) -> str | None:
+    """Return the scheme of an address ``scheme:rest``; None: it has none of `SOURCES`."""
+    scheme, colon, rest = address.partition(":") if isinstance(address, str) else ("", "", "")
+    return scheme if colon and rest and scheme in SOURCES else None
+
+
 def environment(name: str, protocol: str = "default") -> Any:
     """Import an environment's class.
 
@@ -153,6 +174,8 @@ def environment(name: str, protocol: str = "default") -> Any:
         ImportError: Its module, or something that this needs, is not installed.
     """
     entry = name if protocol == "default" else f"{name}:{protocol}"
+    if entry not in ENVS and entry in SOURCES:
+        return SOURCES.get(entry)
     if name in ENVS and entry not in ENVS:
         raise UsageError(f"environment {name!r} has no protocol {protocol!r}")
     return ENVS.get(entry)

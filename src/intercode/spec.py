@@ -38,7 +38,7 @@ from intercode.envs.options import (
 from intercode.errors import ImageError, UsageError
 from intercode.records import Difference, diff
 from intercode.redaction import GONE
-from intercode.registry import ENVS
+from intercode.registry import ENVS, scheme_of
 from intercode.rewards.judge import VOTES
 from intercode.sandbox.images.base import parse
 from intercode.units import LIMITS
@@ -302,7 +302,9 @@ class RunSpec(_Part, frozen=True, kw_only=True):
         flat: dict[str, Any] = {}
         for layer in layers:
             flat |= layer
-        if (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
+        if (scheme := scheme_of(flat.get("env"))) and flat["env"] not in ENVS:
+            flat = {"data": flat["env"], **_given(flat), "env": scheme}
+        elif (name := flat.get("env")) and str(name) not in ENVS and Path(name).is_dir():
             below = from_toml(name)
             if flat.get("data") is not None:
                 below.pop("split", None)  # of the folder's own tasks
@@ -537,7 +539,8 @@ def _is_env(name: str) -> bool:
 def add_environment(parser: argparse.ArgumentParser, *, positional: bool = True) -> None:
     """Add ``ENV`` and ``--env ENV``."""
     known = (
-        f"one of {', '.join(environments(packages=False))}; or a folder that 'intercode new' made"
+        f"one of {', '.join(environments(packages=False))}; a folder that 'intercode new' made; or "
+        f"tasks elsewhere, as harbor:FOLDER"
     )
     if positional:
         parser.add_argument("env", nargs="?", metavar="ENV", help=known)
@@ -671,6 +674,8 @@ def _path(value: str) -> str:
 
 def _place(value: str) -> str:
     """Make a path that there is absolute; a name or a URL stays."""
+    if scheme := scheme_of(value):
+        return f"{scheme}:{_place(value.partition(':')[2])}"
     path = Path(value).expanduser()
     looks_like_a_path = "/" in value or bool(path.suffix)
     found = looks_like_a_path and path.exists()

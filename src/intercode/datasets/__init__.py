@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from intercode.errors import TaskError, UsageError
-from intercode.registry import DATASETS
+from intercode.registry import DATASETS, SOURCES, scheme_of
 from intercode.spelling import meant
 from intercode.task import Dataset
 
@@ -27,8 +27,9 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
     environments share them.
 
     Args:
-        data: A registered name (``"bash"``), a file (see `intercode.datasets.files`), or a
-            dataset, which is returned. A name comes before a file; ``./bash`` is a file.
+        data: A registered name (``"bash"``), a file (see `intercode.datasets.files`), an address
+            (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`), or a dataset, which is
+            returned. A name comes before a file; ``./bash`` is a file.
         split: One of `splits`; None: the dataset's default, or all tasks.
         options: Arguments of a registered dataset's own loader.
 
@@ -49,6 +50,8 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         except TypeError as error:
             raise UsageError(f"dataset {data!r}: {error}") from None
         return cast(Dataset, loader(**options))
+    if (scheme := scheme_of(data)) is not None:
+        return cast(Dataset, SOURCES.get(scheme).tasks(str(data).partition(":")[2], **options))
     from intercode.datasets.files import load_shared
 
     if isinstance(data, str) and not Path(data).suffix and not Path(data).exists():

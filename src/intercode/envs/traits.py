@@ -112,6 +112,8 @@ class Traits:
     """Whether an episode can be repeated by itself. False: it finds what others have left."""
     provider: Callable[[str], Provider] = field(default=get_provider)
     """Gives the provider of its sandboxes by name."""
+    elsewhere: bool = False
+    """Whether its tasks are tried elsewhere: it has no sandboxes of ours."""
     recognises: Callable[[Sequence[Task]], bool] | None = None
     """Tells from tasks alone whether they are for this environment."""
 

@@ -24,7 +24,7 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.tools import tool_versions
 from intercode.project import create
 from intercode.records import MANIFEST, read_manifest
-from intercode.registry import ENVS, REWARDS
+from intercode.registry import ENVS, REWARDS, SOURCES
 from intercode.registry import environment as registered
 from intercode.rewards.gold import GoldCache
 from intercode.rewards.judge import VOTES, Judge
@@ -118,7 +118,7 @@ def environment(spec: RunSpec) -> str:
         raise UsageError(
             f"name an environment: {', '.join(environments())}; for instance intercode run bash"
         )
-    if name not in ENVS or ":" in name:
+    if (name not in ENVS or ":" in name) and name not in SOURCES:
         raise UsageError(f"there is no environment {name!r}{meant(name, environments())}")
     return name
 
@@ -372,7 +372,7 @@ def setting(
         engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
         options["engine"] = engine
         facts["engine"] = {"name": engine.name, **engine.facts()}
-    else:
+    elif not traits_of(env.name).elsewhere:
         provider = provider_of(env.name, sandbox, progress.say)
         facts["sandbox"] = sandbox
     if "limits" in known:

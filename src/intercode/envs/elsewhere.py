@@ -1,0 +1,252 @@
+"""Environments whose tasks are tried elsewhere: by a server, or by another framework.
+
+A subclass begins an episode there and passes actions on; the record, the limit of turns and the
+rules of `step` are kept here, so that agents, runs and statistics take it as any other
+environment. It has no place of ours: it can be neither forked nor scored from outside.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+
+from intercode.calls import Tool, ToolCall
+from intercode.datasets import load
+from intercode.envs.options import EnvOptions
+from intercode.envs.spaces import Unicode
+from intercode.envs.tools import action_of, tools_of
+from intercode.envs.traits import SHELL, Traits
+from intercode.episode import Episode, NoAction, Score, Status, Turn
+from intercode.errors import (
+    ActionError,
+    EnvironmentStateError,
+    RewardError,
+    TaskError,
+    UsageError,
+)
+from intercode.registry import MESSAGES
+from intercode.sandbox.ownership import OneCaller
+from intercode.task import Dataset, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The reply from elsewhere to an action, or to the wish to end the episode."""
+
+    observation: str
+    reward: float | None = None
+    """None: no reward yet."""
+    ended: bool = False
+    truncated: bool = False
+    """Whether a limit there has ended it."""
+    ok: bool = True
+    """Whether the action ran without an error, as far as that is told."""
+    exit_code: int | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """Facts for the record."""
+
+
+class Elsewhere(gymnasium.Env[str, str], ABC):
+    """An environment whose episodes take place elsewhere.
+
+    Args:
+        data: The tasks.
+        options: The options, as one value.
+        **changes: Single options by their names.
+
+    Raises:
+        UsageError: There is no such option, or it makes no sense.
+        TaskError: There are no tasks.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
+    name: ClassVar[str]
+    Options: ClassVar[type[EnvOptions]] = EnvOptions
+    traits: Traits = SHELL
+    """State ``elsewhere=True`` in the subclass's own."""
+
+    def __init__(
+        self, data: str | Path | Dataset, *, options: EnvOptions | None = None, **changes: Any
+    ) -> None:
+        self.options = options = self.Options.of(options, changes)
+        self.dataset = load(data)
+        if not self.dataset:
+            raise TaskError(f"dataset {self.dataset.name!r} holds no tasks")
+        self.max_turns = options.max_turns
+        self.reward_every_turn = options.reward_every_turn
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._calls = OneCaller("this environment")
+        self._order: Iterator[Task] | None = None
+        self._episode: Episode | None = None
+        self._clock = 0.0
+
+    @abstractmethod
+    def _begin(self, task: Task, seed: int | None) -> str:
+        """Begin an episode there; return the first observation."""
+
+    @abstractmethod
+    def _take(self, action: str) -> Reply:
+        """Take an action there."""
+
+    @abstractmethod
+    def _submit(self, answer: str | None) -> Reply:
+        """End the episode there; its reply has the reward."""
+
+    def _free(self) -> None:
+        """Let go of the episode there. Idempotent."""
+
+    @property
+    def episode(self) -> Episode:
+        """The episode since the last `reset`, finished or running.
+
+        Raises:
+            EnvironmentStateError: There is none yet.
+        """
+        if self._episode is None:
+            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        return self._episode
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools, with their JSON schemas, for `call`."""
+        return tools_of(self.traits)
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        task_id: str | None = None,
+        index: int | None = None,
+    ) -> tuple[str, dict[str, Any]]:
+        """Begin an episode, as `InterCodeEnv.reset` does."""
+        with self._calls:
+            named = {"task_id": task_id, "index": index, **(options or {})}
+            super().reset(seed=seed)
+            task = self._chosen(**named)
+            self._free()
+            self._episode = Episode(task.task_id, task.query, self.name, seed=seed)
+            self._episode.started, self._clock = time.time(), time.monotonic()
+            with self._failures_recorded():
+                text = self._begin(task, seed)
+            self._episode.query = text
+            return text, {**self._info(), "query": text, "tags": task.tags}
+
+    def _chosen(self, task_id: str | None = None, index: int | None = None, **others: Any) -> Task:
+        if others:
+            raise UsageError(f"reset knows no option {min(others)!r}, only 'task_id' and 'index'")
+        if task_id is not None:
+            return self.dataset.by_id(task_id)
+        if index is not None:
+            return self.dataset.at(index)
+        if self._order is None:
+            self._order = self.dataset.shuffled(self.np_random)
+        return next(self._order)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action, as `InterCodeEnv.step` does."""
+        with self._calls:
+            episode = self.episode
+            if episode.status != "running":
+                raise EnvironmentStateError("the episode has ended: call reset() first")
+            if not isinstance(action, str):
+                raise ActionError(f"an action must be a text, not {type(action).__name__}")
+            with self._failures_recorded():
+                return self._step(episode, action)
+
+    def _step(self, episode: Episode, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if (ending := self._ending(action)) is not None:
+            reply = Reply("", 0.0) if ending == "skipped" else self._submit(episode.answer)
+            return self._end(reply, ending)
+        began = time.monotonic()
+        if isinstance(action, NoAction):
+            told = {"executed": False, "invalid": True}
+            reply = Reply(f"[{action.note}]", ok=False, info=told)
+        else:
+            reply = self._take(action)
+        seconds = time.monotonic() - began
+        turn = Turn(str(action), reply.observation, 0.0, reply.ok, reply.exit_code, seconds)
+        episode.turns.append(replace(turn, info=dict(reply.info)))
+        if not reply.ended and not reply.truncated and len(episode.turns) >= self.max_turns:
+            last = self._submit(None)
+            reply = replace(reply, reward=last.reward, parts=last.parts, truncated=True)
+        if not reply.ended and not reply.truncated:
+            return reply.observation, reply.reward or 0.0, False, False, self._info(reply)
+        ended = self._end(reply, "truncated" if reply.truncated else "ended")
+        episode.turns[-1] = replace(episode.turns[-1], reward=ended[1])
+        return ended
+
+    def _ending(self, action: str) -> Status | None:
+        word, _, answer = action.strip().partition(" ")
+        if word == "submit" and (not answer or self.traits.answer or self.traits.may_answer):
+            self.episode.answer = answer.strip() or None
+            return "submitted"
+        return "skipped" if word == "skip" and not answer else None
+
+    def _end(self, reply: Reply, status: Status) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if reply.reward is None:
+            raise RewardError(f"{self.name}: the episode has ended there without a reward")
+        self.episode.status = status
+        self.episode.score = score = Score(float(reply.reward), dict(reply.parts))
+        self.episode.seconds = time.monotonic() - self._clock
+        self._free()
+        info = {**self._info(reply), "success": score.value == 1.0, "parts": dict(score.parts)}
+        truncated = status == "truncated"
+        return reply.observation, score.value, not truncated, truncated, info
+
+    def _info(self, reply: Reply | None = None) -> dict[str, Any]:
+        turns = self.episode.turns
+        left = self.max_turns - len(turns)
+        info = {"task_id": self.episode.task_id, "turn": len(turns), "turns_left": left}
+        if reply is not None and turns:
+            info["ok"] = reply.ok
+            info |= {} if reply.exit_code is None else {"exit_code": reply.exit_code}
+        return info
+
+    @contextmanager
+    def _failures_recorded(self) -> Iterator[None]:
+        """End the episode as an error, and raise it, where there was a failure."""
+        try:
+            yield
+        except Exception as error:
+            self.episode.status = "error"
+            self.episode.error = f"{type(error).__name__}: {error}"
+            self.episode.seconds = time.monotonic() - self._clock
+            self._free()
+            raise
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any]
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take an action by calling a tool, as `InterCodeEnv.call` does."""
+        return self.step(action_of(ToolCall("", name, arguments), self.traits))
+
+    def messages(self, style: str = "chat") -> list[dict[str, Any]]:
+        """Tell the episode so far as chat messages, as `InterCodeEnv.messages` does."""
+        task = self.dataset.by_id(self.episode.task_id)
+        told: list[dict[str, Any]] = MESSAGES.get(style)(self, task)
+        return told
+
+    def image(self, task: Task) -> str:
+        """Name the place of a task, for a run's record: the environment elsewhere."""
+        return self.name
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried, before any work starts."""
+
+    def digest(self, task: Task) -> str:
+        """Identify the content of a task's place, as far as that is known: it is not."""
+        return "elsewhere"
+
+    def close(self) -> None:
+        """End the episode. Idempotent."""
+        self._free()

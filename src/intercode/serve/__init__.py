@@ -1,0 +1,5 @@
+"""Serving environments over the network, and playing in those of a server.
+
+The wire is OpenEnv's: JSON messages over a WebSocket, a session with an environment of its own for
+each connection.
+"""
