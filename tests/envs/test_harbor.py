@@ -345,7 +345,7 @@ def test_what_is_malformed(folder: Folder, files: dict[str, str], message: str) 
 
 
 def test_what_is_missing(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(intercode.TaskError, match="is no task folder of Harbor's"):
+    with pytest.raises(intercode.TaskError, match="neither a task folder of Harbor"):
         intercode.make(f"harbor:{tmp_path}")
     path = folder(task=f'{CONFIG}env = {{KEY = "${{A_KEY}}"}}\n')
     with closing(opened(path)) as env:

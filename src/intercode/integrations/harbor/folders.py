@@ -133,10 +133,10 @@ def load(folder: Path) -> Dataset:
         TaskError: There are none, or one is malformed.
     """
     folder = folder.expanduser().absolute()
-    found = [folder] if (folder / CONFIG).is_file() else sorted(folder.glob(f"*/{CONFIG}"))
-    folders = [path.parent if path.name == CONFIG else path for path in found]
+    found = [path.parent for path in sorted(folder.glob(f"*/{CONFIG}"))]
+    folders = [folder] if (folder / CONFIG).is_file() else found
     if not folders:
-        raise TaskError(f"{folder} is no task folder of Harbor's, and has none: no {CONFIG}")
+        raise TaskError(f"{folder}: neither a task folder of Harbor's nor a folder of such folders")
     return Dataset(map(_task, folders), folder.name, source=str(folder))
 
 

@@ -27,7 +27,7 @@ from intercode.sandbox.network import Network, Policy
 from intercode.task import CANNOT, Task
 
 LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
-"""The folders that every place has. All may write to them, whoever the agent is."""
+"""The folders that every place has. Every user may write to them."""
 SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
 
 

@@ -157,7 +157,7 @@ def _rewards(place: Sandbox) -> dict[str, float]:
     """Read the rewards that tests have left.
 
     Raises:
-        NoRewardError: There are none, or they are no finite numbers.
+        NoRewardError: There are none, or not only finite numbers.
     """
     for name in ("reward.json", "reward.txt"):
         path = f"/logs/verifier/{name}"
