@@ -12,7 +12,7 @@ import pytest
 import intercode
 from intercode.errors import TaskError, UsageError
 from intercode.integrations.harbor.export import Exporter
-from intercode.integrations.harbor.folder import ANSWER, name_of
+from intercode.integrations.harbor.writer import ANSWER, name_of
 from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.task import Dataset, Task
 from intercode.units import MIB

@@ -37,7 +37,7 @@ from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Score, decode
 from intercode.errors import SandboxError, UsageError
-from intercode.integrations.harbor.folder import ANSWER, OWN, task_id
+from intercode.integrations.harbor.writer import ANSWER, OWN, task_id
 from intercode.project import create, is_project
 from intercode.sandbox import Completed, Limits, Process, Sandbox, get_provider
 from intercode.sandbox.native.process import run_to_end

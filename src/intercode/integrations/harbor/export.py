@@ -22,7 +22,7 @@ from intercode.errors import TaskError, UsageError
 from intercode.files import sha256
 from intercode.integrations.harbor.checks import query
 from intercode.integrations.harbor.files import Files
-from intercode.integrations.harbor.folder import ANSWER, Judged, check, name_of, write
+from intercode.integrations.harbor.writer import ANSWER, Judged, check, name_of, write
 from intercode.rewards.python_plan import has_tests, make_plan, stdio_cases
 from intercode.rewards.sql_run import Grader
 from intercode.sandbox import Limits

@@ -18,7 +18,7 @@ from intercode.envs.outcome import GoldOutcome
 from intercode.episode import decode, encode
 from intercode.errors import SandboxError, TaskError
 from intercode.files import sha256
-from intercode.integrations.harbor.folder import ANSWER, TESTS, Judged, check
+from intercode.integrations.harbor.writer import ANSWER, TESTS, Judged, check
 from intercode.rewards.answer import Answer, normalise
 from intercode.sandbox.base import Change, Sandbox
 from intercode.sandbox.images.base import parse
