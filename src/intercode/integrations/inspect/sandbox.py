@@ -34,13 +34,13 @@ FILE = "intercode-sandbox.toml"
 
 
 class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
-    """What a sample's sandbox is started with; in a file, the keys of a TOML document."""
+    """The image, the rights and the limits of a sample's sandbox; in a file, keys of TOML."""
 
     image: str = "host"
     network: bool | str | list[str] = False
     """As the option of our environments."""
     sandbox: str = "native"
-    """What runs it: ``native``, or ``docker``."""
+    """The name of the provider: ``native``, or ``docker``."""
     limits: dict[str, Any] = {}
     """Of `intercode.Limits`, but for ``timeout`` and ``output``, which Inspect decides."""
 

@@ -59,7 +59,7 @@ def _environment(config: TaskConfig) -> InterCodeEnv[Any]:
     told: dict[str, Any] = {"observations": "utf-8", "errors": "value", **config.options}
     made: Any = intercode.make(config.env, split=config.split, **told).unwrapped
     if not isinstance(made, intercode.InterCodeEnv):
-        raise UsageError(f"{config.env!r}: tasks elsewhere are no tasks for Inspect")
+        raise UsageError(f"{config.env!r}: its tasks are tried elsewhere, and not by Inspect")
     return made
 
 
