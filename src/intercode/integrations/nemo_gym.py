@@ -78,7 +78,7 @@ class InterCodeProvider:
         return Status.RUNNING if handle.sandbox_id in self._live else Status.STOPPED
 
     async def close(self, handle: Handle) -> None:
-        """End it. Idempotent."""
+        """End the sandbox. Idempotent."""
         if self._live.pop(handle.sandbox_id, None) is not None:
             await handle.raw.close()
 
