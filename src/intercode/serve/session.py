@@ -250,7 +250,7 @@ class Session:
         self._busy = True
         try:
             env = await self._of(wish.split)
-            chosen = {"task_id": wish.task_id, "index": wish.index}
+            chosen: dict[str, Any] = {"task_id": wish.task_id, "index": wish.index}
             async with self._starts:
                 text, info = await env.reset(seed=wish.seed, **chosen)
         finally:
