@@ -47,7 +47,7 @@ class Server:
         self._routes = Routes({offer.name: offer for offer in offers})
         self._terms, self._guard, self._counts = terms, guard, counts
         self._sessions: dict[Session, asyncio.Task[Any]] = {}
-        """Those that are open, each with the task that serves it."""
+        """The open ones, each with the task that serves it."""
         self._starts = asyncio.Semaphore(_STARTS)
         self._freed = asyncio.Event()
         self._draining = False

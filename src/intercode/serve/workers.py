@@ -22,7 +22,7 @@ _BACKLOG = 1024
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_ENDING, signal.SIGCHLD)
 _SILENCE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""When the machine of a client is asked whether it is still there."""
+"""The seconds and the times of questions whether the machine of a client is still there."""
 
 
 def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
