@@ -1,4 +1,4 @@
-"""A policy of one matrix, served as vLLM serves a model: token ids in, ids and probabilities out."""
+"""A policy of one matrix, served as vLLM serves models: token ids in, ids and probabilities out."""
 
 from __future__ import annotations
 
@@ -39,13 +39,17 @@ class Policy:
         self.weights = np.zeros((len(words), len(words)))
         self.weights[begin, call] = self.weights[called, end] = 40.0
         self.weights[call, chosen] = self.weights[chosen, called] = 40.0
-        self._end = end
+        self._end, self._call, self._chosen = end, call, chosen
         self._dice = np.random.default_rng(0)
 
     def likely(self, last: int) -> np.ndarray:
         """Return the probability of each token."""
         powers = np.exp(self.weights[last] - self.weights[last].max())
         return powers / powers.sum()
+
+    def likely_calls(self) -> np.ndarray:
+        """Return the probability of each choice where a call begins."""
+        return self.likely(self._call)[self._chosen]
 
     def continued(self, prompt: Sequence[int]) -> tuple[list[int], list[float]]:
         """Sample a completion; return its tokens, and their logarithmic probabilities."""

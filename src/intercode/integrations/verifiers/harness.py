@@ -60,7 +60,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
     ) -> vf.ProgramResult:
         """Play until the episode ends."""
         env = trace.state.env
-        offered = [
+        offered: Any = [
             {
                 "type": "function",
                 "function": {
@@ -72,9 +72,11 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
             for tool in env.tools
         ]
         told = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
-        talk = [{"role": role, "content": text} for role, text in told if text]
-        # Without a limit of ours: verifiers has its own.
-        async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, timeout=None) as model:
+        talk: Any = [{"role": role, "content": text} for role, text in told if text]
+        # Certificates take longer to load than an episode: only for an endpoint that has one.
+        far = endpoint.startswith("https:")
+        http = openai.DefaultAsyncHttpxClient(verify=far, trust_env=far, timeout=None)
+        async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, http_client=http) as model:
             while env.episode.status == "running":
                 reply = await model.chat.completions.create(
                     model=ctx.model, messages=talk, tools=offered
@@ -118,4 +120,3 @@ class InterCodeRollouts(vf.Env[InterCodeRolloutsConfig]):
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         """Play a task."""
         await agents.agent.run(task)
-
