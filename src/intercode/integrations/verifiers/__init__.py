@@ -8,7 +8,15 @@ which has the same names::
 
 from __future__ import annotations
 
-from intercode.integrations.verifiers.harness import InterCodeHarness, InterCodeRollouts
-from intercode.integrations.verifiers.tasks import InterCodeTaskset
+from intercode.errors import UsageError
+
+try:
+    from intercode.integrations.verifiers.harness import InterCodeHarness, InterCodeRollouts
+    from intercode.integrations.verifiers.tasks import InterCodeTaskset
+except ModuleNotFoundError as error:
+    raise UsageError(
+        "verifiers is not installed, which this needs, with Python 3.11 or newer: "
+        f"pip install 'intercode-gym[verifiers]' ({error})"
+    ) from error
 
 __all__ = ["InterCodeHarness", "InterCodeRollouts", "InterCodeTaskset"]
