@@ -24,7 +24,7 @@ def test_a_run_of_somebodys_taskset(tmp_path: Path, capsys: pytest.CaptureFixtur
         asked = ["run", address, "--agent", "single-turn", *model, "--json", "--out", str(out)]
         assert main(asked) == 0
     rows = [json.loads(line) for line in (out / "episodes.jsonl").read_text().splitlines()]
-    assert {row["task_id"]: row["reward"] for row in rows} == {"0": 0.0, "1": 1.0, "2": 0.0}
+    assert {row["task_id"]: row["score"]["value"] for row in rows} == {"0": 0.0, "1": 1.0, "2": 0.0}
     assert rows[0]["turns"][0]["action"] == "2"
     capsys.readouterr()
     assert main(["report", str(out)]) == 0
@@ -80,7 +80,7 @@ def test_what_needs_more_than_a_reply_is_refused(
 ) -> None:
     with pytest.raises(intercode.UsageError, match=lack):
         intercode.make(module(f"somebodys_{kind.__name__.lower()}", kind, monkeypatch))
-    with pytest.raises(intercode.UsageError, match="no taskset"):
+    with pytest.raises(intercode.UsageError, match="not a taskset"):
         intercode.make("verifiers:nobodys")
 
 
