@@ -99,7 +99,9 @@ def _taskset(rest: str) -> list[Any]:
         own = environment_class(module) is not vf.SingleAgentEnv
         tasks = list(islice(load_taskset(config), MOST))
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"verifiers:{rest} is not a taskset that can be loaded: {error}") from error
+        raise UsageError(
+            f"verifiers:{rest} is not a taskset that can be loaded: {error}"
+        ) from error
     for task in tasks:
         if lack := "an environment of its own" if own else _lack(task):
             raise UsageError(f"verifiers:{module} needs {lack}: only vf-eval can run it")
