@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from intercode.project import create as make
     from intercode.project import create_vec as make_vec
     from intercode.sandbox.base import Limits
+    from intercode.serve.client import connect, connect_vec
     from intercode.task import Dataset, Task
 
 __version__ = "2.0.0"
@@ -115,6 +116,8 @@ __all__ = [
     "TurnChanges",
     "UsageError",
     "VectorError",
+    "connect",
+    "connect_vec",
     "exact",
     "load_dataset",
     "make",
@@ -140,6 +143,8 @@ _ELSEWHERE = {
     "Tokens": "intercode.episode:Tokens",
     "Turn": "intercode.episode:Turn",
     "TurnChanges": "intercode.episode:TurnChanges",
+    "connect": "intercode.serve.client:connect",
+    "connect_vec": "intercode.serve.client:connect_vec",
     "exact": "intercode.episode:exact",
     "load_dataset": "intercode.datasets:load",
     "make": "intercode.project:create",

@@ -16,7 +16,7 @@ from numbers import Integral
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from intercode.errors import TaskError, TaskNotFoundError
+from intercode.errors import TaskError, TaskNotFoundError, UsageError
 from intercode.files import sha256
 from intercode.spelling import meant, nearest
 from intercode.units import LIMITS, counted
@@ -243,6 +243,21 @@ class Dataset(Sequence[Task]):
                 f"{self.name}: no task has the index {index}: 0 to {len(self) - 1}"
             )
         return self._tasks[int(index)]
+
+    def named(self, task_id: Any = None, index: Any = None, **others: Any) -> Task | None:
+        """The task that options of an environment's `reset` name; None: they name none.
+
+        Raises:
+            TaskNotFoundError: No task has that id or index.
+            UsageError: There is another option, or both are given.
+        """
+        if others:
+            raise UsageError(f"reset knows no option {min(others)!r}, only 'task_id' and 'index'")
+        if task_id is not None and index is not None:
+            raise UsageError(f"which task: {task_id!r}, or that at index {index!r}?")
+        if task_id is not None:
+            return self.by_id(task_id)
+        return None if index is None else self.at(index)
 
     def splits(self) -> list[str]:
         """The names under ``split`` in the tasks' `metadata`, each once, in their order."""

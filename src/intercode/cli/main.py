@@ -42,6 +42,7 @@ COMMANDS = {
     "show": "the episodes of a finished run, turn by turn",
     "export": "a finished run in another form",
     "validate": "check that the tasks of a benchmark work",
+    "serve": "serve environments to programs elsewhere, by OpenEnv's WebSocket",
     "replay": "repeat recorded runs of the 2023 paper, and compare",
     "datasets": "list and fetch datasets, check that their tasks work",
     "images": "list, build and remove sandbox images",

@@ -34,8 +34,19 @@ from intercode.task import Dataset, Task
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
 """The errors that ``errors="value"`` turns into values: no caller's, and no agent's."""
-_SHOWN = ("timed_out", "restarted", "truncated")
+SHOWN = ("timed_out", "restarted", "truncated")
 """The facts that `info` takes over from an execution: none that differs from run to run."""
+
+
+def failure(error: Exception) -> dict[str, str]:
+    """Tell of a failure, as ``info["error"]`` has it.
+
+    Only that of the infrastructure has its message there: others may quote gold.
+    """
+    kind, said = "infrastructure", str(error)
+    if isinstance(error, (TaskError, RewardError)):
+        kind, said = "task", "the task's own part failed: env.episode.error says why"
+    return {"kind": kind, "type": type(error).__name__, "message": said}
 
 
 class Attempt(Generic[PlaceT]):
@@ -187,17 +198,10 @@ class Attempt(Generic[PlaceT]):
         return plain(data) if self._is_wire else data
 
     def _failed(self, error: Exception) -> dict[str, Any]:
-        """Make the `info` of an episode that failed; or raise the error, where none is a value.
-
-        Only that of the infrastructure has its message there: others may quote gold.
-        """
+        """Make the `info` of an episode that failed; or raise the error, where none is a value."""
         if self.options.errors != "value" or self.episode.status != "error":
             raise error
-        kind, said = "infrastructure", str(error)
-        if isinstance(error, (TaskError, RewardError)):
-            kind, said = "task", "the task's own part failed: env.episode.error says why"
-        about = {"kind": kind, "type": type(error).__name__, "message": said}
-        return {**self._info(), "error": about}
+        return {**self._info(), "error": failure(error)}
 
     @contextmanager
     def _failures_recorded(self) -> Iterator[None]:
@@ -245,7 +249,7 @@ class Attempt(Generic[PlaceT]):
             info["ok"] = turn.ok
             if turn.exit_code is not None:
                 info["exit_code"] = turn.exit_code
-            info.update({key: turn.info[key] for key in _SHOWN if key in turn.info})
+            info.update({key: turn.info[key] for key in SHOWN if key in turn.info})
         if score is not None:
             info["success"] = score.value == 1.0
             info["parts"] = dict(score.parts)

@@ -315,16 +315,10 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             TaskNotFoundError: No task has that id or index.
             UsageError: There is another option, or both are given.
         """
-        if unknown := sorted(set(options) - {"task_id", "index"}):
-            raise UsageError(f"reset knows no option {unknown[0]!r}, only 'task_id' and 'index'")
-        task_id, index = options.get("task_id"), options.get("index")
-        if task_id is not None and index is not None:
-            raise UsageError(f"which task: {task_id!r}, or that at index {index!r}?")
-        if task_id is not None:
-            with suppress(TaskNotFoundError):
-                return self.dataset.by_id(task_id)
-            return self.dataset.by_id(self._meant(task_id))  # as `info` has it
-        return None if index is None else self.dataset.at(index)
+        with suppress(TaskNotFoundError):
+            return self.dataset.named(**options)
+        meant = {name: self._meant(one) for name, one in options.items()}  # as `info` has it
+        return self.dataset.named(**meant)
 
     def _draws_apart_from(self, source: Self) -> None:
         self._seed = None

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import gymnasium
 
 from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
+from intercode.envs.attempt import SHOWN, VALUES, failure
 from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.tools import action_of, tools_of
@@ -27,6 +28,7 @@ from intercode.episode import Episode, NoAction, Score, Status, Turn
 from intercode.errors import (
     ActionError,
     EnvironmentStateError,
+    ForkError,
     RewardError,
     TaskError,
     UsageError,
@@ -46,6 +48,8 @@ class Reply:
     ended: bool = False
     truncated: bool = False
     """Whether a limit there has ended it."""
+    goes_on: bool = False
+    """Whether the episode goes on after an answer, as where several may be tried."""
     ok: bool = True
     """Whether the action ran without an error, as far as that is told."""
     exit_code: int | None = None
@@ -85,9 +89,11 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._calls = OneCaller("this environment")
+        self._seed = options.seed
         self._order: Iterator[Task] | None = None
         self._episode: Episode | None = None
         self._clock = 0.0
+        self._untold: Exception | None = None
 
     @abstractmethod
     def _begin(self, task: Task, seed: int | None) -> str:
@@ -130,59 +136,74 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode, as `InterCodeEnv.reset` does."""
         with self._calls:
-            named = {"task_id": task_id, "index": index, **(options or {})}
-            super().reset(seed=seed)
-            task = self._chosen(**named)
+            given = {"task_id": task_id, "index": index}
+            given = {name: one for name, one in given.items() if one is not None}
+            if twice := sorted(given.keys() & (options or {}).keys()):
+                raise UsageError(f"give {twice[0]!r} to reset once, not in its options as well")
+            task = self.named({**(options or {}), **given})
             self._free()
+            seed, self._seed = (self._seed if seed is None else seed), None
+            super().reset(seed=seed)
+            if seed is not None or self._order is None:
+                self._order = self.dataset.shuffled(self.np_random)
+            task = task or next(self._order)
+            self._untold = None
             self._episode = Episode(task.task_id, task.query, self.name, seed=seed)
             self._episode.started, self._clock = time.time(), time.monotonic()
-            with self._failures_recorded():
-                text = self._begin(task, seed)
-            self._episode.query = text
+            try:
+                with self._failures_recorded():
+                    text = self._episode.query = self._begin(task, seed)
+            except VALUES as error:
+                self._untold = error
+                return task.query, self._failed(error)
             return text, {**self._info(), "query": text, "tags": task.tags}
 
-    def _chosen(self, task_id: str | None = None, index: int | None = None, **others: Any) -> Task:
-        if others:
-            raise UsageError(f"reset knows no option {min(others)!r}, only 'task_id' and 'index'")
-        if task_id is not None:
-            return self.dataset.by_id(task_id)
-        if index is not None:
-            return self.dataset.at(index)
-        if self._order is None:
-            self._order = self.dataset.shuffled(self.np_random)
-        return next(self._order)
+    def named(self, options: Mapping[str, Any]) -> Task | None:
+        """Return the task that options of `reset` name, as `InterCodeEnv.named` does."""
+        return self.dataset.named(**options)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action, as `InterCodeEnv.step` does."""
         with self._calls:
             episode = self.episode
-            if episode.status != "running":
-                raise EnvironmentStateError("the episode has ended: call reset() first")
-            if not isinstance(action, str):
-                raise ActionError(f"an action must be a text, not {type(action).__name__}")
-            with self._failures_recorded():
-                return self._step(episode, action)
+            try:
+                if (error := self._untold) is not None:  # of `reset`, which cannot truncate
+                    self._untold = None
+                    raise error
+                if episode.status != "running":
+                    raise EnvironmentStateError("the episode has ended: call reset() first")
+                if not isinstance(action, str):
+                    raise ActionError(f"an action must be a text, not {type(action).__name__}")
+                with self._failures_recorded():
+                    return self._step(episode, action)
+            except VALUES as failure:
+                return "", float("nan"), False, True, self._failed(failure)
 
     def _step(self, episode: Episode, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if (ending := self._ending(action)) is not None:
-            reply = Reply("", 0.0) if ending == "skipped" else self._submit(episode.answer)
-            return self._end(reply, ending)
+        ending = self._ending(action)
+        if ending == "skipped":
+            return self._end(Reply("", 0.0), ending)
         began = time.monotonic()
-        if isinstance(action, NoAction):
+        if ending == "submitted":
+            reply = self._submit(episode.answer)
+            if not reply.goes_on:
+                return self._end(reply, ending)
+        elif isinstance(action, NoAction):
             told = {"executed": False, "invalid": True}
             reply = Reply(f"[{action.note}]", ok=False, info=told)
         else:
             reply = self._take(action)
         seconds = time.monotonic() - began
         turn = Turn(str(action), reply.observation, 0.0, reply.ok, reply.exit_code, seconds)
-        episode.turns.append(replace(turn, info=dict(reply.info)))
+        turn = replace(turn, info=dict(reply.info))
+        episode.turns.append(turn)
         if not reply.ended and not reply.truncated and len(episode.turns) >= self.max_turns:
             last = self._submit(None)
             reply = replace(reply, reward=last.reward, parts=last.parts, truncated=True)
         if not reply.ended and not reply.truncated:
-            return reply.observation, reply.reward or 0.0, False, False, self._info(reply)
-        ended = self._end(reply, "truncated" if reply.truncated else "ended")
-        episode.turns[-1] = replace(episode.turns[-1], reward=ended[1])
+            return reply.observation, reply.reward or 0.0, False, False, self._info(turn)
+        ended = self._end(reply, "truncated" if reply.truncated else "ended", turn)
+        episode.turns[-1] = replace(turn, reward=ended[1])
         return ended
 
     def _ending(self, action: str) -> Status | None:
@@ -192,24 +213,26 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             return "submitted"
         return "skipped" if word == "skip" and not answer else None
 
-    def _end(self, reply: Reply, status: Status) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def _end(
+        self, reply: Reply, status: Status, turn: Turn | None = None
+    ) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if reply.reward is None:
             raise RewardError(f"{self.name}: the episode has ended there without a reward")
         self.episode.status = status
         self.episode.score = score = Score(float(reply.reward), dict(reply.parts))
         self.episode.seconds = time.monotonic() - self._clock
         self._free()
-        info = {**self._info(reply), "success": score.value == 1.0, "parts": dict(score.parts)}
+        info = {**self._info(turn), "success": score.value == 1.0, "parts": dict(score.parts)}
         truncated = status == "truncated"
         return reply.observation, score.value, not truncated, truncated, info
 
-    def _info(self, reply: Reply | None = None) -> dict[str, Any]:
-        turns = self.episode.turns
-        left = self.max_turns - len(turns)
-        info = {"task_id": self.episode.task_id, "turn": len(turns), "turns_left": left}
-        if reply is not None and turns:
-            info["ok"] = reply.ok
-            info |= {} if reply.exit_code is None else {"exit_code": reply.exit_code}
+    def _info(self, turn: Turn | None = None) -> dict[str, Any]:
+        done = len(self.episode.turns)
+        info = {"task_id": self.episode.task_id, "turn": done, "turns_left": self.max_turns - done}
+        if turn is not None:
+            info["ok"] = turn.ok
+            info |= {} if turn.exit_code is None else {"exit_code": turn.exit_code}
+            info |= {name: turn.info[name] for name in SHOWN if name in turn.info}
         return info
 
     @contextmanager
@@ -223,6 +246,22 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             self.episode.seconds = time.monotonic() - self._clock
             self._free()
             raise
+
+    def _failed(self, error: Exception) -> dict[str, Any]:
+        """Make the `info` of an episode that failed; or raise the error, where none is a value."""
+        if self.options.errors != "value" or self.episode.status != "error":
+            raise error
+        return {**self._info(), "error": failure(error)}
+
+    def snapshot(self, *args: Any, **named: Any) -> NoReturn:
+        """Refuse: an episode elsewhere cannot be saved.
+
+        Raises:
+            ForkError: Always.
+        """
+        raise ForkError(f"{self.name}: an episode that takes place elsewhere cannot be forked")
+
+    fork = snapshot
 
     def call(
         self, name: str, arguments: Mapping[str, Any]

@@ -1,0 +1,76 @@
+"""The guard at a server's door: who may speak to it.
+
+A web page in the browser of someone on this machine can reach what listens here, by a name that it
+has pointed here (DNS rebinding) or across sites. So the name that a client calls is checked, and
+where it comes from; neither can be forged by a page.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+from collections.abc import Collection
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from websockets.datastructures import Headers
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+class Guard:
+    """Refuses requests.
+
+    Args:
+        token: The secret that clients bring; None: they need none.
+        names: Host names by which clients may call the server, beside addresses of numbers.
+    """
+
+    def __init__(self, token: str | None = None, names: Collection[str] = ()) -> None:
+        self._token = None if token is None else token.encode()
+        self._names = {"localhost", socket.gethostname().lower(), *(map(str.lower, names))}
+
+    def refusal(self, headers: Headers, *, free: bool = False) -> tuple[HTTPStatus, str] | None:
+        """Say why a request is refused; None: it is not.
+
+        Args:
+            headers: The request's.
+            free: Whether it needs no token.
+        """
+        hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
+        if len(hosts) != 1 or not self._is_ours(hosts[0]):
+            return HTTPStatus.FORBIDDEN, "this server is not called so: see --allow-host"
+        if any(urlsplit(origin).netloc.lower() != hosts[0].lower() for origin in origins):
+            return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
+        if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:
+            return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
+        if not free and not self._is_known(headers.get_all("Authorization")):
+            return HTTPStatus.UNAUTHORIZED, "a token is needed: Authorization: Bearer TOKEN"
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        """Tell whether a page cannot have chosen this name: only names can be pointed elsewhere."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self._names or _address(name) is not None
+
+    def _is_known(self, given: list[str]) -> bool:
+        if self._token is None:
+            return True
+        scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
+        found = token.strip().encode(errors="replace")
+        return hmac.compare_digest(found, self._token) and scheme.lower() == "bearer"
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

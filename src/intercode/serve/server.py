@@ -1,0 +1,167 @@
+"""The server of one process: whom it admits, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from urllib.parse import unquote
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
+
+from intercode.errors import CapacityError
+from intercode.serve import wire
+from intercode.serve.counts import Counts
+from intercode.serve.front import Front, refusal, response
+from intercode.serve.guard import Guard
+from intercode.serve.log import log
+from intercode.serve.offers import Offer
+from intercode.serve.routes import Routes
+from intercode.serve.session import CLOSING, Ended, Session, Terms
+
+_TRY_AGAIN_LATER = 1013
+
+
+class Server:
+    """Serves environments.
+
+    Args:
+        offers: The environments; the first one is also that of addresses that name none.
+        terms: The terms on which clients have sessions.
+        guard: Refuses requests.
+        counts: The numbers to keep.
+    """
+
+    def __init__(self, offers: Sequence[Offer], terms: Terms, guard: Guard, counts: Counts) -> None:
+        self._routes = Routes({offer.name: offer for offer in offers})
+        self._terms, self._guard, self._counts = terms, guard, counts
+        self._sessions: set[Session] = set()
+        self._freed = asyncio.Event()
+        self._draining = False
+        self._stopped = asyncio.Event()
+
+    async def run(self, listener: socket.socket, ready: Callable[[], None]) -> None:
+        """Serve until a signal ends it: SIGTERM or SIGINT.
+
+        The first one lets the episodes that run end, for a while; the second one ends them.
+
+        Args:
+            listener: Where clients connect.
+            ready: Called when they can.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.end)
+        quiet = logging.getLogger("intercode.serve.connections")
+        quiet.setLevel(logging.CRITICAL)  # what clients do wrong is counted
+        async with serve(
+            self._handle,
+            sock=listener,
+            create_connection=Front,
+            process_request=self._request,
+            compression=None,
+            max_size=self._terms.max_message,
+            max_queue=4,
+            close_timeout=CLOSING,
+            logger=quiet,
+            server_header=None,
+        ):
+            ready()
+            await self._stopped.wait()
+            for session in self._sessions:
+                session.stop()
+
+    def end(self) -> None:
+        """Begin to end, or end at once if it has begun."""
+        if self._draining:
+            self._stopped.set()
+            return
+        self._draining = True
+        log("draining", sessions=len(self._sessions))
+        asyncio.get_running_loop().call_later(self._terms.drain, self._stopped.set)
+        for session in self._sessions:
+            session.drain()
+        if not self._sessions:
+            self._stopped.set()
+
+    async def _request(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answer a request; None: a session is to begin."""
+        assert isinstance(connection, Front)
+        path = unquote(request.path.partition("?")[0])
+        words = path.strip("/").split("/")
+        refused = self._guard.refusal(request.headers, free=path == "/health")
+        if refused is not None:
+            self._counts.add("forbidden")
+            return refusal(*refused)
+        if words[-1] == "ws" and self._routes.offer(words) is not None:
+            return None
+        if path == "/health":
+            return self._health()
+        if path == "/metrics":
+            text = self._counts.metrics(self._terms.max_sessions)
+            return response(HTTPStatus.OK, text.encode(), "text/plain; version=0.0.4")
+        return await self._routes.answer(connection.method, words, connection.body)
+
+    def _health(self) -> Response:
+        if self._draining:
+            return response(HTTPStatus.SERVICE_UNAVAILABLE, wire.json({"status": "draining"}))
+        return response(HTTPStatus.OK, wire.json({"status": "healthy"}))
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        """Have a session with a client, or refuse it."""
+        assert connection.request is not None  # it was answered
+        path = unquote(connection.request.path.partition("?")[0])
+        offer = self._routes.offer(path.strip("/").split("/"))
+        assert offer is not None  # else it was refused
+        if not await self._admitted():
+            await self._refuse(connection)
+            return
+        session = Session(offer, self._terms, self._counts)
+        self._sessions.add(session)
+        self._counts.add("opened")
+        log("opened", session=session.id, env=offer.name, client=_name(connection))
+        end = Ended("failed", 1011)
+        try:
+            end = await session.serve(connection)
+        finally:
+            self._sessions.discard(session)
+            self._counts.add("sessions", -1)
+            self._counts.add(f"ended {end.why}")
+            log("ended", session=session.id, why=end.why)
+            self._freed.set()
+            if self._draining and not self._sessions:
+                self._stopped.set()
+
+    async def _admitted(self) -> bool:
+        """Tell whether there is room for a session, which is taken then.
+
+        A session of which the client has gone, and which is being freed, is waited for.
+        """
+        while not self._draining:
+            if self._counts.admit(self._terms.max_sessions):
+                return True
+            if not any(session.closing for session in self._sessions):
+                return False
+            self._freed.clear()
+            await self._freed.wait()
+        return False
+
+    async def _refuse(self, connection: ServerConnection) -> None:
+        self._counts.add("refused")
+        log("refused", client=_name(connection))
+        most = self._terms.max_sessions
+        why = "is ending" if self._draining else f"has all of its {most} sessions: try again later"
+        said = wire.error("CAPACITY_REACHED", CapacityError(f"the server {why}"))
+        self._counts.add("error CAPACITY_REACHED")
+        await connection.send(said, text=True)
+        await connection.close(_TRY_AGAIN_LATER)
+
+
+def _name(connection: ServerConnection) -> str:
+    """Name a client, for the log."""
+    host, port, *_ = connection.remote_address or ("?", 0)
+    return f"{host}:{port}"
