@@ -32,9 +32,7 @@ def gold(said: str) -> str:
     return next(one.gold[0] for one in TASKS if one.query in said)
 
 
-def train(
-    script: Script, folder: Path, steps: int = STEPS, **given: Any
-) -> list[dict[str, float]]:
+def train(script: Script, folder: Path, steps: int = STEPS, **given: Any) -> list[dict[str, float]]:
     """Take some steps; return what the trainer has logged of each."""
     words = tokenizer()
     model = Scripted(words, script)
