@@ -1,12 +1,8 @@
-"""Images from a registry: Debian's ``docker-registry``, on this machine's loopback."""
+"""Images from a registry."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,7 @@ from intercode.sandbox.images import Image, list_images, resolve
 from intercode.sandbox.images.tree import Tree
 from sandbox import rootfs
 from sandbox.layouts import layer, layout
-from waiting import eventually
+from sandbox.local_registry import push, serving
 
 pytestmark = pytest.mark.ordinary
 
@@ -42,58 +38,8 @@ def names(image: Image) -> set[str]:
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its address."""
-    folder = tmp_path_factory.mktemp("registry")
-    config = folder / "config.yml"
-    config.write_text(
-        "version: 0.1\nlog: {level: error}\n"
-        f"storage: {{filesystem: {{rootdirectory: {folder}/data}}}}\n"
-        "http: {addr: 127.0.0.1:0}\n"
-    )
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            ["docker-registry", "serve", str(config)], stdout=log, stderr=log
-        )
-    try:
-        yield _address(process)
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _address(process: subprocess.Popen[bytes]) -> str:
-    """Where it listens: at a port that the kernel chose."""
-    ports: list[int] = []
-
-    def listens() -> bool:
-        ports[:] = _ports(process.pid)
-        return bool(ports) or process.poll() is not None
-
-    if not eventually(listens) or not ports:
-        raise RuntimeError("the registry did not start")
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"http://127.0.0.1:{ports[0]}/v2/"):
-        return f"127.0.0.1:{ports[0]}"
-
-
-def _ports(pid: int) -> list[int]:
-    """Where a process listens."""
-    sockets = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(OSError):  # it has just been closed
-            sockets.add(os.readlink(path))
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [
-        int(local.partition(":")[2], 16)
-        for _, local, _, state, *rest in lines
-        if state == "0A" and f"socket:[{rest[5]}]" in sockets
-    ]
-
-
-def push(source: Path, name: str) -> None:
-    subprocess.run(
-        ["skopeo", "copy", "-q", "--dest-tls-verify=false", f"oci:{source}", f"docker://{name}"],
-        check=True,
-    )
+    with serving(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 def test_from_a_registry(tmp_path: Path, system: Path, registry: str) -> None:

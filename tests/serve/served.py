@@ -75,9 +75,9 @@ class Served:
 
 
 @contextmanager
-def serving(*words: str, **options: Any) -> Iterator[Served]:
+def serving(*words: str, port: int = 0, **options: Any) -> Iterator[Served]:
     """A server; it ends with the context, if it has not."""
-    command = [*MODULE, *words, "--port", "0"]
+    command = [*MODULE, *words, "--port", str(port)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes, **options) as process:
         try:

@@ -101,7 +101,8 @@ def test_requests(server: Served) -> None:
     assert found["task"]["query"] == TASKS[2].query
     _, found = server.post("/bash/tasks", split="all")
     assert len(found["tasks"]) == len(TASKS)
-    assert all({*task} == {"id", "index", "query", "tags"} for task in found["tasks"])
+    told = {"id", "index", "task_id", "query", "tags"}
+    assert all({*task} == told for task in found["tasks"])
 
 
 def test_requests_that_cannot_be(server: Served) -> None:

@@ -28,7 +28,7 @@ from intercode.evaluate.exclusion import Exclusion, not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
-from intercode.registry import DATASETS
+from intercode.registry import DATASETS, scheme_of
 from intercode.sandbox import PROVIDERS, Limits
 from intercode.spec import (
     EnvSpec,
@@ -147,7 +147,7 @@ def _spec(args: argparse.Namespace) -> RunSpec:
         folder = from_toml(args.data)
         options = {**folder, **options, "data": folder["data"]}
     if "env" not in options:
-        known = args.data in environments()
+        known = args.data in environments() or scheme_of(args.data)
         options["env"] = args.data
         if not known:
             _, tasks = load(RunSpec.of(options, {"env": ""}))

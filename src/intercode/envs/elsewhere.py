@@ -94,6 +94,8 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
         self._episode: Episode | None = None
         self._clock = 0.0
         self._untold: Exception | None = None
+        self._begun = False
+        """Whether the episode was begun there. A reset that is refused has ended it, too."""
 
     @abstractmethod
     def _begin(self, task: Task, seed: int | None) -> str:
@@ -136,6 +138,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
     ) -> tuple[str, dict[str, Any]]:
         """Begin an episode, as `InterCodeEnv.reset` does."""
         with self._calls:
+            self._begun = False
             given = {"task_id": task_id, "index": index}
             given = {name: one for name, one in given.items() if one is not None}
             if twice := sorted(given.keys() & (options or {}).keys()):
@@ -153,6 +156,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
             try:
                 with self._failures_recorded():
                     text = self._episode.query = self._begin(task, seed)
+                    self._begun = True
             except VALUES as error:
                 self._untold = error
                 return task.query, self._failed(error)
@@ -170,7 +174,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
                 if (error := self._untold) is not None:  # of `reset`, which cannot truncate
                     self._untold = None
                     raise error
-                if episode.status != "running":
+                if episode.status != "running" or not self._begun:
                     raise EnvironmentStateError("the episode has ended: call reset() first")
                 if not isinstance(action, str):
                     raise ActionError(f"an action must be a text, not {type(action).__name__}")

@@ -150,6 +150,10 @@ class SandboxStage:
             raise TaskError(f"task {task.task_id!r} cannot have its capabilities: {why}")
         return limits
 
+    def reach(self, task: Task) -> Network:
+        """Return what the task's sandbox may reach."""
+        return self.network
+
     def directory(self, task: Task) -> str:
         """Return where its relative files and its setup begin, from the image's directory."""
         return "."
@@ -185,7 +189,7 @@ class SandboxStage:
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
         facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
-        facts += [repr(self.limits(task)), self.network]
+        facts += [repr(self.limits(task)), self.reach(task)]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def open(self, task: Task) -> Sandbox:
@@ -197,7 +201,7 @@ class SandboxStage:
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """
-        sandbox = self.provider.start(self.image(task), self.limits(task), self.network)
+        sandbox = self.provider.start(self.image(task), self.limits(task), self.reach(task))
         try:
             self._prepare(sandbox, task)
         except BaseException:
@@ -227,7 +231,7 @@ class SandboxStage:
             self.written(task),
             task.setup,
             self.limits(task),
-            Policy.of(self.network).shared,
+            Policy.of(self.reach(task)).shared,
             self.service(task),
         )
 

@@ -16,7 +16,7 @@ It must judge the files that the agent *left*, and must not be steered by them. 
    Limits are a fresh sandbox's: no program can change those of process 1, and an agent that has
    filled the disk gets 0.
 4. If the agent changed files that may configure a tool, the command must succeed a second time, in
-   a copy in which these are as before: see `_put_back`. Honest work passes there as well.
+   a copy in which these are as before: see `put_back`. Honest work passes there as well.
 
 A task whose answer is such a file names it in `may_change`. The files that the command itself opens
 are its author's matter: it should not run a program of the agent's unless that program is being
@@ -129,7 +129,7 @@ class CommandReward:
             return _score(self._verify(task, sandbox))
         with copied(self._provider, self._network, sandbox.limits, sandbox.snapshot()) as copy:
             with closing(self._start(task)) as original:
-                if not _put_back(copy, original, settings, found, before, ENVIRONMENT):
+                if not put_back(copy, original, settings, found, before, ENVIRONMENT):
                     return _refused(_TAMPERED, settings)
             done = self._verify(task, sandbox)
             if not done.ok:
@@ -286,7 +286,7 @@ def _settings_of(changes: Sequence[Change], home: str) -> set[str]:
     return {change.path for change in changes if is_setting(change)}
 
 
-def _put_back(
+def put_back(
     copy: Sandbox,
     original: Sandbox,
     paths: Collection[str],

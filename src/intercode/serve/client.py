@@ -34,7 +34,7 @@ from intercode.errors import (
 )
 from intercode.registry import ENVS
 from intercode.spelling import meant
-from intercode.task import Dataset, Task
+from intercode.task import FIELDS, Dataset, Task
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -87,7 +87,7 @@ class Server:
                 return msgspec.json.decode(answer.read())
         except HTTPError as error:
             with error:
-                raise self.refused(error.code, error.read().decode(errors="replace")) from None
+                raise self.refused(error.code, error.read()) from None
         except (OSError, HTTPException, msgspec.DecodeError) as error:
             raise self.unreachable(error) from error
 
@@ -97,8 +97,8 @@ class Server:
         found: dict[str, Any] = self.fetch(f"{self._at}/metadata".lstrip("/"))
         return found
 
-    def tasks(self, split: str) -> list[dict[str, Any]]:
-        """List the tasks of a split."""
+    def tasks(self, split: str | None) -> list[dict[str, Any]]:
+        """List the tasks of a split; None: of its default, which servers of ours have."""
         found: list[dict[str, Any]] = self.fetch(f"{self.name}/tasks", split=split)["tasks"]
         return found
 
@@ -118,17 +118,22 @@ class Server:
                 close_timeout=1,
             )
         except InvalidStatus as error:
-            body = (error.response.body or b"").decode(errors="replace")
-            raise self.refused(error.response.status_code, body) from None
+            answer = error.response
+            raise self.refused(answer.status_code, bytes(answer.body or b"")) from None
         except (OSError, InvalidHandshake) as error:
             raise self.unreachable(error) from error
 
-    def refused(self, status: int, why: str) -> InterCodeError:
+    def refused(self, status: int, body: bytes) -> InterCodeError:
         """Make the error of a refused request."""
-        said = f"{self.url}: the server refuses: {status} {why[:1000].strip()}".rstrip()
+        try:
+            told = msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            told = {"detail": body.decode(errors="replace")[:1000].strip()}
+        said = f"{self.url}: the server refuses: {told.get('detail') or status}"
         if status == 401:
-            return UsageError(f"{said}; give its token, by token=… or ${TOKEN}")
-        return UsageError(said) if status in (501, *range(500)) else SandboxError(said)
+            said = f"{said}; give its token, by token=… or ${TOKEN}"
+        otherwise = UsageError if status in (501, *range(500)) else SandboxError
+        return raised(told.get("error", ""), said, otherwise)
 
     def unreachable(self, error: Exception) -> SandboxError:
         """Make the error of a server that is not there."""
@@ -236,11 +241,11 @@ _LAST = ("CAPACITY_REACHED", "SESSION_ERROR")
 def raised(
     name: str, message: str, otherwise: type[InterCodeError] = SandboxError
 ) -> InterCodeError:
-    """Make an error of its class's name and message; of a name of others, another one."""
+    """Make an error of its class's name and message; of no name of ours, another one."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, InterCodeError):
         return kind.__new__(kind, message)  # the message is whole: no constructor adds to it
-    return otherwise(f"{name}: {message}")
+    return otherwise(f"{name}: {message}" if name else message)
 
 
 class RemoteEnv(Elsewhere):
@@ -315,9 +320,8 @@ class RemoteEnv(Elsewhere):
 
 def tasks(server: Server, split: str | None = None) -> Dataset:
     """Load the tasks of a server's environment, as far as they are told."""
-    rows = server.tasks(split or "all")
-    found = [Task(exact(row["id"]), exact(row["query"]), tags=row.get("tags", ())) for row in rows]
-    return Dataset(found, server.name, source=server.url)
+    rows = [{name: row[name] for name in FIELDS & row.keys()} for row in server.tasks(split)]
+    return Dataset(map(Task.from_dict, exact(rows)), server.name, source=server.url)
 
 
 def connect(

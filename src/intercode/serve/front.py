@@ -87,6 +87,6 @@ def response(status: HTTPStatus, body: bytes, kind: str = "application/json") ->
     return Response(status.value, status.phrase, headers, body)
 
 
-def refusal(status: HTTPStatus, why: str) -> Response:
+def refusal(status: HTTPStatus, why: str, **facts: str) -> Response:
     """Make a response that says why there is nothing else."""
-    return response(status, wire.json({"detail": why}))
+    return response(status, wire.json({"detail": why, **facts}))

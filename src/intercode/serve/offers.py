@@ -96,8 +96,8 @@ class Offer:
             {
                 "id": plain(found[index].task_id),
                 "index": index,
-                "query": plain(found[index].query),
-                "tags": plain(found[index].tags),
+                "tags": [],
+                **plain(found[index].shown().to_dict()),
             }
             for index in range(len(found))[start:stop]
         ]

@@ -65,8 +65,9 @@ class Routes:
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the body is too long")
         try:  # on a thread, as a split may have to be read
             return response(HTTPStatus.OK, wire.json(await asyncio.to_thread(answer)))
-        except (wire.Fault, InterCodeError) as error:
-            return refusal(HTTPStatus.BAD_REQUEST, str(error))
+        except (wire.Fault, InterCodeError) as fault:
+            error = fault.error if isinstance(fault, wire.Fault) else fault
+            return refusal(HTTPStatus.BAD_REQUEST, str(error), error=type(error).__name__)
 
     def _of_all(self) -> dict[str, Callable[[], Any]]:
         return {"list_environments": lambda: [*self._offers], "openapi.json": self._openapi}

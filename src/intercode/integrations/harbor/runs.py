@@ -1,0 +1,91 @@
+"""``harbor:FOLDER``: Harbor's task folders, tried by our runner, agents and sandboxes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, ClassVar
+
+from intercode.envs.base import InterCodeEnv
+from intercode.envs.options import EnvOptions, MaxTurns, SandboxOptions
+from intercode.envs.traits import SHELL, Traits
+from intercode.errors import TaskError, UsageError
+from intercode.integrations.harbor.folders import load
+from intercode.integrations.harbor.stage import HarborStage
+from intercode.integrations.harbor.verifier import HarborReward
+from intercode.interpreters.base import Interpreter
+from intercode.interpreters.bash import BashInterpreter
+from intercode.rewards.own import choose
+from intercode.sandbox import Sandbox
+from intercode.task import Dataset
+
+
+class HarborOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of `HarborEnv`."""
+
+    max_turns: MaxTurns = 50
+
+
+class HarborEnv(InterCodeEnv[Sandbox]):
+    """One persistent Bash per episode, in the place that a task folder describes.
+
+    Its reward is what the task's ``tests/test.sh`` says, which the agent never sees: see
+    `HarborReward`. The option `reward` replaces it.
+
+    Args:
+        data: ``harbor:FOLDER``, or its tasks.
+        options: The options, as one value.
+        **changes: Single options by their names: see `HarborOptions`.
+
+    Raises:
+        TaskError: There are no tasks, or one is malformed.
+        UsageError: There is no such option, or it makes no sense.
+        SandboxUnavailableError: This machine does not permit the sandbox.
+    """
+
+    name: ClassVar[str] = "harbor"
+    Options: ClassVar[type[EnvOptions]] = HarborOptions
+    traits: Traits = SHELL
+
+    def __init__(
+        self, data: str | Dataset, *, options: HarborOptions | None = None, **changes: Any
+    ) -> None:
+        options = HarborOptions.of(options, changes)
+        tasks = data if isinstance(data, Dataset) else self.tasks(data.removeprefix("harbor:"))
+        if tasks.source is None:
+            raise UsageError(f"{tasks.name}: tasks of Harbor's need their folder: harbor:FOLDER")
+        self._stage = stage = HarborStage(
+            Path(tasks.source),
+            options.sandbox,
+            options.image,
+            options.limits,
+            options.network,
+            options.default_image,
+        )
+        reward = choose("harbor", options.reward, lambda: HarborReward(stage))
+        super().__init__(tasks, stage, self._shell_in, reward, options=options)
+
+    @classmethod
+    def tasks(cls, rest: str) -> Dataset:
+        """Load the tasks of an address ``harbor:FOLDER``.
+
+        Args:
+            rest: The folder of a task, or of tasks.
+
+        Raises:
+            TaskError: There are none, or one is malformed.
+        """
+        return load(Path(rest))
+
+    def _shell_in(self, sandbox: Sandbox) -> Interpreter:
+        assert self._task is not None  # the episode begins
+        stage, task = self._stage, self._task
+        try:
+            shell = BashInterpreter(sandbox, stage.config(task).agent.account)
+        except LookupError as error:
+            raise TaskError(f"task {task.task_id!r}: its agent's user: {error}") from error
+        named = stage.variables(task).items()
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in named]
+        lines += [f"cd -- {shlex.quote(stage.directory(task))}", "unset OLDPWD"]
+        shell.execute("\n".join(lines))
+        return shell

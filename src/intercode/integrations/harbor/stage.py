@@ -1,0 +1,146 @@
+"""The places of Harbor's task folders, in sandboxes of ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from intercode.envs.stage import SandboxStage
+from intercode.episode import decode
+from intercode.errors import TaskError
+from intercode.integrations.harbor.folders import (
+    Config,
+    Health,
+    Phase,
+    files,
+    folder_of,
+    read_config,
+    resolved,
+)
+from intercode.sandbox import Limits, Provider, Sandbox
+from intercode.sandbox.base import Completed
+from intercode.sandbox.network import Network, Policy
+from intercode.task import CANNOT, Task
+
+LOGS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
+"""The folders that every place has. Every user may write to them."""
+SHELL = ("/bin/bash", "--norc", "--noprofile", "-c")
+
+
+class HarborStage(SandboxStage):
+    """Makes the places of task folders.
+
+    Args:
+        source: The folder of a task, or of tasks.
+        provider, image, limits, network, default_image: As in `SandboxStage`. A task reaches what
+            it asks for, as far as `network` allows it.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        provider: str | Provider,
+        image: str | Path | None = None,
+        limits: Limits | None = None,
+        network: Network = False,
+        default_image: str | None = None,
+    ) -> None:
+        super().__init__(provider, image, limits, network, default_image)
+        self._source = source
+        self._read = lru_cache(read_config)
+
+    def folder(self, task: Task) -> Path:
+        """Return the task's folder."""
+        return folder_of(self._source, task)
+
+    def config(self, task: Task) -> Config:
+        """Return what its ``task.toml`` says."""
+        return self._read(self.folder(task))
+
+    def image(self, task: Task) -> str:
+        """Name the image: the task's own, or that of its Dockerfile."""
+        if task.image is None:
+            # As with Docker, a build reaches what it needs: but only if the caller allows it.
+            network = "[--network=default]" if Policy.of(self.network).shared else ""
+            own = f"{self.folder(task)}/environment/Dockerfile{network}"
+            task = replace(task, image=own)
+        return super().image(task)
+
+    def check(self, task: Task) -> None:
+        """Refuse a task that cannot be tried.
+
+        Raises:
+            TaskError: It asks for what there is not here, or needs a variable that is not set.
+            ImageError: Its image's name means nothing, or names a file that is not there.
+        """
+        if (why := task.metadata.get(CANNOT)) is not None:
+            raise TaskError(f"task {task.task_id!r} cannot be tried here: {why}")
+        self.variables(task, self.config(task).verifier.env)
+        super().check(task)
+
+    def directory(self, task: Task) -> str:
+        """Return where the agent begins."""
+        return self.config(task).environment.workdir or "."
+
+    def variables(self, task: Task, *more: dict[str, str]) -> dict[str, str]:
+        """Return the task's environment variables.
+
+        Raises:
+            TaskError: One is to come from this machine, and is not set.
+        """
+        try:
+            found = [self.config(task).environment.env, *more]
+            return {k: v for env in found for k, v in resolved(env, dict(os.environ)).items()}
+        except TaskError as error:
+            raise TaskError(f"task {task.task_id!r}: {error}") from None
+
+    def reach(self, task: Task, phase: Phase | None = None) -> Network:
+        """Return what a phase may reach, the agent's by default."""
+        config = self.config(task)
+        mode, hosts = config.network(phase or config.agent)
+        if mode == "no-network":
+            return False
+        if mode == "public" or not self.network:
+            return self.network
+        if self.network is True:
+            return hosts
+        allowed = Policy.of(self.network).hosts
+        return [host for host in hosts if any(one.admits(host, 443) for one in allowed)]
+
+    def _prepare(self, sandbox: Sandbox, task: Task) -> None:
+        config, folder = self.config(task), self.folder(task) / "environment"
+        shared = [*LOGS, *(["/solution"] if config.agent.user is not None else [])]
+        made = as_root(sandbox, ["mkdir", "-p", "-m", "777", "--", *shared])
+        if not made.ok:
+            raise TaskError(f"task {task.task_id!r}: no /logs in its image: {decode(made.stderr)}")
+        if task.image is not None and not (folder / "Dockerfile").is_file():
+            for name, path in files(folder):
+                target = f"{self.directory(task)}/{name}"
+                sandbox.write_file(target, path.read_bytes(), path.stat().st_mode & 0o777)
+        super()._prepare(sandbox, task)
+        if (health := config.environment.healthcheck) is not None:
+            self._await(sandbox, task, health)
+
+    def _await(self, sandbox: Sandbox, task: Task, health: Health) -> None:
+        """Wait until a place is healthy, as Docker does."""
+        began, failures = time.monotonic(), 0
+        env, argv = self.variables(task), [*SHELL, health.command]
+        while not (done := sandbox.exec(argv, env=env, timeout=health.timeout_sec)).ok:
+            starting = time.monotonic() - began < health.start_period_sec
+            failures += not starting
+            if failures >= max(1, health.retries):
+                said = decode(done.stderr or done.stdout).strip()[-500:]
+                raise TaskError(f"task {task.task_id!r}: its healthcheck fails: {said}")
+            time.sleep(health.start_interval_sec if starting else health.interval_sec)
+
+
+def as_root(sandbox: Sandbox, argv: list[str], **options: Any) -> Completed:
+    """Run a program as root, where the sandbox has more users than one."""
+    try:
+        return sandbox.exec(argv, cwd="/", user="0", **options)
+    except LookupError:
+        return sandbox.exec(argv, cwd="/", **options)
