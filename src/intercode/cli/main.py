@@ -37,6 +37,7 @@ COMMANDS = {
     "resume": "resume a run that was stopped, or has errors",
     "rescore": "score a recorded run again, with another reward",
     "score": "score predictions that were made elsewhere",
+    "mcp": "let a client of the Model Context Protocol solve tasks",
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",
     "show": "the episodes of a finished run, turn by turn",

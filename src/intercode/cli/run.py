@@ -115,7 +115,7 @@ def spec_of(options: Options) -> RunSpec:
 
 def run_and_print(spec: RunSpec) -> int:
     """Run what a spec says, and print the summary; return the exit code."""
-    spec = _placed(spec)
+    spec = placed(spec)
     return finish(spec, carry_out(spec, watcher_of(spec)))
 
 
@@ -125,7 +125,7 @@ def _run_gold(spec: RunSpec, command: str) -> int:
     Raises:
         UsageError: No task has gold.
     """
-    spec = _placed(spec)
+    spec = placed(spec)
     watcher = watcher_of(spec)
     asked = plan(spec, watcher)
     tasks = asked.tasks
@@ -173,7 +173,7 @@ def _command(options: Options) -> str:
     return f"intercode run {shlex.join(map(safe, words))}"
 
 
-def _placed(spec: RunSpec) -> RunSpec:
+def placed(spec: RunSpec) -> RunSpec:
     """Return a spec that says where its run is kept."""
     return spec if spec.how.out is not None else spec.merge(out=_default_folder(spec))
 

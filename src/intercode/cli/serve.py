@@ -107,7 +107,7 @@ def execute(args: argparse.Namespace) -> int:
     from intercode.serve.session import Terms
     from intercode.serve.workers import listen, run
 
-    token = _token(args)
+    token = token_of(args)
     if token is None and not is_loopback(args.host):
         raise UsageError(
             f"--host {args.host}: others than this machine need a token, for instance "
@@ -133,7 +133,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _token(args: argparse.Namespace) -> str | None:
+def token_of(args: argparse.Namespace) -> str | None:
     """Find the token; None: there is none.
 
     Raises:

@@ -25,8 +25,8 @@ from intercode.episode import NoAction
 Function = Callable[..., str]
 
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
-_ENDED = "[the episode has ended]"
-_AFTER = "[the episode has ended: this call did nothing]"
+ENDED = "[the episode has ended]"
+AFTER = "[the episode has ended: this call did nothing]"
 
 
 def verbs(traits: Traits) -> list[Verb]:
@@ -143,12 +143,12 @@ class Tools(list[Function]):
     def _call(self, verb: Verb, arguments: Mapping[str, Any]) -> str:
         with self._lock:
             if self.done:
-                return _AFTER
+                return AFTER
             observation, _, terminated, truncated, _ = self._env.step(verb.action(arguments))
         text = sendable(observation)
         if not terminated and not truncated:
             return text
-        return f"{text.rstrip()}\n{_ENDED}".lstrip()
+        return f"{text.rstrip()}\n{ENDED}".lstrip()
 
 
 @overload

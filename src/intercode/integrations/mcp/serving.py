@@ -1,0 +1,193 @@
+"""Servers that let clients act in their seats: one seat over stdio, many over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from mcp import types
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+
+from intercode import __version__
+from intercode.envs.tools import sendable
+from intercode.errors import UsageError
+
+if TYPE_CHECKING:
+    from intercode.calls import Tool
+    from intercode.integrations.mcp.seats import Seat, Seats
+
+log = logging.getLogger(__name__)
+
+INSTRUCTIONS = (
+    "The tools act in one episode: a task in a sandbox. The description of the first tool says the "
+    "task. Call submit when it is done."
+)
+PATIENCE = 5
+"""Seconds that answers get to be sent when a server stops."""
+
+
+def server(seat_of: Callable[[Any], Seat]) -> Server[Any]:
+    """Make a server of both eras of the protocol.
+
+    Args:
+        seat_of: Finds the seat that a request is for, from the SDK's context.
+    """
+
+    async def list_tools(context: Any, params: Any) -> Any:
+        begun = await asyncio.shield(asyncio.wrap_future(seat_of(context).begun))
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=tool.name,
+                    description=tool.description if at else _with_task(tool, begun.query),
+                    input_schema=dict(tool.parameters),
+                )
+                for at, tool in enumerate(begun.tools)
+            ]
+        )
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        text, failed = await seat_of(context).call(params.name, params.arguments or {})
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=text)], is_error=failed
+        )
+
+    return Server(
+        "intercode",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+
+
+def _with_task(tool: Tool, query: str) -> str:
+    return f"{tool.description}\n\nThe task: {sendable(query)}"
+
+
+class Stdio(threading.Thread):
+    """Serves one seat over standard input and output, until the client closes them.
+
+    What else is printed meanwhile goes to standard error. The thread does not keep the process from
+    ending, as a read of standard input cannot be ended.
+
+    Args:
+        seats: The run's.
+        seat: The client's.
+    """
+
+    def __init__(self, seats: Seats, seat: Seat) -> None:
+        super().__init__(name="intercode-mcp", daemon=True)
+        self._seats, self._seat = seats, seat
+
+    def run(self) -> None:
+        """Serve; then the client has left."""
+        try:
+            asyncio.run(self._serve())
+        except Exception:  # a client that was killed does not read its answer
+            log.info("the connection has ended", exc_info=True)
+        finally:
+            self._seats.leave()
+
+    async def _serve(self) -> None:
+        made = server(lambda context: self._seat)
+        async with stdio_server() as streams:
+            await made.run(*streams, made.create_initialization_options())
+
+
+class Http(threading.Thread):
+    """Serves the seats of a run over HTTP, each at a URL that cannot be guessed.
+
+    Args:
+        seats: The run's.
+        host: The address to listen on.
+        port: The port; 0: any that is free.
+        token: Asked for in each request, as ``Authorization: Bearer TOKEN``.
+
+    Raises:
+        UsageError: Others could reach it, and there is no token; or the address is taken.
+    """
+
+    def __init__(
+        self, seats: Seats, host: str = "127.0.0.1", port: int = 0, token: str | None = None
+    ) -> None:
+        super().__init__(name="intercode-mcp", daemon=True)
+        if not token and not _is_loopback(host):
+            raise UsageError(f"other machines reach {host}: name a --token-file")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family)
+        except OSError as error:
+            raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+        shown = f"[{host}]" if ":" in host else host
+        self._url = f"http://{shown}:{self._socket.getsockname()[1]}/mcp"
+        made = server(lambda context: context.request.scope["seat"])
+        app = made.streamable_http_app(stateless_http=True, host=host)  # which checks Host
+        config = uvicorn.Config(
+            _Gate(app, seats, token),
+            log_config=None,
+            access_log=False,  # it would have the secrets
+            timeout_graceful_shutdown=PATIENCE,
+        )
+        self._server = uvicorn.Server(config)
+
+    def url(self, seat: Seat) -> str:
+        """Return the URL of a seat."""
+        return f"{self._url}/{seat.secret}"
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        asyncio.run(self._server.serve(sockets=[self._socket]))
+
+    def stop(self) -> None:
+        """Send the answers that are due, and end."""
+        self._server.should_exit = True
+        self.join()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Lets requests pass that come from no web page, and name a seat."""
+
+    app: Any
+    seats: Seats
+    token: str | None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            start, _, secret = scope["path"].rpartition("/")
+            seat = self.seats.find(secret) if start == "/mcp" else None
+            if "origin" in headers:
+                refused = PlainTextResponse("web pages may not call this", 403)
+            elif self.token and not hmac.compare_digest(
+                headers.get("authorization", "").encode("latin-1"), f"Bearer {self.token}".encode()
+            ):
+                refused = PlainTextResponse("the token is missing or wrong", 401)
+            elif seat is None:
+                refused = PlainTextResponse("there is no such episode", 404)
+            else:
+                refused = None
+                scope = {**scope, "path": start, "raw_path": start.encode(), "seat": seat}
+            if refused is not None:
+                await refused(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
