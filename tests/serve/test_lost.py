@@ -83,6 +83,19 @@ def test_a_server_that_is_full() -> None:
         other.close()
 
 
+def test_an_action_that_is_too_long_for_the_server() -> None:
+    with (
+        serving("bash", "--max-message", "2K") as server,
+        closing(intercode.connect(server.url)) as env,
+    ):
+        env.reset(index=0)
+        text, *_, info = env.step("#" * 3000)
+        assert "2048" in text and not info["ok"] and info["turn"] == 1
+        assert env.step("#" * 1900)[4]["ok"]
+        env.step(TASK.gold[0])
+        assert env.step("submit")[1] == 1.0
+
+
 def test_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving("bash", "--token", "secret") as server:
         for token in (None, "wrong"):

@@ -120,7 +120,7 @@ def execute(args: argparse.Namespace) -> int:
             f"--host {args.host}: others than this machine need a token, for instance "
             "openssl rand -hex 32 > token.txt; then --token-file token.txt"
         )
-    offers = named(Offer(address) for address in args.env)
+    offers = named(Offer(address, args.max_message) for address in args.env)
     terms = Terms(
         max_sessions=args.max_sessions,
         idle=args.idle,

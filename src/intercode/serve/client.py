@@ -208,7 +208,7 @@ class Session:
             raise self._lost("it has ended")
         try:
             with suppress(ConnectionClosed):  # it may have had a last word
-                self._connection.send(msgspec.json.encode({"type": kind, "data": data}), text=True)
+                self._connection.send(message(kind, data), text=True)
             answer = msgspec.json.decode(self._connection.recv(decode=False))
         except (ConnectionClosed, OSError, msgspec.DecodeError) as error:
             self.close()
@@ -246,14 +246,17 @@ _LAST = ("CAPACITY_REACHED", "SESSION_ERROR")
 """The codes of errors that are a session's last words."""
 
 
-def raised(
-    name: str, message: str, otherwise: type[InterCodeError] = SandboxError
-) -> InterCodeError:
-    """Make an error of its class's name and message; of no name of ours, another one."""
+def message(kind: str, data: dict[str, Any]) -> bytes:
+    """Write a message."""
+    return msgspec.json.encode({"type": kind, "data": data})
+
+
+def raised(name: str, said: str, otherwise: type[InterCodeError] = SandboxError) -> InterCodeError:
+    """Make an error of its class's name and its message; of no name of ours, another one."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, InterCodeError):
-        return kind.__new__(kind, message)  # the message is whole: no constructor adds to it
-    return otherwise(f"{name}: {message}" if name else message)
+        return kind.__new__(kind, said)  # the message is whole: no constructor adds to it
+    return otherwise(f"{name}: {said}" if name else said)
 
 
 class RemoteEnv(Elsewhere):
@@ -282,6 +285,7 @@ class RemoteEnv(Elsewhere):
         self.traits = of_language(about["language"])
         if self.name in ENVS:
             self.traits = traits_of(self.name)
+        self._most = about["max_message"]
         self._split = split
         self._session = Session(server)
         self._is_wire = self.options.observations == "utf-8"
@@ -292,8 +296,11 @@ class RemoteEnv(Elsewhere):
         return self._reply(told).observation
 
     def _take(self, action: str) -> Reply:
-        said = action if self._is_wire else plain(action)
-        return self._reply(self._session.ask("step", {"action": said}))
+        said = {"action": action if self._is_wire else plain(action)}
+        if (size := len(message("step", said))) > self._most:
+            note = f"[not executed: {size} bytes are more than the server takes: {self._most}]"
+            return Reply(note, goes_on=True, ok=False, info={"executed": False})
+        return self._reply(self._session.ask("step", said))
 
     def _submit(self, answer: str | None) -> Reply:
         return self._take("submit" if answer is None else f"submit {answer}")

@@ -17,6 +17,7 @@ from intercode.project import read as read_project
 from intercode.rewards.gold import GoldCache
 from intercode.spelling import meant
 from intercode.task import Dataset
+from intercode.units import MIB
 
 ALL = "all"
 """The split of all tasks, where tasks name none: clients of OpenEnv name one always."""
@@ -27,13 +28,15 @@ class Offer:
 
     Args:
         address: Its registered name, or the folder of a benchmark.
+        max_message: Bytes of a client's message, which clients are told.
 
     Raises:
         UsageError: There is no such environment, or it cannot be offered.
         TaskError: It has no tasks.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, max_message: int = MIB) -> None:
+        self._max_message = max_message
         self._address, self._data, name = address, address, address
         self._options: dict[str, Any] = {"observations": "utf-8", "errors": "value"}
         given: dict[str, Any] = {}
@@ -114,6 +117,7 @@ class Offer:
                 "language": env.language,
                 "tools": env.tools,
                 "max_turns": env.max_turns,
+                "max_message": self._max_message,
                 "splits": self.splits,
                 "version": __version__,
             },
