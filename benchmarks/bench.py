@@ -24,6 +24,7 @@ import episodes
 import forking
 import intercode
 import python
+import reach
 import runner
 import sql
 import swe
@@ -126,6 +127,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="of stepping; 1 takes 15 seconds")
     parser.add_argument("--episodes", type=int, default=50, help="of each kind in a round")
     parser.add_argument("--sandboxes", type=int, default=500)
+    parser.add_argument("--sessions", type=int, default=64, help="of a server, stepped at once")
     parser.add_argument("--seconds", type=float, default=20, help="for the throughput")
     parser.add_argument("--upstream", help="a copy of the 2023 release, for its SQL replays")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
@@ -144,6 +146,7 @@ def main() -> int:
         "python": python.prompt,
         "swe": swe.issues,
         "docker": containers.measure,
+        "reach": lambda: reach.measure(args.rounds, args.episodes, args.sessions, args.sandboxes),
     }
     if args.upstream:
         parts["mbpp"] = lambda: python.gold(Path(args.upstream))

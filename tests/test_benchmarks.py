@@ -49,6 +49,22 @@ def test_stepping_writes_every_figure_with_its_spread(tmp_path: Path) -> None:
     assert against["note"].endswith(f"({ratios[0]:.2f} to {ratios[1]:.2f})")
 
 
+def test_reach_measures_every_road(tmp_path: Path) -> None:
+    size = ["--rounds", "1", "--episodes", "1", "--sessions", "2", "--sandboxes", "3"]
+    done = subprocess.run(
+        [sys.executable, BENCH, "--only", "reach", *size, "--results", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1) and not done.stderr  # 1: a target was missed
+    rows = {row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}
+    for what in ("step", "episode"):
+        assert rows[f"{what}, in process"]["note"] == "1.00 x"
+        assert rows[f"{what}, WebSocket"]["value"] > 0
+    assert {"the same, as a share", "3 sessions connected and reset"} <= rows.keys()
+    assert rows["processes left"]["value"] == 0
+
+
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The program that measures rewards against labels."""

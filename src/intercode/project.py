@@ -229,16 +229,27 @@ def create_vec(
             "gymnasium.make_vec(…, vectorization_mode='async', "
             "vector_kwargs={'shared_memory': False})"
         )
-    env, options = _opened(env, options)
+    env, options = sharing_gold(env, options)
+    envs = [create(env, **options) for _ in range(num_envs)]
+    for wrap in wrappers:
+        envs = [wrap(one) for one in envs]
+    return ThreadVectorEnv(envs, autoreset_mode, seed)
+
+
+def sharing_gold(env: str | Path, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return arguments of `create` for several environments that run gold once for all.
+
+    Args:
+        env: As in `create`.
+        options: As in `create`.
+    """
+    env, options = _opened(env, dict(options))
     kind = environment(env, options.get("protocol", "default"))
     if "cache_gold" in taken(kind) and options.get("cache_gold", True) is True:
         from intercode.rewards.gold import GoldCache
 
         options["cache_gold"] = GoldCache()
-    envs = [create(env, **options) for _ in range(num_envs)]
-    for wrap in wrappers:
-        envs = [wrap(one) for one in envs]
-    return ThreadVectorEnv(envs, autoreset_mode, seed)
+    return env, options
 
 
 def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

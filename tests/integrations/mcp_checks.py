@@ -20,6 +20,8 @@ from recorded import Played, played
 
 import intercode
 from intercode.cli.main import main
+from intercode.envs.tools import call_of
+from intercode.envs.traits import traits_of
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
 from intercode.integrations.mcp.seats import Seat, Seats
@@ -78,6 +80,16 @@ async def solve(client: Client, version: str) -> list[str]:
 # In memory
 
 
+def told(seats: Seats) -> Progress:
+    """Tell clients that their episodes have ended, as the command does."""
+
+    class Told(Progress):
+        def episode(self, episode: Episode) -> None:
+            seats.ended(episode)
+
+    return Told()
+
+
 @pytest.mark.parametrize(("name", "era"), [("bash", "legacy"), ("bash", "auto"), ("sql", "auto")])
 async def test_all_tasks_earn_what_they_earn_in_process(name: str, era: str) -> None:
     seats, expected = Seats(), {one.task_id: one for one in played(name)}
@@ -97,20 +109,37 @@ async def test_all_tasks_earn_what_they_earn_in_process(name: str, era: str) -> 
         acting = client(seat, expected[episode.task_id])
         clients.append(asyncio.run_coroutine_threadsafe(acting, loop))
 
-    class Told(Progress):
-        def episode(self, episode: Episode) -> None:
-            seats.ended(episode)
-
     seats.announce = begins
     result = await asyncio.to_thread(
-        evaluate, data, seats, lambda: intercode.make(name, data=data), progress=Told(), workers=2,
-        settings={"env": name},
+        evaluate, data, seats, lambda: intercode.make(name, data=data), progress=told(seats),
+        workers=2, settings={"env": name},
     )  # fmt: skip
     for acting in clients:
         await asyncio.wrap_future(acting)
     assert {one.task_id: one.reward for one in result.outcomes} == {
         task_id: one.reward for task_id, one in expected.items()
     }
+
+
+@pytest.mark.parametrize(("name", "answer"), [("python", "function"), ("ctf", "flag")])
+async def test_an_answer_is_handed_in_by_submit(name: str, answer: str) -> None:
+    env = intercode.make(name)
+    task = env.dataset[0]
+    data = env.dataset.filter(lambda other: other is task)
+    *actions, last = [call_of(action, traits_of(name)) for action in env.solution(task)]
+    env.close()
+    seats = Seats()
+    run = asyncio.to_thread(
+        evaluate, data, seats, lambda: intercode.make(name, data=data), progress=told(seats),
+        settings={"env": name},
+    )  # fmt: skip
+    running = asyncio.create_task(run)
+    async with Client(server(lambda context: seats.seat(task.task_id))) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert answer in tools["submit"].input_schema["properties"]
+        for called, arguments in (*actions, last):
+            await text_of(client, called, **arguments)
+    assert [one.reward for one in (await running).outcomes] == [1.0]
 
 
 # Over stdio
@@ -249,8 +278,10 @@ def http(out: Path, *options: str) -> Iterator[tuple[Any, Iterator[dict[str, Any
     asked = command("bash", "--http", "--json", "--out", str(out), *options)
     with subprocess.Popen(asked, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        yield process, map(json.loads, process.stdout)
-        process.kill()
+        try:
+            yield process, map(json.loads, process.stdout)
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("era", ERAS)

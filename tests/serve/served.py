@@ -27,6 +27,8 @@ class Served:
         self.process = process
         self.log: list[dict[str, Any]] = []
         """Its lines so far."""
+        self.other: list[str] = []
+        """What it said beside its log: nothing, if all is well."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         first = process.stdout.readline()
@@ -36,7 +38,10 @@ class Served:
     def _read(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.log.append(json.loads(line))
+            if line.startswith("{"):
+                self.log.append(json.loads(line))
+            else:
+                self.other.append(line)
 
     def told(self, event: str, **facts: Any) -> list[dict[str, Any]]:
         """The lines of the log with an event and these facts."""
@@ -50,7 +55,8 @@ class Served:
     def client(self, path: str = "/ws", **options: Any) -> ClientConnection:
         """A client that is connected."""
         options = {"open_timeout": PATIENCE, "max_size": 2**24, "proxy": None, **options}
-        return connect(self.url.replace("http", "ws", 1) + path, **options)
+        address = self.url.replace("http", "ws", 1) + path
+        return connect(address, **options).__enter__()  # of websockets 15 and of 17
 
     def get(self, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
         """The status of an answer, and its JSON, or its text."""
@@ -81,7 +87,9 @@ def serving(*words: str, port: int = 0, **options: Any) -> Iterator[Served]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes, **options) as process:
         try:
-            yield Served(process)
+            server = Served(process)
+            yield server
+            assert not server.other, "".join(server.other)
         finally:
             process.kill()
 

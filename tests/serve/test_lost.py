@@ -33,7 +33,7 @@ def test_a_server_that_is_killed() -> None:
         for one in (env, quiet):
             one.reset(index=0)
         env.step(f"sleep {marker} & wait=1")
-        assert sleepers(marker)
+        assert eventually(lambda: sleepers(marker))
         server.process.kill()
         with pytest.raises(intercode.SandboxError, match="session with the server was lost"):
             env.step("ls")
@@ -93,6 +93,20 @@ def test_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(TOKEN, "secret")
         with closing(intercode.connect(server.url)) as env:
             assert env.reset()[0]
+
+
+def test_a_proxy_is_not_for_this_machine(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy")
+    monkeypatch.delenv("NO_PROXY")
+    with closing(intercode.connect(server.url)) as env:
+        assert env.reset()[0]
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intercode.serve.client.find_spec", lambda name: None)
+    with pytest.raises(intercode.UsageError, match="pip install"):
+        intercode.connect("http://127.0.0.1:1")
 
 
 def test_an_answer_that_was_not_waited_for(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:

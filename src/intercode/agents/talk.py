@@ -55,6 +55,20 @@ class Clip:
         return text[:head] + LEFT_OUT.format(rest) + text[len(text) - (self.limit - head) :]
 
 
+def action_in(text: str, language: str, *, cut_off: bool = False) -> str:
+    """Find the action in a model's reply; a `NoAction` if it has none.
+
+    Args:
+        text: The reply, or the part of it in which to look.
+        language: Of actions.
+        cut_off: Whether it ends where it ends because no more was allowed.
+    """
+    code = find_code(text, language, cut_off=cut_off)
+    if code is None:
+        return NoAction(CUT_OFF if cut_off else NO_CODE.format(language=language))
+    return code
+
+
 @dataclass(frozen=True, slots=True)
 class Talk:
     """The tools of a strategy: it tells, asks, and notes facts for the record."""
@@ -97,11 +111,7 @@ class Talk:
         """
         reply = self.reply()
         text = reply.text if read is None else read(said(reply.text))
-        language, cut_off = self.scene.language, reply.finish == "length"
-        code = find_code(text, language, cut_off=cut_off)
-        if code is None:
-            return NoAction(CUT_OFF if cut_off else NO_CODE.format(language=language))
-        return code
+        return action_in(text, self.scene.language, cut_off=reply.finish == "length")
 
     def reply(self) -> Reply:
         """Ask for the model's next reply."""

@@ -1,4 +1,4 @@
-"""Datasets: list them, fetch them, check that their tasks work.
+"""Datasets: list them, fetch them, check that their tasks work, export the tasks.
 
 Examples:
   intercode datasets list
@@ -9,9 +9,10 @@ Examples:
   intercode datasets validate sql --workers 2
   intercode datasets validate tasks.json --env bash --json
   intercode datasets validate mbpp --workers 2 --write-exclude broken.json
+  intercode datasets export bash --to harbor --out tasks
 
-exit code: 0 if all is well; 1 if a dataset could not be fetched, or a task is not as it should be;
-2 for wrong usage.
+exit code: 0 if all is well; 1 if a dataset could not be fetched, or a task is not as it should be,
+or cannot be exported; 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from intercode.cli import validate
+from intercode.cli import folders, validate
 from intercode.cli.terminal import LiveLine, print_json, safe, size, table
 from intercode.datasets import splits, takes
 from intercode.datasets.catalog import Entry, entries, find
@@ -65,11 +66,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     validate.configure(checks)
 
+    exports = actions.add_parser("export", help="write tasks as folders for another framework")
+    folders.configure(exports)
+
 
 def execute(args: argparse.Namespace) -> int:
     """Run the action."""
     if args.action == "validate":
         return validate.execute(args)
+    if args.action == "export":
+        return folders.execute(args)
     {"list": _list, "info": _info, "fetch": _fetch}[args.action](args)
     return 0
 

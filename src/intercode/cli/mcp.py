@@ -107,11 +107,11 @@ def execute(args: argparse.Namespace) -> int:
         result = _aside(lambda: _carry_out(asked, seats, watcher))
         if not args.http and result.ran:
             seats.left.wait()  # it may look at its tools once more
+    if result.complete and not result.ran:
+        raise UsageError(f"{out} has a result for every episode: choose another folder (--out)")
     if not result.outcomes and fresh:
         shutil.rmtree(out)  # the client has only asked which tools there are
         return 1
-    if not result.ran:
-        raise UsageError(f"{out} has a result for every episode: choose another folder (--out)")
     tell(f"run: {out}")
     return 0 if result.complete else 1
 
@@ -144,11 +144,11 @@ def _only_seat(asked: Plan, seats: Seats) -> Seat:
 
 def _print(url: str, episode: Episode, as_json: bool) -> None:
     """Print what an operator needs to start the client of an episode."""
+    line = f"{safe(episode.id)}  {url}"
     if as_json:
         found = {"task_id": episode.task_id, "epoch": episode.epoch, "query": episode.query}
-        print(json.dumps({**found, "url": url}), flush=True)
-    else:
-        print(f"{safe(episode.id)}  {url}", flush=True)
+        line = json.dumps({**found, "url": url})
+    print(f"{line}\n", end="", flush=True)  # in one piece, as episodes begin on several threads
 
 
 def _carry_out(asked: Plan, seats: Seats, watcher: Watcher) -> RunResult:
@@ -196,6 +196,7 @@ def _signals(leave: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        queue.put(0)  # ends the thread
 
 
 def _aside(work: Callable[[], T]) -> T:

@@ -87,6 +87,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="for episodes to end, once the server is to end (30)",
     )
     terms.add_argument(
+        "--patience",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="for a client to take what it is sent (30)",
+    )
+    terms.add_argument(
         "--max-message", type=_size, default=units.MIB, metavar="SIZE", help="from a client (1M)"
     )
     terms.add_argument(
@@ -119,17 +126,19 @@ def execute(args: argparse.Namespace) -> int:
         idle=args.idle,
         lifetime=args.lifetime,
         drain=args.drain,
+        patience=args.patience,
         max_message=args.max_message,
         rate=args.rate,
     )
-    listener = listen(args.host, args.port, args.workers)
+    listeners = listen(args.host, args.port, args.workers)
     host = f"[{args.host}]" if ":" in args.host else args.host
-    url = f"http://{host}:{listener.getsockname()[1]}"
+    url = f"http://{host}:{listeners[0].getsockname()[1]}"
 
     def ready() -> None:
         print(f"serving {', '.join(offers)} at {url}", flush=True)
 
-    run(list(offers.values()), terms, Guard(token, [args.host, *args.allow_host]), listener, ready)
+    guard = Guard(token, [args.host, *args.allow_host])
+    run(list(offers.values()), terms, guard, listeners, ready)
     return 0
 
 

@@ -111,7 +111,7 @@ def execute(args: argparse.Namespace) -> int:
         The exit code: 1 if a task is not as it should be, 130 if it was interrupted.
     """
     watcher = _Counts(quiet=args.quiet)
-    spec, everything = load(_spec(args))
+    spec, everything = load(spec_of(args))
     environment(spec)
     dataset = narrowed(spec, everything, watcher)
     tasks = select(dataset, spec.tasks, spec.limit, not_gradable(dataset))
@@ -140,7 +140,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if found.valid else 1
 
 
-def _spec(args: argparse.Namespace) -> RunSpec:
+def spec_of(args: argparse.Namespace) -> RunSpec:
     """Make the spec; without an environment it is the one that the tasks look like."""
     options, folder = given(args), None
     if args.data not in DATASETS and Path(args.data).is_dir():

@@ -1,7 +1,6 @@
 """The numbers of a server, shared by its workers: each has a row in memory that all can read.
 
-A worker writes to its own row only. The row of one that died is zeroed by who restarts it, but for
-what counts since the start.
+A worker writes to its own row only. When it has died, its parent takes what was of its moment away.
 """
 
 from __future__ import annotations
@@ -26,9 +25,11 @@ _SUMS = {
     "episodes": "Episodes ended.",
     "failures": "Episodes that the infrastructure failed.",
     "received": "Messages received.",
+    "restarts": "Workers that died.",
 }
 _FIELDS = (
     "sessions",
+    "serving",
     *_SUMS,
     *(f"ended {why}" for why in ENDS),
     *(f"error {code}" for code in CODES),
@@ -71,9 +72,17 @@ class Counts:
             self.add("sessions", free)
         return free
 
-    def forget(self, worker: int) -> None:
-        """Take the sessions of a worker that died from those that are open."""
-        self._numbers[worker * len(_FIELDS) + _PLACES["sessions"]] = 0
+    def forget(self, worker: int) -> bool:
+        """Take the sessions of a worker that died from those that are open.
+
+        Returns:
+            Whether it had begun to serve.
+        """
+        row = worker * len(_FIELDS)
+        self._numbers[row + _PLACES["restarts"]] += 1
+        served, self._numbers[row + _PLACES["serving"]] = self._numbers[row + _PLACES["serving"]], 0
+        self._numbers[row + _PLACES["sessions"]] = 0
+        return bool(served)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -94,6 +103,7 @@ class Counts:
             lines.extend(f"intercode_{name}{label} {value:g}" for label, value in values.items())
 
         told("sessions", "gauge", "Open sessions.", {"": self.total("sessions")})
+        told("workers", "gauge", "Workers that serve.", {"": self.total("serving")})
         told("sessions_limit", "gauge", "Sessions that may be open.", {"": capacity})
         for name, about in _SUMS.items():
             told(f"{name}_total", "counter", about, {"": self.total(name)})

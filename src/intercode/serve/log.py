@@ -5,6 +5,7 @@ Neither actions nor observations are in it, and no token.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -15,7 +16,7 @@ from intercode.serve import wire
 
 def log(event: str, **facts: Any) -> None:
     """Write a line. Without a reader, nothing happens."""
-    line = wire.json({"time": round(time.time(), 3), "event": event, **facts})
+    line = wire.json({"time": round(time.time(), 3), "event": event, "pid": os.getpid(), **facts})
     with suppress(OSError, ValueError):
         sys.stderr.write(line.decode() + "\n")
         sys.stderr.flush()

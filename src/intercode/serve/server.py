@@ -6,11 +6,14 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
+from typing import Any, cast
 from urllib.parse import unquote
 
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from intercode.errors import CapacityError
@@ -24,6 +27,10 @@ from intercode.serve.routes import Routes
 from intercode.serve.session import CLOSING, Ended, Session, Terms
 
 _TRY_AGAIN_LATER = 1013
+_ENDING = 10.0
+"""Seconds for sessions to free what they have, once the server ends."""
+_STARTS = 16
+"""Sandboxes that start at a time."""
 
 
 class Server:
@@ -39,23 +46,33 @@ class Server:
     def __init__(self, offers: Sequence[Offer], terms: Terms, guard: Guard, counts: Counts) -> None:
         self._routes = Routes({offer.name: offer for offer in offers})
         self._terms, self._guard, self._counts = terms, guard, counts
-        self._sessions: set[Session] = set()
+        self._sessions: dict[Session, asyncio.Task[Any]] = {}
+        """The open ones, each with the task that serves it."""
+        self._starts = asyncio.Semaphore(_STARTS)
         self._freed = asyncio.Event()
         self._draining = False
         self._stopped = asyncio.Event()
 
-    async def run(self, listener: socket.socket, ready: Callable[[], None]) -> None:
-        """Serve until a signal ends it: SIGTERM or SIGINT.
+    async def run(
+        self,
+        listener: socket.socket,
+        ending: Iterable[signal.Signals],
+        alive: int | None = None,
+    ) -> None:
+        """Serve until a signal ends it.
 
         The first one lets the episodes that run end, for a while; the second one ends them.
 
         Args:
             listener: Where clients connect.
-            ready: Called when they can.
+            ending: The signals.
+            alive: A descriptor; once it is readable, the server ends at once.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ending:
             loop.add_signal_handler(number, self.end)
+        if alive is not None:
+            loop.add_reader(alive, self._stopped.set)
         quiet = logging.getLogger("intercode.serve.connections")
         quiet.setLevel(logging.CRITICAL)  # what clients do wrong is counted
         async with serve(
@@ -66,14 +83,17 @@ class Server:
             compression=None,
             max_size=self._terms.max_message,
             max_queue=4,
+            ping_timeout=None,  # a client may be busy; of a dead one the kernel tells
             close_timeout=CLOSING,
             logger=quiet,
             server_header=None,
         ):
-            ready()
+            self._counts.add("serving")
             await self._stopped.wait()
             for session in self._sessions:
                 session.stop()
+            if self._sessions:
+                await asyncio.wait([*self._sessions.values()], timeout=_ENDING)
 
     def end(self) -> None:
         """Begin to end, or end at once if it has begun."""
@@ -120,15 +140,15 @@ class Server:
         if not await self._admitted():
             await self._refuse(connection)
             return
-        session = Session(offer, self._terms, self._counts)
-        self._sessions.add(session)
+        session = Session(offer, self._terms, self._counts, self._starts)
+        self._sessions[session] = cast("asyncio.Task[Any]", asyncio.current_task())
         self._counts.add("opened")
         log("opened", session=session.id, env=offer.name, client=_name(connection))
         end = Ended("failed", 1011)
         try:
             end = await session.serve(connection)
         finally:
-            self._sessions.discard(session)
+            del self._sessions[session]
             self._counts.add("sessions", -1)
             self._counts.add(f"ended {end.why}")
             log("ended", session=session.id, why=end.why)
@@ -157,8 +177,9 @@ class Server:
         why = "is ending" if self._draining else f"has all of its {most} sessions: try again later"
         said = wire.error("CAPACITY_REACHED", CapacityError(f"the server {why}"))
         self._counts.add("error CAPACITY_REACHED")
-        await connection.send(said, text=True)
-        await connection.close(_TRY_AGAIN_LATER)
+        with suppress(ConnectionClosed):
+            await connection.send(said, text=True)
+            await connection.close(_TRY_AGAIN_LATER)
 
 
 def _name(connection: ServerConnection) -> str:

@@ -6,7 +6,8 @@ import asyncio
 import time
 import traceback
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,9 +99,12 @@ class Session:
         offer: The environment that it is for.
         terms: The terms.
         counts: The numbers to keep.
+        starts: Held by those that start a sandbox: many at once would all be late.
     """
 
-    def __init__(self, offer: Offer, terms: Terms, counts: Counts) -> None:
+    def __init__(
+        self, offer: Offer, terms: Terms, counts: Counts, starts: asyncio.Semaphore
+    ) -> None:
         self.id = uuid.uuid4().hex
         self.closing = False
         """Whether it has ended, and what it had is being freed."""
@@ -110,7 +114,7 @@ class Session:
         """Whether an episode is running, or being begun."""
         self._end: Ended | None = None
         self._over = asyncio.Event()
-        self._offer, self._terms, self._counts = offer, terms, counts
+        self._offer, self._terms, self._counts, self._starts = offer, terms, counts, starts
         self._pace = Pace(terms.rate)
         self._split: str | None = None
         self._env: AsyncEnv | None = None
@@ -181,26 +185,31 @@ class Session:
             Ended: The session is over.
             ConnectionClosed: The client has gone.
         """
+        said = f"idle for {self._terms.idle:g} s: connect again for another session"
+        idle = Ended("idle", 1001, LeaseError(said))
         try:
             self._env = await self._made(None)
         except InterCodeError as error:
             raise Ended("failed", 1011, error, "FACTORY_ERROR") from None
         while True:
-            try:
-                text = await asyncio.wait_for(connection.recv(), self._terms.idle)
-            except asyncio.TimeoutError:
-                said = f"idle for {self._terms.idle:g} s: connect again for another session"
-                raise Ended("idle", 1001, LeaseError(said)) from None
+            with self._within(self._terms.idle, idle):
+                text = await connection.recv()
             self._counts.add("received")
             await self._pace.turn()
             reply = await self._reply(text)
-            try:
-                sending = connection.send(reply, text=True)
-                await asyncio.wait_for(sending, self._terms.patience)
-            except asyncio.TimeoutError:
-                raise Ended("stalled", 1008) from None
+            with self._within(self._terms.patience, Ended("stalled", 1008)):
+                await connection.send(reply, text=True)
             if self._draining and not self._busy:
                 raise _draining()
+
+    @contextmanager
+    def _within(self, seconds: float, end: Ended) -> Iterator[None]:
+        """End the session if the context lasts longer."""
+        timer = asyncio.get_running_loop().call_later(seconds, self.end, end)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _reply(self, text: str | bytes) -> bytes:
         """Take a message, and return the reply to it.
@@ -241,7 +250,9 @@ class Session:
         self._busy = True
         try:
             env = await self._of(wish.split)
-            text, info = await env.reset(seed=wish.seed, task_id=wish.task_id, index=wish.index)
+            chosen: dict[str, Any] = {"task_id": wish.task_id, "index": wish.index}
+            async with self._starts:
+                text, info = await env.reset(seed=wish.seed, **chosen)
         finally:
             self._busy = self._is_running()
         self._episode_id, self._steps = wish.episode_id or uuid.uuid4().hex, 0

@@ -2,3 +2,20 @@
 
 Harbor itself is needed only for the latter, and imported only there.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from intercode.integrations.harbor.backend import InterCodeEnvironment, InterCodeVerifier
+
+__all__ = ["InterCodeEnvironment", "InterCodeVerifier"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from intercode.integrations.harbor import backend
+
+    return getattr(backend, name)

@@ -130,6 +130,7 @@ class Seat:
         if self._taken is not None and not self._taken.answer.done():
             text = said if failed else f"{self._observation.rstrip()}\n{said}".lstrip()
             self._taken.answer.set_result((text, failed))
+        self._taken, self._observation = None, ""  # a run may have many seats
         while not self._calls.empty():
             call = self._calls.get()
             if call is not None and call.answer.set_running_or_notify_cancel():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError
-from intercode.sandbox.base import Completed, Evidence, OutputBuffer
+from intercode.sandbox.base import Completed, Evidence, OutputBuffer, Process
 from intercode.sandbox.native.channels import channel, close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import disown_in_forks
@@ -237,7 +237,7 @@ class ProcessOne:
 
 
 def run_to_end(
-    process: NativeProcess,
+    process: Process,
     timeout: float,
     output_limit: int,
     kill: Callable[[], None],

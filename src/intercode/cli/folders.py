@@ -1,0 +1,82 @@
+"""Export tasks as folders for another framework, with checks of their own.
+
+Examples:
+  intercode datasets export bash --to harbor --out tasks
+  intercode datasets export ./shop --to harbor --out tasks --base python:3.13
+  intercode datasets export swe --to harbor --out tasks --task swe-taskline
+
+exit code: 0 if all tasks were exported; 1 if some were left out; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from pathlib import Path
+
+from intercode.cli.results import Watcher
+from intercode.cli.terminal import LiveLine, one_line, print_json, safe
+from intercode.cli.validate import spec_of
+from intercode.envs.base import InterCodeEnv
+from intercode.errors import TaskError, UsageError
+from intercode.evaluate.exclusion import not_gradable, select
+from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
+from intercode.spec import EnvSpec, RunSpec, add_options, environment_options, options_of
+from intercode.units import counted
+
+FORMS = ("harbor",)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("data", metavar="NAME|FILE|FOLDER")
+    parser.add_argument("--to", choices=FORMS, required=True, help="the framework")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the folder for the tasks' folders"
+    )
+    parser.add_argument("--env", metavar="ENV", help="default: what the tasks look like")
+    parser.add_argument(
+        "--base",
+        default="host",
+        metavar="IMAGE",
+        help="the image after FROM, where a task has this machine's programs (default: host, "
+        "which only InterCode builds)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_options(parser, options_of(RunSpec), "limit", "tasks")
+    where = parser.add_argument_group("where")
+    add_options(where, options_of(EnvSpec), less="data secret")
+    add_options(where, environment_options())
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the folders; say which tasks were left out, and why."""
+    from intercode.integrations.harbor.export import Exporter
+
+    line, watcher = LiveLine(args.quiet), Watcher(quiet=args.quiet)
+    spec, everything = load(spec_of(args))
+    environment(spec)
+    dataset = narrowed(spec, everything, watcher)
+    tasks = select(dataset, spec.tasks, spec.limit, not_gradable(dataset))
+    exported: list[Path] = []
+    left_out: dict[str, str] = {}
+    with closing(setting(Plan(spec, dataset, tasks), watcher).make()) as env:
+        if not isinstance(env, InterCodeEnv):
+            raise UsageError(f"the tasks of {args.data!r} are tried elsewhere: export them there")
+        exporter = Exporter(env, args.out, args.base)
+        for task in tasks:
+            line.show(f"{len(exported) + len(left_out)} of {len(tasks)}")
+            try:
+                exported.append(exporter.export(task))
+            except TaskError as error:
+                left_out[task.task_id] = str(error)
+    line.clear()
+    if args.json:
+        folders = [str(folder) for folder in exported]
+        print_json({"to": args.to, "exported": folders, "left_out": left_out})
+    else:
+        for why in left_out.values():
+            print(f"left out: {one_line(why, 400)}")
+        print(f"{counted(len(exported), 'task')} in {safe(str(args.out))}")
+    return 1 if left_out else 0

@@ -1,0 +1,68 @@
+"""Runs a task's tests, each in a process of its own, after the program that is the answer."""
+
+import json
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+ANSWER, REWARD = "/logs/agent/answer.txt", "/logs/verifier/reward.txt"
+# The word is asked for when all has run: to end before is not to pass.
+RUN = """import sys
+space = {"__name__": "__main__"}
+for source in %r:
+    exec(compile(source, "<task>", "exec"), space)
+print("\\n" + sys.stdin.readline())
+"""
+
+
+def passes(sources: list[str], seconds: float) -> bool:
+    """Run pieces of source; return whether all ran to their end."""
+    word = secrets.token_hex(16)
+    done = _run(RUN % (sources,), word, seconds)
+    return done is not None and done.splitlines()[-1:] == [word]
+
+
+def prints(program: str, case: dict[str, str], seconds: float) -> bool:
+    """Run a program with an input; return whether it prints what it should, up to blanks."""
+    printed = _run(program, case["stdin"], seconds)
+    return printed is not None and _lines(printed) == _lines(case["stdout"])
+
+
+def _run(program: str, stdin: str, seconds: float) -> "str | None":
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    print(done.stderr[-2000:], end="")
+    return None if done.returncode else done.stdout
+
+
+def _lines(text: str) -> "list[str]":
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def main() -> None:
+    """Write the share of the tests that pass."""
+    plan = json.loads(Path(__file__).with_name("plan.json").read_text())
+    answer, seconds = Path(ANSWER), plan["seconds"]
+    program = answer.read_text(errors="surrogateescape") if answer.is_file() else None
+    results = [False]
+    if program is not None:
+        before = [*plan["before"], program, *plan["setup"]]
+        results = [passes([*before, test], seconds) for test in plan["tests"]]
+        source = "\n".join([*plan["before"], program])
+        results += [prints(source, case, seconds) for case in plan["stdio"]]
+    Path(REWARD).write_text(f"{sum(results) / len(results)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""InterCode for verifiers and prime-rl: its tasks as a taskset, with a harness that plays them.
+
+verifiers finds a plugin by the name of a module without dots: that is ``intercode_verifiers``,
+which has the same names::
+
+    vf-eval intercode-verifiers --env.taskset.env sql -n 5 -r 2 -m MODEL --no-push
+"""
+
+from __future__ import annotations
+
+from intercode.errors import UsageError
+
+try:
+    from intercode.integrations.verifiers.harness import InterCodeHarness, InterCodeRollouts
+    from intercode.integrations.verifiers.tasks import InterCodeTaskset
+except ModuleNotFoundError as error:
+    raise UsageError(
+        "verifiers is not installed, which this needs, with Python 3.11 or newer: "
+        f"pip install 'intercode-gym[verifiers]' ({error})"
+    ) from error
+
+__all__ = ["InterCodeHarness", "InterCodeRollouts", "InterCodeTaskset"]

@@ -1,0 +1,123 @@
+"""Tasks of any taskset of verifiers, tried by our runner: ``intercode run verifiers:MODULE``.
+
+Of its configuration what stands behind a question mark is set: ``verifiers:MODULE?split=test``. A
+task has a prompt, and rewards that need nothing but the trace. The first reply is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from functools import cache
+from itertools import islice
+from typing import Any, ClassVar
+from urllib.parse import parse_qsl
+
+import verifiers.v1 as vf
+from verifiers.v1.state import state_cls
+from verifiers.v1.utils.loaders import environment_class, load_taskset, taskset_config_type
+
+from intercode.envs.elsewhere import Elsewhere, Reply
+from intercode.envs.traits import Traits
+from intercode.errors import RewardError, UsageError
+from intercode.task import Dataset, Task
+
+MOST = 100_000
+"""Tasks of a taskset without an end."""
+
+
+class VerifiersEnv(Elsewhere):
+    """A taskset of verifiers whose tasks take one reply."""
+
+    name: ClassVar[str] = "verifiers"
+    traits: Traits = Traits(
+        language="text",
+        setting="a question",
+        briefing="You are asked for one reply, and judged by it. It needs no program.",
+        parameter="reply",
+        parameter_is="The whole reply.",
+        does="Give the reply, which ends the task.",
+        shows="Nothing.",
+        wrong=("42",),
+        elsewhere=True,
+    )
+
+    @classmethod
+    def tasks(cls, rest: str) -> Dataset:
+        """List the tasks of a taskset.
+
+        Raises:
+            UsageError: There is no such taskset, or one of its tasks needs more than a reply.
+        """
+        return Dataset(map(_told, _taskset(rest)), f"verifiers:{rest}", source=rest)
+
+    def _begin(self, task: Task, seed: int | None) -> str:
+        self._task = _taskset(str(self.dataset.source))[task.metadata["index"]]
+        return task.query
+
+    def _take(self, action: str) -> Reply:
+        return self._submit(action)
+
+    def _submit(self, answer: str | None) -> Reply:
+        task, data = self._task, self._task.data
+        trace = vf.Trace(
+            task=vf.TraceTask(type=type(task).__name__, data=data, key=task.key, hash=task.hash),
+            state=state_cls(type(task))(),
+            agent=vf.AgentInfo(config=vf.AgentConfig(runtime=vf.SubprocessConfig())),
+        )
+        for role, text in (("system", data.system_prompt), ("user", data.prompt_text)):
+            if text:
+                trace.nodes.append(_node(trace, {"role": role, "content": text}))
+        trace.nodes.append(_node(trace, {"role": "assistant", "content": answer or ""}, True))
+        try:
+            asyncio.run(task.score(trace))
+        except vf.TaskError as error:
+            raise RewardError(f"task {task.key} of verifiers cannot be scored: {error}") from error
+        parts = {name: one.score for name, one in trace.rewards.items()}
+        return Reply("", trace.reward, ended=True, parts={**trace.metrics, **parts})
+
+
+def _node(trace: Any, message: dict[str, str], sampled: bool = False) -> Any:
+    parent = len(trace.nodes) - 1 if trace.nodes else None
+    return vf.MessageNode(parent=parent, message=message, sampled=sampled)
+
+
+def _told(task: Any) -> Task:
+    data = task.data
+    query = "\n\n".join(text for text in (data.system_prompt, data.prompt_text) if text)
+    return Task(f"{data.idx}", query, metadata={"index": data.idx, "name": data.name})
+
+
+@cache
+def _taskset(rest: str) -> list[Any]:
+    """Load the tasks; refuse those that need more than a reply."""
+    module, _, given = rest.partition("?")
+    try:
+        config = taskset_config_type(module).model_validate(
+            {"id": module, **dict(parse_qsl(given))}
+        )
+        own = environment_class(module) is not vf.SingleAgentEnv
+        tasks = list(islice(load_taskset(config), MOST))
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"verifiers:{rest} is not a taskset that can be loaded: {error}"
+        ) from error
+    for task in tasks:
+        if lack := "an environment of its own" if own else _lack(task):
+            raise UsageError(f"verifiers:{module} needs {lack}: only vf-eval can run it")
+    return tasks
+
+
+def _lack(task: Any) -> str:
+    """Name what a task needs that there is not; "": nothing."""
+    kind = type(task)
+    scores = [*task.hooks("reward"), *task.hooks("metric")]
+    if task.NEEDS_CONTAINER or any(
+        "runtime" in inspect.signature(one).parameters for one in scores
+    ):
+        return "a runtime"
+    if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
+        return "its own preparation"
+    if task.toolsets(task.config):
+        return "tool servers"
+    return "" if task.data.prompt_text else "somebody who begins the talk"

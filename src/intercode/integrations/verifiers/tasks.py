@@ -1,0 +1,117 @@
+"""InterCode's tasks as a taskset of verifiers, rewarded by InterCode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import verifiers.v1 as vf
+from pydantic import BaseModel, ConfigDict, Field
+
+import intercode
+from intercode.agents.talk import Prompt, Scene
+from intercode.episode import Score
+
+
+class Source(BaseModel):
+    """The origin of the tasks, and how they are tried."""
+
+    env: str = "bash"
+    """An environment's name, or the folder of a benchmark."""
+    split: str | None = None
+    """One of the data's splits; None: its default, or all tasks."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """More of what `intercode.make` takes: ``max_turns``, ``data``, ``limits``, …"""
+
+    def make(self) -> Any:
+        """Make the environment. Nothing of it runs before its first episode."""
+        return intercode.make(self.env, split=self.split, **self.options)
+
+
+class InterCodeConfig(vf.TasksetConfig, Source):
+    """``--env.taskset.…``."""
+
+
+class InterCodeData(vf.TaskData, Source):
+    """A task as verifiers records it: without gold."""
+
+
+class InterCodeState(vf.State):
+    """The episode of a rollout; it is not recorded."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    env: intercode.AsyncEnv | None = Field(None, exclude=True)
+    """From the start of the harness to its end."""
+
+    @property
+    def score(self) -> Score | None:
+        """The score; None as long as there is none."""
+        return None if self.env is None else self.env.episode.score
+
+
+class InterCodeTask(vf.Task[InterCodeData, InterCodeState]):
+    """A task of InterCode's."""
+
+    @property
+    def key(self) -> str:
+        """The task's id; its data has paths of this machine."""
+        return str(self.data.id)
+
+    async def finalize(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
+        """End an episode that is still running, so that it is scored as it is."""
+        env = trace.state.env
+        if env is None:
+            raise intercode.UsageError(
+                "only InterCode's own harness plays its tasks: leave --env.agent.harness.id away"
+            )
+        with failures(), suppress(intercode.EnvironmentStateError):  # it has ended
+            await env.step("submit")
+        if trace.state.score is None:
+            raise vf.SandboxError(env.episode.error or "the episode has no score")
+
+    @vf.reward
+    async def reward(self, trace: vf.Trace) -> float:
+        """Return the reward of the episode."""
+        return float(trace.state.score.value)
+
+    @vf.metric
+    async def parts(self, trace: vf.Trace) -> dict[str, float]:
+        """Return the parts of the reward, success and the number of turns."""
+        score: Score = trace.state.score
+        turns = len(trace.state.env.episode.turns)
+        return {**score.parts, "success": float(score.value == 1.0), "turns": float(turns)}
+
+
+class InterCodeTaskset(vf.Taskset[InterCodeTask, InterCodeConfig]):
+    """The tasks of an environment, or of a benchmark's folder."""
+
+    def load(self) -> Iterator[InterCodeTask]:
+        """Yield the tasks, each with what the agent ``tool-calling`` would be told."""
+        config = self.config
+        env = config.make().unwrapped
+        traits, prompt = env.traits, Prompt("tool_calling")
+        setting = traits.setting or traits.language
+        for task in env.dataset:
+            scene = Scene(env.name, traits, setting, task.query, env.max_turns)
+            values = {**scene.values(), "show_reward": False}
+            data = InterCodeData(
+                id=task.task_id,
+                name=task.task_id,
+                prompt=prompt.render("task", **values),
+                system_prompt=prompt.render("system", **values),
+                env=config.env,
+                split=config.split,
+                options=config.options,
+            )
+            yield InterCodeTask(data, config.task)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Make failures of sandboxes verifiers' own, so that its rules of retries know them."""
+    try:
+        yield
+    except intercode.SandboxError as error:
+        raise vf.SandboxError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,217 @@
+"""TRL's own trainer, on our environments and on our rollouts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
+
+import pytest
+from recorded import played
+from tiny_model import Script, Scripted, block, call, tokenizer
+from transformers.utils import get_json_schema
+from trl import GRPOConfig, GRPOTrainer
+
+import intercode
+from intercode.integrations.trl import Rollouts, env_reward, environments
+from intercode.sandbox import get_provider
+from soak.held import AHEAD, held
+
+TASKS = intercode.load_dataset("bash")[:2]
+GROUP = 4
+STEPS = 2
+LOST = 1
+"""The attempt whose sandbox is lost; it would have solved its task."""
+
+
+def gold(said: str) -> str:
+    return next(one.gold[0] for one in TASKS if one.query in said)
+
+
+def train(script: Script, folder: Path, steps: int = STEPS, **given: Any) -> list[dict[str, float]]:
+    """Take some steps; return what the trainer has logged of each."""
+    words = tokenizer()
+    model = Scripted(words, script)
+    before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
+    options = GRPOConfig(
+        output_dir=str(folder),
+        per_device_train_batch_size=GROUP,
+        num_generations=GROUP,
+        max_steps=steps,
+        max_completion_length=1500,
+        learning_rate=1e-2,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        logging_steps=1,
+        save_strategy="no",
+        max_tool_calling_iterations=4,
+    )
+    trainer = GRPOTrainer(model=model, args=options, processing_class=words, **given)
+    trainer.train()
+    after = model.model.layers[0].mlp.up_proj.weight.detach()
+    assert (after - before).abs().max().item() > 0
+    logged = [one for one in trainer.state.log_history if "reward" in one]
+    assert len(logged) == steps
+    for step in logged:
+        assert step["reward_std"] > 0, step
+        assert step["grad_norm"] > 0, step
+    return logged
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Check that no sandbox is left, but for one that is made ahead."""
+    yield
+    assert held(get_provider("native"))["sandboxes"] <= AHEAD
+
+
+def calls(number: int, said: str) -> str:
+    """Every second attempt solves its task, then submits; the others submit only."""
+    turns = said.split("</tools>")[-1].count("<tool_response>")
+    if turns == 0:
+        return call("bash", command=gold(said) if number % 2 else "true")
+    return call("submit") if turns == 1 else "Done.<|im_end|>"
+
+
+def test_environments_train(tmp_path: Path) -> None:
+    with closing(environments("bash", data=TASKS)) as bash, nothing_left():
+        given = {"train_dataset": bash.dataset(), "environment_factory": bash}
+        for step in train(calls, tmp_path, **given):
+            assert step["rewards/Bash/mean"] == 0.5, step
+            assert step["tools/call_frequency"] == 2
+            assert step["tools/failure_frequency"] == 0
+
+
+def test_lost_sandbox_is_left_out(tmp_path: Path) -> None:
+    made: list[Any] = []
+
+    def script(number: int, said: str) -> str:
+        if number == LOST and "<tool_response>" not in said.split("</tools>")[-1]:
+            made[number]._env.place.close()
+        return calls(number, said)
+
+    with nothing_left(), closing(environments("bash", data=TASKS)) as bash:
+
+        def factory() -> Any:
+            made.append(bash())
+            return made[-1]
+
+        given = {"train_dataset": bash.dataset(), "environment_factory": factory}
+        for step in train(script, tmp_path, 1, **given):
+            assert step["rewards/Bash/mean"] == pytest.approx(1 / 3), step
+
+
+class Blocks:
+    """Every second attempt solves its task after the turns in common, then submits."""
+
+    def __init__(self, shared: int) -> None:
+        self._shared = shared
+
+    def __call__(self, number: int, said: str) -> str:
+        turns = said.count("Output:\n")
+        if turns < self._shared:
+            assert number == 0
+            return block("cd /tmp; echo in common")
+        if turns == self._shared:
+            return block(gold(said) if number % 2 else "pwd")
+        return block("submit")
+
+
+class Kept:
+    """Rollouts whose results are kept."""
+
+    def __init__(self, rollouts: Rollouts) -> None:
+        self._rollouts = rollouts
+        self.batches: list[dict[str, Any]] = []
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        self.batches.append(self._rollouts(prompts, trainer))
+        return self.batches[-1]
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_rollouts_train(tmp_path: Path, shared: int) -> None:
+    with closing(Rollouts("bash", data=TASKS, shared_turns=shared)) as rollouts, nothing_left():
+        kept = Kept(rollouts)
+        given = {"train_dataset": rollouts.dataset(), "rollout_func": kept}
+        for step in train(Blocks(shared), tmp_path, reward_funcs=[env_reward], **given):
+            assert step["rewards/env_reward/mean"] == 0.5, step
+    words = tokenizer()
+    for batch in kept.batches:
+        assert batch["env_reward"] == [0.0, 1.0] * (GROUP // 2)
+        prompts = [words.decode(ids) for ids in batch["prompt_ids"]]
+        assert set(prompts) == {prompts[0]}
+        assert prompts[0].count("Output:\nin common\n") == shared
+        for number, (prompt, ids, mask) in enumerate(
+            zip(prompts, batch["completion_ids"], batch["env_mask"], strict=True)
+        ):
+            own = [one for one, mine in zip(ids, mask, strict=True) if mine]
+            action = block(gold(prompt) if number % 2 else "pwd")
+            assert words.decode(own) == action + block("submit")
+            assert as_the_template_has_it(prompt + words.decode(ids))
+            # After a fork the directory is that of the turns in common.
+            assert ("Output:\n/tmp\n" in words.decode(ids)) == (shared > 0 and number % 2 == 0)
+
+
+def as_the_template_has_it(text: str) -> bool:
+    """Tell whether a dialogue's text is what the chat template makes of its messages."""
+    turns = [
+        one.removeprefix("\n").removeprefix("<|im_start|>") for one in text.split("<|im_end|>")
+    ]
+    messages = [
+        {"role": role, "content": content}
+        for role, _, content in (turn.partition("\n") for turn in turns[:-1])
+    ]
+    last = messages.pop()
+    prompt = tokenizer().apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return bool(text == f"{prompt}{last['content']}<|im_end|>")
+
+
+def test_rollout_of_a_lost_sandbox_is_left_out(tmp_path: Path) -> None:
+    with nothing_left(), closing(Rollouts("bash", data=TASKS)) as rollouts:
+
+        def script(number: int, said: str) -> str:
+            if number == LOST and "Output:\n" not in said:
+                assert rollouts._envs is not None
+                rollouts._envs.envs[number].unwrapped.place.close()
+            return Blocks(0)(number, said)
+
+        given = {"train_dataset": rollouts.dataset(), "rollout_func": rollouts}
+        for step in train(script, tmp_path, 1, reward_funcs=[env_reward], **given):
+            assert step["rewards/env_reward/mean"] == pytest.approx(1 / 3), step
+
+
+@pytest.mark.parametrize(("name", "count"), [("bash", 57), ("sql", 73)])
+def test_all_tasks_earn_the_same(name: str, count: int) -> None:
+    found = played(name)
+    assert len(found) == count
+    with closing(environments(name, max_turns=20)) as made:
+        one: Any = made()
+        for episode in found:
+            one.reset(task_id=episode.task_id)
+            for action in episode.actions:
+                getattr(one, name)(action)
+            assert one.get_reward() == episode.reward, episode.task_id
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("bash", {"bash": ["command"], "submit": []}),
+        ("sql", {"sql": ["statement"], "submit": []}),
+        ("python", {"python": ["code"], "submit": ["function"]}),
+        ("ctf", {"bash": ["command"], "submit": ["flag"]}),
+    ],
+)
+def test_schemas(name: str, parameters: dict[str, list[str]]) -> None:
+    one = environments(name)()
+    for tool, wanted in parameters.items():
+        schema = get_json_schema(getattr(one, tool))["function"]
+        assert schema["name"] == tool
+        assert list(schema["parameters"]["properties"]) == wanted
