@@ -257,6 +257,10 @@ def test_users(folder: Folder) -> None:
         assert env.step("submit")[1] == 1.0
         assert env.episode.score is not None
         assert env.episode.score.detail["output"] == "1001\n"
+    # Root may do what it may in a container.
+    path = folder(dockerfile=image)
+    assert played(path, "chown app . && stat -c %U .").turns[0].observation == "app\n"
+    assert played(path, "chown app .", capabilities="kill").turns[0].ok is False
     with pytest.raises(intercode.TaskError, match="its agent's user"):
         played(folder(task=users))
     # A verifier's user that an agent has removed is no error, but one that never was is.

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,16 @@ from harbor.models.trial.paths import TrialPaths
 from recorded import played
 
 from intercode.integrations.harbor import InterCodeEnvironment
+from intercode.integrations.harbor.writer import ANSWER
+from sandbox import rootfs
+from sandbox.layouts import layout
+from sandbox.local_registry import push, serving
 
 BACK_END = "intercode.integrations.harbor:InterCodeEnvironment"
 VERIFIER = "intercode.integrations.harbor:InterCodeVerifier"
 TASKS = {"bash": 57, "sql": 73, "python": 49, "ctf": 19, "swe": 6}
 """How many tasks are exported: three of CTF have a program beside the agent."""
+PROGRAMS = "bash tar gzip sed tr cut diff stat sha256sum head tee readlink dirname true"
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +117,16 @@ def make(tmp_path: Path) -> Make:
 
     @asynccontextmanager
     async def started(
-        dockerfile: str = "FROM host\nWORKDIR /srv\n",
+        dockerfile: str | None = "FROM host\nWORKDIR /srv\n",
         policy: dict[str, Any] | None = None,
+        tasks: str = "",
         **settings: Any,
     ) -> AsyncIterator[InterCodeEnvironment]:
         folder = tmp_path / "task/environment"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "Dockerfile").write_text(dockerfile)
+        (folder / "given").write_text("pears\n")
+        if dockerfile is not None:
+            (folder / "Dockerfile").write_text(dockerfile)
         paths = TrialPaths(tmp_path / "trial")
         paths.mkdir()
         box = InterCodeEnvironment(
@@ -129,6 +137,7 @@ def make(tmp_path: Path) -> Make:
             task_env_config=EnvironmentConfig(**settings),
             logger=logging.getLogger("test"),
             network_policy=NetworkPolicy(**(policy or {"network_mode": "no-network"})),
+            tasks=tasks,
         )
         await box.start(force_build=False)
         try:
@@ -146,11 +155,42 @@ async def said(box: BaseEnvironment, command: str, **how: Any) -> str:
     return str(done.stdout).strip()
 
 
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a small image in a registry of this machine's."""
+    monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "cache"))
+    programs = f"{rootfs.PROGRAMS} {PROGRAMS}"
+    archive = rootfs.write(tmp_path / "rootfs.tar", programs).read_bytes()
+    settings = {"Env": ["PATH=/bin", "A=1"], "WorkingDir": "/tmp"}
+    source = layout(tmp_path / "image", [archive], settings, pack=bytes)
+    with serving(tmp_path) as registry:
+        push(source, f"{registry}/tests/system:1")
+        yield f"{registry}/tests/system:1"
+
+
+async def test_an_image_of_a_registry(make: Make, system: str) -> None:
+    async with make(None, docker_image=system) as box:
+        assert await said(box, "echo $A; pwd; cat given") == "1\n/tmp\npears"
+
+
+def test_tasks_on_an_image_of_a_registry(tmp_path: Path, system: str) -> None:
+    task = {"task_id": "one", "query": "Write b to /srv/a/b.", "gold": "echo b > /srv/a/b"}
+    tasks = tmp_path / "tasks.json"
+    tasks.write_text(json.dumps([{**task, "setup": "mkdir -p /srv/a; echo c > /srv/a/c"}]))
+    out = tmp_path / "exported"
+    command = ["intercode", "datasets", "export", str(tasks), "--env", "bash", "--to", "harbor"]
+    subprocess.run([*command, "--base", system, "--out", str(out), "--quiet"], check=True)
+    assert (out / "one/environment/Dockerfile").read_text().startswith(f"FROM {system}\n")
+    for agent, reward in {"oracle": 1.0, "nop": 0.0}.items():
+        assert rewards(harbor(out, agent, tmp_path / agent)) == {"one": reward}
+
+
 async def test_commands(make: Make) -> None:
     async with make(env={"OF_TASK": "1"}, workdir="/var") as box:
         assert await said(box, "pwd; echo $OF_TASK") == "/var\n1"
         assert await said(box, "pwd", cwd="/srv") == "/srv"
         assert await said(box, "echo $A$OF_TASK", env={"A": "é"}) == "é1"
+        assert await said(box, "ls /tests /solution") == "/solution:\n\n/tests:"
         done = await box.exec("echo out; echo err >&2; exit 3")
         assert (done.stdout, done.stderr, done.return_code) == ("out\n", "err\n", 3)
         assert (await box.exec("true", cwd="/none")).return_code == 126
@@ -184,6 +224,31 @@ async def test_a_command_that_is_no_longer_awaited_ends(make: Make) -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
         assert await box.box.processes() == []
+
+
+@pytest.mark.parametrize(
+    ("work", "reward"),
+    [
+        ("echo 8 > {}", 1.0),
+        ("echo 8 > {}; touch /tests/more /solution/more /tmp/more", 1.0),
+        ("echo 8 > {}; sleep 1000 & disown", 1.0),
+        ("echo 8 > {}; touch /data/more", 0.5),
+        ("true", 0.0),
+        ("mkdir {}", 0.0),
+        ("mkfifo {}", 0.0),
+        ("ln -s /proc/self/environ {}", 0.0),
+        ("truncate -s 200M {}", 0.0),
+    ],
+)
+async def test_whatever_an_agent_leaves_has_a_reward(
+    make: Make, tmp_path: Path, work: str, reward: float
+) -> None:
+    toml = tmp_path / "task/task.toml"
+    toml.parent.mkdir()
+    toml.write_text('[metadata.intercode]\nenvironment = "bash"\ntask_id = "archive-01"\n')
+    async with make(tasks="bash") as box:
+        await box.exec(work.format(ANSWER))
+        assert (await box.score()).value == reward
 
 
 async def test_files(make: Make, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ CONTAINER = "intercode/sandbox/docker/container.py"
 NETWORK = "intercode/sandbox/network.py"
 FORWARD = "intercode/sandbox/forward.py"
 PROXY = "intercode/sandbox/proxy.py"
+GUARD = "intercode/serve/guard.py"
 
 
 @dataclass(frozen=True)
@@ -697,6 +698,32 @@ DEFENCES = [
     _one(
         "forward_network", "host leak", FORWARD,
         "if _network_of(found) == _this_network():", "if False:",
+    ),
+    _one(
+        "serve_token", "lateral", GUARD,
+        "return hmac.compare_digest(found, self._token) and", "return",
+    ),
+    _one(
+        "serve_host", "lateral", GUARD,
+        "if len(hosts) != 1 or not self._is_ours(hosts[0]):", "if len(hosts) != 1:",
+    ),
+    _one("serve_origin", "lateral", GUARD, "for origin in origins}", "for origin in ()}"),
+    _one(
+        "serve_site", "lateral", GUARD,
+        'if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:', "if False:",
+    ),
+    _one(
+        "serve_wishes", "host leak", "intercode/serve/wire.py",
+        "class Reset(msgspec.Struct, forbid_unknown_fields=True):", "class Reset(msgspec.Struct):",
+    ),
+    _one(
+        "serve_capacity", "host DoS", "intercode/serve/counts.py",
+        'free = self.total("sessions") < most', "free = True",
+    ),
+    _one(
+        "serve_orphans", "host DoS", "intercode/serve/session.py",
+        "tasks: set[asyncio.Task[Any]] = {work, gone, over}",
+        "tasks: set[asyncio.Task[Any]] = {work, over}",
     ),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(

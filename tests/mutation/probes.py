@@ -35,7 +35,14 @@ from intercode.task import Dataset, Task
 from intercode.units import MIB
 from waiting import new_marker
 
-from . import probes_caller, probes_docker, probes_grading, probes_limits, probes_network
+from . import (
+    probes_caller,
+    probes_docker,
+    probes_grading,
+    probes_limits,
+    probes_network,
+    probes_serve,
+)
 from .defences import DOCKER
 from .tools import (
     ProbeError,
@@ -54,6 +61,14 @@ from .tools import (
 HOLDS, GONE, BROKEN, SKIPPED = 0, 1, 2, 77
 _X86 = platform.machine() == "x86_64"
 _SECRET = "INTERCODE_PROBE_SECRET"
+_OTHERS = (
+    probes_caller,
+    probes_docker,
+    probes_grading,
+    probes_limits,
+    probes_network,
+    probes_serve,
+)
 
 # -- escape ------------------------------------------------------------------------------------
 
@@ -511,7 +526,7 @@ def main(name: str, src: str) -> int:
         if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
             raise ProbeError(f"{loaded.__file__} is not in {src}")
         probe = globals().get(name)
-        for module in (probes_caller, probes_docker, probes_grading, probes_limits, probes_network):
+        for module in _OTHERS:
             probe = probe or getattr(module, name, None)
         assert probe is not None, f"no probe is named {name}"
         if probe():

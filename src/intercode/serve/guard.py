@@ -45,7 +45,7 @@ class Guard:
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             return HTTPStatus.FORBIDDEN, "this server is not called so: see --allow-host"
-        if any(urlsplit(origin).netloc.lower() != hosts[0].lower() for origin in origins):
+        if {origin.partition("://")[2].lower() for origin in origins} - {hosts[0].lower()}:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
         if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"

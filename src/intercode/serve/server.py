@@ -69,6 +69,7 @@ class Server:
             alive: A descriptor; once it is readable, the server ends at once.
         """
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, what: log("error", error=str(what)))
         for number in ending:
             loop.add_signal_handler(number, self.end)
         if alive is not None:

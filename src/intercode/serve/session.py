@@ -161,6 +161,9 @@ class Session:
         error = work.exception()
         if isinstance(error, Ended):
             return error
+        if not isinstance(error, ConnectionClosed):
+            log("error", session=self.id, error=repr(error))
+            return Ended("failed", 1011, InterCodeError("the server has failed: its log says why"))
         return Ended("gone", 1001)
 
     def end(self, end: Ended) -> None:

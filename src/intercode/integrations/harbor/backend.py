@@ -36,7 +36,7 @@ from intercode.envs.asynchronous import AsyncSandbox, threads
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Score, decode
-from intercode.errors import SandboxError, UsageError
+from intercode.errors import OutputLimitError, SandboxError, UsageError
 from intercode.integrations.harbor.writer import ANSWER, OWN, task_id
 from intercode.project import create, is_project
 from intercode.sandbox import Completed, Limits, Process, Sandbox, get_provider
@@ -58,6 +58,7 @@ _LIMITS = Limits(
     output=16 * MIB,
     capabilities=ROOT,
 )
+_FOLDERS = ("/logs", *OWN)
 _TRANSFER = 1024 * MIB
 _LATE, _CANNOT = 124, 126
 # It tells its process group, by which all that it started can be ended, and becomes the command.
@@ -80,6 +81,7 @@ class InterCodeEnvironment(BaseEnvironment):
         self._box: AsyncSandbox | None = None
         self._env: InterCodeEnv[Any] | None = None
         self._task: Task | None = None
+        self._new: list[str] = []
         super().__init__(*args, **named)
 
     @staticmethod
@@ -135,6 +137,8 @@ class InterCodeEnvironment(BaseEnvironment):
         except asyncio.CancelledError:
             starting.add_done_callback(_close_late)
             raise
+        there = await self.exec(f"ls -d {' '.join(_FOLDERS)} 2>/dev/null", user="root")
+        self._new = [name for name in _FOLDERS if name not in (there.stdout or "").split()]
         folders = [f"/logs/{name}" for name in ("agent", "verifier", "artifacts")]
         done = await self.ensure_dirs([*folders, *OWN, *self._mount_targets()])
         if done is not None and done.return_code:
@@ -266,13 +270,13 @@ class InterCodeEnvironment(BaseEnvironment):
         await self.box.kill()
         try:
             answer = decode(await self.box.read_file(ANSWER))
-        except OSError:  # it gave none
+        except (OSError, OutputLimitError):  # it gave none, or none that could be right
             answer = None
         if not isinstance(env.stage, SandboxStage):
             with_place = partial(_scored_apart, env, task, answer)
             return await _on_thread(with_place)
-        # Harbor's own folders are not among the agent's changes.
-        await self._must(["rm", "-rf", "/logs", *OWN], user="0:0")
+        # Harbor's own folders are not among the agent's changes. If they stay, it has broken rm.
+        await self.box.exec(["rm", "-rf", *self._new], user="0:0")
         score = partial(env.score, task, self.box.sandbox, output=answer)
         found = await self.box.run(lambda _: score())
         await self.ensure_dirs(["/logs/verifier", "/logs/artifacts"])

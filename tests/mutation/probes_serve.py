@@ -1,0 +1,83 @@
+"""Probes of the server: who may speak to it, what is heard, and what is left of a client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+
+from websockets.asyncio.client import connect
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+
+from intercode.serve import wire
+from intercode.serve.counts import Counts
+from intercode.serve.guard import Guard
+from intercode.serve.offers import Offer
+from intercode.serve.server import Server
+from intercode.serve.session import Terms
+from intercode.serve.workers import listen
+from waiting import new_marker
+
+from .tools import ends, wait_for
+
+
+def _refused(**headers: str) -> bool:
+    fields = {"Host": "localhost", "Authorization": "Bearer right", **headers}
+    named = {name.replace("_", "-"): value for name, value in fields.items()}
+    return Guard("right").refusal(Headers(named)) is not None
+
+
+def serve_token() -> bool:
+    return _refused(Authorization="Bearer wrong")
+
+
+def serve_host() -> bool:
+    return _refused(Host="evil.example")
+
+
+def serve_origin() -> bool:
+    return _refused(Origin="https://evil.example")
+
+
+def serve_site() -> bool:
+    return _refused(Sec_Fetch_Site="cross-site")
+
+
+def serve_wishes() -> bool:
+    try:
+        wire.read('{"image": "debian"}', wire.Reset)
+    except wire.Fault:
+        return True
+    return False
+
+
+def serve_capacity() -> bool:
+    counts = Counts()
+    return [counts.admit(1), counts.admit(1)] == [True, False]
+
+
+def serve_orphans() -> bool:
+    """Whether the action of a client that has died ends."""
+    marker = new_marker()
+
+    async def main() -> bool:
+        [listener] = listen("127.0.0.1", 0)
+        server = Server([Offer("bash")], Terms(drain=0.1), Guard(), Counts())
+        running = asyncio.create_task(server.run(listener, ()))
+        url = f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"
+        async with connect(url, proxy=None) as client:
+            await client.send(json.dumps({"type": "reset", "data": {"index": 0}}))
+            await client.recv()
+            action = {"action": f"sleep {marker}"}
+            await client.send(json.dumps({"type": "step", "data": action}))
+            pid = await asyncio.to_thread(wait_for, marker)
+            client.transport.abort()
+            with suppress(ConnectionClosed):
+                await client.recv()
+        found = await asyncio.to_thread(ends, pid)
+        server.end()
+        await running
+        return found
+
+    return asyncio.run(main())
