@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from intercode.capabilities import CAPABILITIES
 from intercode.envs.stage import SandboxStage
 from intercode.episode import decode
 from intercode.errors import TaskError
@@ -22,7 +23,7 @@ from intercode.integrations.harbor.folders import (
     resolved,
 )
 from intercode.sandbox import Limits, Provider, Sandbox
-from intercode.sandbox.base import Completed
+from intercode.sandbox.base import Completed, GrantsSome
 from intercode.sandbox.network import Network, Policy
 from intercode.task import CANNOT, Task
 
@@ -69,6 +70,18 @@ class HarborStage(SandboxStage):
             own = f"{self.folder(task)}/environment/Dockerfile{network}"
             task = replace(task, image=own)
         return super().image(task)
+
+    def limits(self, task: Task) -> Limits:
+        """Return what its sandbox may use: root may do what it may in containers.
+
+        Args:
+            task: The task. It, or the caller, may name other capabilities.
+        """
+        limits, provider = super().limits(task), self.provider
+        if limits.capabilities or not isinstance(provider, GrantsSome):
+            return limits
+        granted = [one for one in CAPABILITIES if not provider.why_not([one], self.network)]
+        return replace(limits, capabilities=tuple(granted))
 
     def check(self, task: Task) -> None:
         """Refuse a task that cannot be tried.
