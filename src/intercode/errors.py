@@ -54,11 +54,11 @@ class ForkError(EnvironmentStateError):
 
 
 class CapacityError(InterCodeError, RuntimeError):
-    """A pool has no sandbox for another client, or is closing. Later there may be one."""
+    """A pool or a server has no sandbox for another client now, or is closing."""
 
 
 class LeaseError(InterCodeError, LookupError):
-    """A pool has no such lease, or it has ended."""
+    """A pool has no such lease, or it has ended; so has a session that was idle or too old."""
 
 
 class VectorError(InterCodeError, RuntimeError):

@@ -29,6 +29,7 @@ CONFIG = """
 schema_version = "1.4"
 [task]
 name = "tests/one"
+keywords = ["sweet"]
 [metadata]
 difficulty = "easy"
 tags = ["fruit"]
@@ -122,6 +123,19 @@ def test_a_run_of_folders(folder: Folder, tmp_path: Path, capsys: Any) -> None:
     assert "'stages' cannot be tried here: it has several steps" in str(caught.value)
 
 
+def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Our tasks, exported to such folders, are solved by gold, and not by doing nothing."""
+    out = tmp_path / "out"
+    asked = ["datasets", "export", "bash", "--to", "harbor", "--out", str(out), "--limit", "4"]
+    assert main([*asked, "--quiet"]) == 0
+    for agent, share in (("oracle", 1.0), ("noop", 0.0)):
+        capsys.readouterr()
+        asked = ["run", f"harbor:{out}", "--agent", agent, "--out", str(tmp_path / agent)]
+        assert main([*asked, "--quiet", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["statistics"]
+        assert (told["episodes"], told["mean_reward"]) == (4, share)
+
+
 def test_gold_is_validated(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", f"harbor:{folder()}"]) == 0
     assert main(["validate", f"harbor:{folder(solve='#!/bin/bash')}"]) == 1
@@ -133,7 +147,7 @@ def test_the_agents_view(folder: Folder) -> None:
     config = f'{CONFIG}memory_mb = 300\nenv = {{PLACE = "${{NO_SUCH:-a b}}"}}\n'
     with closing(opened(folder(task=config))) as env:
         query, info = env.reset()
-        assert (query, info["tags"]) == ("Write apples to fruit.", ("fruit", "easy"))
+        assert (query, info["tags"]) == ("Write apples to fruit.", ("sweet", "fruit", "easy"))
         assert env.step('echo "$PLACE" "$WANTED"; pwd; ls -d /logs/*')[0] == (
             "a b \n/srv\n/logs/agent\n/logs/artifacts\n/logs/verifier\n"
         )
@@ -359,5 +373,9 @@ def test_what_is_missing(folder: Folder, tmp_path: Path, monkeypatch: pytest.Mon
         env.check(env.dataset[0])
         env.reset()
         assert env.step("echo $KEY")[0] == "7\n"
+    (path / "tests" / "out").symlink_to("/etc/passwd")
+    with pytest.raises(intercode.TaskError, match="tests/out: a link that leads out of "):
+        intercode.load_dataset(f"harbor:{path}")
+    (path / "tests" / "out").unlink()
     secret = folder(task=f'{CONFIG}[solution.env]\nKEY = "${{A_KEY}}"\n')
     assert intercode.load_dataset(f"harbor:{secret}")[0].gold == ()

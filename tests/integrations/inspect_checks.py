@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -14,10 +15,10 @@ import pytest
 import pytest_asyncio
 from inspect_ai import eval, eval_async
 from inspect_ai.agent import AgentState, sandbox_agent_bridge
-from inspect_ai.log import EvalLog
+from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.model import ChatMessage, Model, ModelOutput, ModelUsage, get_model
 from inspect_ai.solver import Generate, Solver, TaskState, solver
-from inspect_ai.util import SandboxUnavailableError, sandbox
+from inspect_ai.util import SandboxUnavailableError, SandboxUserUnsupportedError, sandbox
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 from recorded import played
 
@@ -25,7 +26,8 @@ import intercode
 from intercode.cli.main import main
 from intercode.envs.tools import call_of
 from intercode.envs.traits import traits_of
-from intercode.integrations.inspect import InterCodeSandbox, SandboxConfig, TaskSandbox
+from intercode.integrations.inspect import InterCodeSandbox, SandboxConfig, TaskSandbox, sql
+from intercode.integrations.inspect.tasks import TaskConfig
 from waiting import PATIENCE
 
 USERS = "test_exec_as_user"
@@ -167,6 +169,7 @@ print("and you have 3" in sample.messages[0].text, sample.scores["reward"].value
 def test_a_reply_without_a_call_is_a_turn(tmp_path: Path) -> None:
     log = evaluated("intercode/bash", SILENT, tmp_path, task_args={"max_turns": 2}, limit=1)
     [sample] = log.samples or []
+    assert isinstance(read_eval_log(log.location).eval.sandbox.config, TaskConfig)  # for a retry
     assert [message.role for message in sample.messages] == [
         "system",
         *["user", "assistant"] * 2,
@@ -303,6 +306,23 @@ def mine():
     (tmp_path / "intercode-sandbox.toml").write_text('memory = "64M"')
     with pytest.raises(intercode.UsageError, match="memory"):
         SandboxConfig.of(str(tmp_path / "intercode-sandbox.toml"))
+
+
+async def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(intercode.UsageError, match="sql"):
+        sql(tools="inspect")
+    with pytest.raises(intercode.UsageError, match="TaskConfig"):
+        SandboxConfig.of(TaskConfig(env="bash", tools="inspect"))
+    made = await InterCodeSandbox.sample_init("checks", None, {})
+    with pytest.raises(NotImplementedError):
+        await made["default"].connection()
+    with pytest.raises(SandboxUserUnsupportedError):
+        await made["default"].exec(["true"], user="no-such-user")
+    await InterCodeSandbox.sample_cleanup("checks", None, made, False)
+    container = InterCodeSandbox(SimpleNamespace(container=SimpleNamespace(id="c1")))
+    assert (
+        await container.connection(user="me")
+    ).command == "docker exec -it --user me c1 /bin/bash"
 
 
 async def test_what_an_agent_can_cause_is_told() -> None:

@@ -104,9 +104,11 @@ def test_what_cannot_be_served(warm: Warm, words: list[str], said: str) -> None:
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_port_that_is_taken(server: Served, warm: Warm) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_port_that_is_taken(server: Served, warm: Warm, workers: str) -> None:
     port = server.url.rpartition(":")[2]
-    done = warm.run(["intercode", "serve", "bash", "--port", port], capture_output=True)
+    words = ["intercode", "serve", "bash", "--port", port, "--workers", workers]
+    done = warm.run(words, capture_output=True)
     assert done.returncode == 2 and "Address already in use" in done.stderr
 
 

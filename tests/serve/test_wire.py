@@ -112,6 +112,7 @@ def test_requests_that_cannot_be(server: Served) -> None:
     assert server.get("/bash/tasks")[0] == 405
     assert server.post("/metadata")[0] == 405
     assert server.get("/ws")[0] == 426
+    assert server.post("/ws")[0] == 404
     assert server.post("/bash/task", split="all", index=len(TASKS))[0] == 400
     assert server.post("/bash/task", split="train", index=0)[0] == 400
     assert server.post("/bash/task", split=3)[0] == 400

@@ -27,10 +27,12 @@ from intercode.serve.routes import Routes
 from intercode.serve.session import CLOSING, Ended, Session, Terms
 
 _TRY_AGAIN_LATER = 1013
+_OPENING = 30.0
+"""Seconds for a client to make its request, and to be answered."""
 _ENDING = 10.0
 """Seconds for sessions to free what they have, once the server ends."""
 _STARTS = 16
-"""Sandboxes that start at a time."""
+"""Sandboxes of an environment that start at a time."""
 
 
 class Server:
@@ -48,7 +50,7 @@ class Server:
         self._terms, self._guard, self._counts = terms, guard, counts
         self._sessions: dict[Session, asyncio.Task[Any]] = {}
         """The open ones, each with the task that serves it."""
-        self._starts = asyncio.Semaphore(_STARTS)
+        self._starts = {offer: asyncio.Semaphore(_STARTS) for offer in offers}
         self._freed = asyncio.Event()
         self._draining = False
         self._stopped = asyncio.Event()
@@ -84,6 +86,7 @@ class Server:
             compression=None,
             max_size=self._terms.max_message,
             max_queue=4,
+            open_timeout=_OPENING,
             ping_timeout=None,  # a client may be busy; of a dead one the kernel tells
             close_timeout=CLOSING,
             logger=quiet,
@@ -118,7 +121,8 @@ class Server:
         if refused is not None:
             self._counts.add("forbidden")
             return refusal(*refused)
-        if words[-1] == "ws" and self._routes.offer(words) is not None:
+        is_session = words[-1] == "ws" and connection.method == "GET"
+        if is_session and self._routes.offer(words) is not None:
             return None
         if path == "/health":
             return self._health()
@@ -141,7 +145,7 @@ class Server:
         if not await self._admitted():
             await self._refuse(connection)
             return
-        session = Session(offer, self._terms, self._counts, self._starts)
+        session = Session(offer, self._terms, self._counts, self._starts[offer])
         self._sessions[session] = cast("asyncio.Task[Any]", asyncio.current_task())
         self._counts.add("opened")
         log("opened", session=session.id, env=offer.name, client=_name(connection))

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
 from intercode.serve.counts import Counts
@@ -38,20 +39,33 @@ def listen(host: str, port: int, workers: int = 1) -> list[socket.socket]:
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listeners = [socket.socket(family, socket.SOCK_STREAM) for _ in range(workers)]
-        for listener in listeners:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if workers > 1:
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if workers > 1:  # which would share the port with another server's
+            _bound(family, address).close()
+        listeners = []
+        for _ in range(workers):
+            listener = _bound(family, address, is_shared=workers > 1)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _SILENCE.items():
                 listener.setsockopt(socket.IPPROTO_TCP, option, value)
-            listener.bind(address)
-            address = listener.getsockname()
             listener.listen(_BACKLOG)
+            listeners.append(listener)
+            address = listener.getsockname()
     except OSError as error:
         raise UsageError(f"cannot listen at {host}:{port}: {error.strerror}") from None
     return listeners
+
+
+def _bound(family: int, address: Any, *, is_shared: bool = False) -> socket.socket:
+    """Take an address, for ourselves or for all workers."""
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
+        found.bind(address)
+    except OSError:
+        found.close()
+        raise
+    return found
 
 
 def run(

@@ -94,6 +94,7 @@ class Solution(msgspec.Struct):
 class Config(msgspec.Struct):
     """A ``task.toml``, as far as it matters here."""
 
+    task: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     agent: Phase = msgspec.field(default_factory=Phase)
     verifier: Verifier = msgspec.field(default_factory=Verifier)
@@ -146,9 +147,15 @@ def folder_of(source: Path, task: Task) -> Path:
 
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder, with their paths relative to it."""
+    """Yield the files below a folder, with their paths relative to it.
+
+    Raises:
+        TaskError: A link leads out of it, to files that are none of the task's.
+    """
     for path in sorted(folder.rglob("*")):
         if path.is_file():
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise TaskError(f"{path}: a link that leads out of {folder}")
             yield path.relative_to(folder).as_posix(), path
 
 
@@ -181,7 +188,8 @@ def _task(folder: Path) -> Task:
     for part in (TESTS, SOLUTION):
         for name, path in files(folder / part):
             parts += [f"{part}/{name}", path.read_bytes()]
-    tags = [*about.get("tags", ()), about.get("category"), about.get("difficulty")]
+    tags = [*config.task.get("keywords", ()), *about.get("tags", ())]
+    tags += [about.get("category"), about.get("difficulty")]
     metadata = {"digest": digest_of(*parts)}
     if why := missing or _why_not(folder, config):
         metadata[CANNOT] = why

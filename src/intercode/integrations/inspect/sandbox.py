@@ -224,7 +224,7 @@ class InterCodeSandbox(SandboxEnvironment):
         call = getattr(self.box, method, None)
         if call is None:
             raise SandboxUnavailableError("there are no commands here, only a database: see `sql`")
-        try:
+        try:  # a sandbox answers requests in turn, but runs programs at the same time
             return await in_thread(partial(call, *arguments, **options), abandon=True)
         except OutputLimitError:
             raise
