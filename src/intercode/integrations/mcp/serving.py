@@ -130,6 +130,8 @@ class Http(threading.Thread):
             self._socket = socket.create_server((host, port), family=family)
         except OSError as error:
             raise UsageError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+        # asyncio does so only for sockets that it makes; without it, answers wait for 40 ms.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         shown = f"[{host}]" if ":" in host else host
         self._url = f"http://{shown}:{self._socket.getsockname()[1]}/mcp"
         made = server(lambda context: context.request.scope["seat"])
