@@ -128,7 +128,8 @@ class Offer:
         action = {"type": "string", "description": self.env.traits.parameter_is}
         text, number = {"type": "string"}, {"type": "integer"}
         return {
-            "action": _object("Action", action=action),
+            # "Action" means to verifiers that tools are to be listed by MCP.
+            "action": _object("TextAction", action=action),
             "observation": _object(
                 "Observation", text=text, truncated={"type": "boolean"}, info={"type": "object"}
             ),

@@ -91,6 +91,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         calls = choice.message.tool_calls or ()
         if not calls:
             note = CUT_OFF if choice.finish_reason == "length" else NO_CALL
+            said[0].setdefault("content", "")  # a message without anything is refused
             text, *_ = await env.step(NoAction(note))
             return [*said, {"role": "user", "content": text}]
         for call in calls:
