@@ -43,7 +43,11 @@ def play(seats: Seats, client: Client, made: list[BashEnv] | None = None) -> Run
             evaluate, TASKS, seats, make, progress=Told(), max_retries=0, settings={"env": "bash"}
         )
         running = asyncio.create_task(run)
-        await client(seats.seat(TASK.task_id))
+        try:
+            await client(seats.seat(TASK.task_id))
+        except BaseException:
+            seats.leave()  # else the run would wait for it
+            raise
         result = await running
         seats.close()
         return result
@@ -130,6 +134,7 @@ def test_a_cancelled_call_is_taken_back_before_its_turn_and_no_later() -> None:
         await asyncio.sleep(0)  # allow sleep: the task begins
         running.cancel()
         waiting.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
         for pid in sleepers(marker):
             os.kill(pid, signal.SIGKILL)
         there, _ = await seat.call("bash", {"command": "ls /never"})
