@@ -198,6 +198,16 @@ def test_what_cannot_be_carried_is_refused(export: Export) -> None:
         export("bash", "archive-01")
 
 
+def test_exported_tasks_run_under_our_runner_too(export: Export) -> None:
+    folder = export("bash", "archive-07")
+    with closing(intercode.make(f"harbor:{folder}")) as env:
+        chosen: Any = env
+        for solve in (False, True):
+            chosen.reset()
+            actions = chosen.solution(chosen.dataset[0]) if solve else ["submit"]
+            assert [chosen.step(action) for action in actions][-1][1] == solve
+
+
 def test_names_of_folders() -> None:
     names = [name_of(Task(one, "q")) for one in ("a-1", "a/1", "a 1", "..", "ä")]
     assert names[0] == "a-1"

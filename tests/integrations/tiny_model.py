@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import trl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -28,8 +27,15 @@ Script = Callable[[int, str], str]
 """A row's number in its batch, and all that was said → the reply."""
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Make a tokenizer of single bytes with the chat template of Qwen3."""
+def qwen() -> str:
+    """Return the chat template of Qwen3, which TRL knows."""
+    import trl
+
+    return (Path(trl.__file__).parent / "chat_templates/qwen3.jinja").read_text()
+
+
+def tokenizer(template: str = "") -> PreTrainedTokenizerFast:
+    """Make a tokenizer of single bytes with a chat template, or that of Qwen3."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE(vocab={one: n for n, one in enumerate(alphabet)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -42,8 +48,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
         pad_token="<|endoftext|>",
         padding_side="left",
     )
-    templates = Path(trl.__file__).parent / "chat_templates"
-    wrapped.chat_template = (templates / "qwen3.jinja").read_text()
+    wrapped.chat_template = template or qwen()
     return wrapped
 
 

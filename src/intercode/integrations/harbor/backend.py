@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
-import select
 import shlex
-import signal
 import tarfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from harbor.environments.base import BaseEnvironment, ExecResult, transfer_tar_filter
 from harbor.environments.capabilities import (
@@ -28,24 +24,18 @@ from harbor.environments.definition import (
     require_agent_environment_definition,
     should_use_prebuilt_docker_image,
 )
-from harbor.models.task.config import TaskConfig
 from harbor.models.verifier.result import VerifierResult
 from harbor.verifier.base import BaseVerifier
 
-from intercode.envs.asynchronous import AsyncSandbox, threads
-from intercode.envs.base import InterCodeEnv
-from intercode.envs.stage import SandboxStage
+from intercode.envs.asynchronous import AsyncSandbox
 from intercode.episode import Score, decode
-from intercode.errors import OutputLimitError, SandboxError, UsageError
-from intercode.integrations.harbor.writer import ANSWER, OWN, task_id
-from intercode.project import create, is_project
-from intercode.sandbox import Completed, Limits, Process, Sandbox, get_provider
-from intercode.sandbox.native.process import run_to_end
+from intercode.errors import SandboxError, UsageError
+from intercode.integrations.harbor.commands import on_thread, run
+from intercode.integrations.harbor.own import OwnTask
+from intercode.integrations.harbor.writer import OWN
+from intercode.sandbox import Limits, Sandbox, get_provider
 from intercode.sandbox.network import Network
-from intercode.task import Task
 from intercode.units import MIB
-
-T = TypeVar("T")
 
 ROOT = ("chown", "dac_override", "fowner", "fsetid", "kill", "setgid", "setuid")
 """The capabilities of root in containers, as far as a sandbox gives them."""
@@ -58,11 +48,9 @@ _LIMITS = Limits(
     output=16 * MIB,
     capabilities=ROOT,
 )
-_FOLDERS = ("/logs", *OWN)
+_FOLDERS, _LOGS = ("/logs", *OWN), ("agent", "verifier", "artifacts")
 _TRANSFER = 1024 * MIB
 _LATE, _CANNOT = 124, 126
-# It tells its process group, by which all that it started can be ended, and becomes the command.
-_SHELL = ("/bin/bash", "-c", 'echo $$ >&3; exec /bin/bash -c "$0" 3>&-')
 
 
 class InterCodeEnvironment(BaseEnvironment):
@@ -79,8 +67,7 @@ class InterCodeEnvironment(BaseEnvironment):
         self._provider = sandbox
         self._tasks = tasks
         self._box: AsyncSandbox | None = None
-        self._env: InterCodeEnv[Any] | None = None
-        self._task: Task | None = None
+        self._own: OwnTask | None = None
         self._new: list[str] = []
         super().__init__(*args, **named)
 
@@ -131,7 +118,7 @@ class InterCodeEnvironment(BaseEnvironment):
 
     async def start(self, force_build: bool) -> None:
         """Start the sandbox, with Harbor's folders in it."""
-        starting = _on_thread(partial(self._open, force_build))
+        starting = on_thread(partial(self._open, force_build))
         try:
             self._box = AsyncSandbox(await asyncio.shield(starting))
         except asyncio.CancelledError:
@@ -139,7 +126,7 @@ class InterCodeEnvironment(BaseEnvironment):
             raise
         there = await self.exec(f"ls -d {' '.join(_FOLDERS)} 2>/dev/null", user="root")
         self._new = [name for name in _FOLDERS if name not in (there.stdout or "").split()]
-        folders = [f"/logs/{name}" for name in ("agent", "verifier", "artifacts")]
+        folders = [f"/logs/{name}" for name in _LOGS]
         done = await self.ensure_dirs([*folders, *OWN, *self._mount_targets()])
         if done is not None and done.return_code:
             raise SandboxError(f"Harbor's folders cannot be made: {done.stderr}")
@@ -147,9 +134,9 @@ class InterCodeEnvironment(BaseEnvironment):
 
     def _open(self, force_build: bool) -> Sandbox:
         if self._tasks:
-            self._env, self._task = self._own()
-            if isinstance(self._env.stage, SandboxStage):
-                return self._env.stage.open(self._task)
+            self._own = OwnTask(Path(self.environment_dir).parent, self._tasks)
+            if (place := self._own.open()) is not None:
+                return place
         prebuilt = should_use_prebuilt_docker_image(
             self.environment_dir,
             docker_image=self.task_env_config.docker_image,
@@ -168,21 +155,12 @@ class InterCodeEnvironment(BaseEnvironment):
             return list(self._network_policy.allowed_hosts)
         return bool(self._network_is_public)
 
-    def _own(self) -> tuple[InterCodeEnv[Any], Task]:
-        """Make the environment of ours, and find its task that the folder was exported from."""
-        file = Path(self.environment_dir).parent / "task.toml"
-        name, wanted = task_id(TaskConfig.model_validate_toml(file.read_text()).metadata, file)
-        own = is_project(self._tasks)
-        made: Any = create(self._tasks) if own else create(name, data=self._tasks)
-        env: InterCodeEnv[Any] = made
-        return env, env.dataset.by_id(wanted)
-
     async def stop(self, delete: bool) -> None:
         """End everything in the sandbox, and free it."""
         if self._box is not None:
             await self._box.close()
-        if self._env is not None:
-            await _on_thread(self._env.close)
+        if self._own is not None:
+            await on_thread(self._own.close)
 
     async def exec(
         self,
@@ -194,28 +172,15 @@ class InterCodeEnvironment(BaseEnvironment):
     ) -> ExecResult:
         """Run a command. If it is late, or no longer awaited, all of its process group is ended."""
         user = self._resolve_user(user)
-        start = partial(
-            _start,
-            command,
-            cwd=cwd or self.task_env_config.workdir,
-            env=self._merge_env(env),
-            user="0:0" if user in ("root", 0) else None if user is None else str(user),
-        )
+        where = {
+            "cwd": cwd or self.task_env_config.workdir,
+            "env": self._merge_env(env),
+            "user": "0:0" if user in ("root", 0) else None if user is None else str(user),
+        }
         try:
-            process, group = await self.box.run(start)
-        except (OSError, LookupError) as error:
+            done = await run(self.box, command, timeout_sec, _LIMITS.output, **where)
+        except (FileNotFoundError, NotADirectoryError, PermissionError, LookupError) as error:
             return ExecResult(stdout="", stderr=f"{error}\n", return_code=_CANNOT)
-        seconds = self.box.sandbox.limits.seconds(timeout_sec)
-        waiting = _on_thread(partial(_wait, process, seconds))
-        try:
-            done = await asyncio.shield(waiting)
-        finally:
-            if process.poll() is None:
-                await self.box.run(partial(_end, process, group))
-            await waiting
-            await self.box.run(lambda _: process.close())
-        if getattr(process, "lost", False):
-            raise SandboxError(f"{self.session_id}: the sandbox ended while a command ran in it")
         code = _LATE if done.timed_out else done.exit_code
         out, err = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
         return ExecResult(stdout=out, stderr=err, return_code=code)
@@ -231,7 +196,7 @@ class InterCodeEnvironment(BaseEnvironment):
         await self._unpack(files, target_dir)
 
     async def _unpack(self, files: dict[str, Path], folder: str) -> None:
-        data = await _on_thread(partial(_packed, files))
+        data = await on_thread(partial(_packed, files))
         place = shlex.quote(folder)
         argv = ["/bin/sh", "-c", f"mkdir -p {place} && exec tar -C {place} -xf -"]
         await self._must(argv, stdin=data, user="0:0")
@@ -258,29 +223,17 @@ class InterCodeEnvironment(BaseEnvironment):
         return done.stdout
 
     async def score(self) -> Score:
-        """Score what the agent has left, as at the end of an episode of ours.
+        """Score what the agent has left, by the environment that the task is of.
 
         Raises:
-            UsageError: The tasks were not named .
+            UsageError: The tasks were not named.
             RewardError: It cannot be scored.
         """
-        env, task = self._env, self._task
-        if env is None or task is None:
+        if self._own is None:
             raise UsageError("name the tasks that the folders were exported from: --ek tasks=NAME")
-        await self.box.kill()
-        try:
-            answer = decode(await self.box.read_file(ANSWER))
-        except (OSError, OutputLimitError):  # it gave none, or none that could be right
-            answer = None
-        if not isinstance(env.stage, SandboxStage):
-            with_place = partial(_scored_apart, env, task, answer)
-            return await _on_thread(with_place)
-        # Harbor's own folders are not among the agent's changes. If they stay, it has broken rm.
-        await self.box.exec(["rm", "-rf", *self._new], user="0:0")
-        score = partial(env.score, task, self.box.sandbox, output=answer)
-        found = await self.box.run(lambda _: score())
-        await self.ensure_dirs(["/logs/verifier", "/logs/artifacts"])
-        return found
+        score = await self._own.score(self.box, self._new)
+        await self.ensure_dirs([f"/logs/{name}" for name in _LOGS])
+        return score
 
 
 class InterCodeVerifier(BaseVerifier):
@@ -301,42 +254,9 @@ class InterCodeVerifier(BaseVerifier):
         return VerifierResult(rewards={"reward": float(score.value)})
 
 
-def _scored_apart(env: InterCodeEnv[Any], task: Task, answer: str | None) -> Score:
-    """Score an answer alone, in a place of its own: a session with a database."""
-    place = env.stage.open(task)
-    try:
-        return env.score(task, place, output=answer)
-    finally:
-        place.close()
-
-
-def _on_thread(work: Callable[[], T]) -> asyncio.Future[T]:
-    return asyncio.get_running_loop().run_in_executor(threads(os.getpid()), work)
-
-
 def _close_late(starting: asyncio.Future[Sandbox]) -> None:
     if not starting.cancelled() and starting.exception() is None:
         starting.result().close()
-
-
-def _start(command: str, sandbox: Sandbox, **where: Any) -> tuple[Process, int]:
-    """Start a command; return it with its process group."""
-    process = sandbox.popen(
-        [*_SHELL, command], channels={2: "w", 3: "w"}, merge_stderr=False, **where
-    )
-    select.select([process.fds[3], process.exit_fd], [], [])
-    told = os.read(process.fds[3], 32)
-    return process, int(told or 0)
-
-
-def _wait(process: Process, seconds: float) -> Completed:
-    return run_to_end(process, seconds, _LIMITS.output, lambda: None)
-
-
-def _end(process: Process, group: int, sandbox: Sandbox) -> None:
-    if group:
-        sandbox.exec(["/bin/bash", "-c", f"kill -9 -- -{group}"], user="0:0")
-    process.signal(signal.SIGKILL)
 
 
 def _packed(files: dict[str, Path]) -> bytes:
