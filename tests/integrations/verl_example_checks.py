@@ -126,9 +126,9 @@ def test_episode_lasts_from_call_to_call(folder: Path) -> None:
 def test_lost_sandbox_is_no_reward(folder: Path) -> None:
     def lose() -> None:
         [env] = verl_tool.EPISODES.values()
-        env._env.unwrapped.place.close()
+        env.env.unwrapped.sandbox.close()
 
     output = rollout(folder, [call("bash", command="true"), lose, call("bash", command="true")])
     assert math.isnan(output.extra_fields["turn_scores"][-1])
-    with pytest.raises(intercode.SandboxError, match="no reward of 0"):
+    with pytest.raises(intercode.SandboxError, match="does not make its reward 0"):
         score(output)
