@@ -32,8 +32,9 @@ class Served:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         first = process.stdout.readline()
-        assert " at http://" in first, (first, self.log, process.wait(PATIENCE))
-        self.url = first.split(" at ")[1].strip()
+        assert first, (self.log, self.other, process.wait(PATIENCE))
+        self.urls: dict[str, str] = json.loads(first)["urls"]
+        self.url = next(iter(self.urls.values())).rpartition("/")[0]
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -83,7 +84,7 @@ class Served:
 @contextmanager
 def serving(*words: str, port: int = 0, **options: Any) -> Iterator[Served]:
     """A server; it ends with the context, if it has not."""
-    command = [*MODULE, *words, "--port", str(port)]
+    command = [*MODULE, *words, "--json", "--port", str(port)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes, **options) as process:
         try:

@@ -12,6 +12,7 @@ TASKS = intercode.load_dataset("bash")
 
 def test_an_episode(server: Served) -> None:
     task = TASKS[1]
+    assert server.urls == {name: f"{server.url}/{name}" for name in ("bash", "sql")}
     with server.client() as client:
         begun = say(client, "reset", index=1, episode_id="mine", seed=3)
         assert begun["observation"]["text"] == task.query

@@ -16,11 +16,13 @@ intercode.connect("http://127.0.0.1:8000"), or by OpenEnv's GenericEnvClient(bas
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from intercode import units
 from intercode.errors import UsageError
@@ -56,6 +58,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0: any that is free (8000)")
+    parser.add_argument(
+        "--json", action="store_true", help="print the environments' URLs as a line of JSON"
+    )
     parser.add_argument("--workers", type=_whole, default=1, metavar="N", help="processes (1)")
     parser.add_argument(
         "--allow-host",
@@ -135,7 +140,9 @@ def execute(args: argparse.Namespace) -> int:
     url = f"http://{host}:{listeners[0].getsockname()[1]}"
 
     def ready() -> None:
-        print(f"serving {', '.join(offers)} at {url}", flush=True)
+        urls = {name: f"{url}/{quote(name)}" for name in offers}
+        said = json.dumps({"urls": urls}) if args.json else f"serving {', '.join(offers)} at {url}"
+        print(said, flush=True)
 
     guard = Guard(token, [args.host, *args.allow_host])
     run(list(offers.values()), terms, guard, listeners, ready)
