@@ -9,7 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
@@ -38,11 +38,12 @@ class Served:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if line.startswith("{"):
-                self.log.append(json.loads(line))
-            else:
-                self.other.append(line)
+        with suppress(ValueError):  # the test has ended, and closed it
+            for line in self.process.stderr:
+                if line.startswith("{"):
+                    self.log.append(json.loads(line))
+                else:
+                    self.other.append(line)
 
     def told(self, event: str, **facts: Any) -> list[dict[str, Any]]:
         """The lines of the log with an event and these facts."""
