@@ -149,7 +149,7 @@ def test_ranges_are_locked_for_the_machine() -> None:
             patch.setattr(identity.os, "urandom", lambda _: start)
             lock, index = identity._free_range()
             os.close(lock)
-            assert index == (taken + 1) % identity._RANGES
+            assert 0 < (index - taken) % identity._RANGES < 100  # the next ones may be others'
             other.communicate(b"\n")
             lock, index = identity._free_range()
             os.close(lock)
