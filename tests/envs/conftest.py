@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -57,6 +59,22 @@ def make_env() -> Iterator[MakeEnv]:
     yield make
     for env in made:
         env.close()
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of a server of this machine's, which answers by HTTP."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
 
 
 MakeSql = Callable[..., "SqlEnv"]

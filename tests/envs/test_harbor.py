@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -283,20 +281,6 @@ def test_users(folder: Folder) -> None:
     assert reward(path, "echo apples > fruit; sed -i /^app/d /etc/passwd") == 0.0
     with pytest.raises(intercode.RewardError):
         played(folder(task=users, dockerfile="FROM host\n"))
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 def test_the_network_of_each_phase(folder: Folder, port: int) -> None:

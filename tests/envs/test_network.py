@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
 from contextlib import closing
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +14,6 @@ from intercode.cli.main import main
 from intercode.errors import UsageError
 
 TASK = {"query": "x", "gold": "true", "image": "host"}
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 def tasks(folder: Path, **fields: Any) -> Path:

@@ -33,12 +33,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from intercode.cli.results import Watcher
 from intercode.cli.run import add_tasks, placed
-from intercode.cli.serve import VARIABLE, token_of
+from intercode.cli.serve import token_of
 from intercode.cli.terminal import safe, tell
 from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.evaluate import RunResult, evaluate
 from intercode.evaluate.prepare import Plan, budget_of, plan, setting
+from intercode.serve import TOKEN
 from intercode.spec import RunSpec, add_environment, given, natural, positive
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     http.add_argument("--host", help=f"the address to listen on (default: {LOOPBACK})")
     http.add_argument("--port", type=natural, metavar="N", help="default: any that is free")
     http.add_argument(
-        "--token-file", metavar="FILE", help=f"has a token to ask for (default: ${VARIABLE})"
+        "--token-file", metavar="FILE", help=f"has a token to ask for (default: ${TOKEN})"
     )
     http.add_argument("--token", help="itself: others on this machine can see it in 'ps'")
     http.add_argument("--json", action="store_true", help="print the URLs as lines of JSON")

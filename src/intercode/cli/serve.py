@@ -18,37 +18,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from intercode import units
 from intercode.errors import UsageError
-
-VARIABLE = "INTERCODE_SERVE_TOKEN"
-"""The variable of the environment that may have the token."""
-
-
-def _checked(check: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Say what is wrong with a value, where argparse would not."""
-
-    def checked(text: str) -> Any:
-        try:
-            return check(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return checked
-
-
-_seconds, _size = _checked(units.seconds), _checked(units.size)
-
-
-@_checked
-def _whole(text: str) -> int:
-    return units.whole(int(text) if text.isdecimal() else text)
+from intercode.serve import TOKEN
+from intercode.spec import natural, positive, seconds, size
+from intercode.units import MIB
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,11 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "env", nargs="+", metavar="ENV", help="an environment, or a benchmark's folder"
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="0: any that is free (8000)")
+    parser.add_argument("--port", type=natural, default=8000, help="0: any that is free (8000)")
     parser.add_argument(
         "--json", action="store_true", help="print the environments' URLs as a line of JSON"
     )
-    parser.add_argument("--workers", type=_whole, default=1, metavar="N", help="processes (1)")
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="processes (1)")
     parser.add_argument(
         "--allow-host",
         action="append",
@@ -70,40 +47,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a name by which clients call this server, beside localhost and this machine's own",
     )
     secret = parser.add_argument_group("the token that clients bring")
-    secret.add_argument("--token-file", metavar="FILE", help=f"has it (default: ${VARIABLE})")
+    secret.add_argument("--token-file", metavar="FILE", help=f"has it (default: ${TOKEN})")
     secret.add_argument(
         "--token", metavar="TOKEN", help="itself: others on this machine can see it in 'ps'"
     )
     terms = parser.add_argument_group("sessions")
     terms.add_argument(
-        "--max-sessions", type=_whole, metavar="N", default=64, help="at a time (64)"
+        "--max-sessions", type=positive, metavar="N", default=64, help="at a time (64)"
     )
     terms.add_argument(
-        "--idle", type=_seconds, default=600.0, metavar="SECONDS", help="without a message (600)"
+        "--idle", type=seconds, default=600.0, metavar="SECONDS", help="without a message (600)"
     )
     terms.add_argument(
-        "--lifetime", type=_seconds, metavar="SECONDS", help="of a session (no limit)"
+        "--lifetime", type=seconds, metavar="SECONDS", help="of a session (no limit)"
     )
     terms.add_argument(
         "--drain",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="for episodes to end, once the server is to end (30)",
     )
     terms.add_argument(
         "--patience",
-        type=_seconds,
+        type=seconds,
         default=30.0,
         metavar="SECONDS",
         help="for a client to take what it is sent (30)",
     )
     terms.add_argument(
-        "--max-message", type=_size, default=units.MIB, metavar="SIZE", help="from a client (1M)"
+        "--max-message", type=size, default=MIB, metavar="SIZE", help="from a client (1M)"
     )
     terms.add_argument(
         "--rate",
-        type=_whole,
+        type=positive,
         default=1000,
         metavar="N",
         help="messages a second from a client (1000)",
@@ -155,7 +132,7 @@ def token_of(args: argparse.Namespace) -> str | None:
     Raises:
         UsageError: It cannot be read, or is empty.
     """
-    token = os.environ.pop(VARIABLE, None)  # not for the programs that are started from here
+    token = os.environ.pop(TOKEN, None)  # not for the programs that are started from here
     if args.token_file is not None:
         try:
             token = Path(args.token_file).read_text(encoding="utf-8").strip()

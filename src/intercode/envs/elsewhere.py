@@ -180,8 +180,8 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
                     raise ActionError(f"an action must be a text, not {type(action).__name__}")
                 with self._failures_recorded():
                     return self._step(episode, action)
-            except VALUES as failure:
-                return "", float("nan"), False, True, self._failed(failure)
+            except VALUES as failed:
+                return "", float("nan"), False, True, self._failed(failed)
 
     def _step(self, episode: Episode, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         ending = self._ending(action)

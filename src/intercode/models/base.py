@@ -41,6 +41,12 @@ class Message:
     call_id: str | None = None
 
 
+def tool_as_openai(tool: Tool) -> dict[str, Any]:
+    """Return a tool as the chat completions of OpenAI have it."""
+    function = {"name": tool.name, "description": tool.description}
+    return {"type": "function", "function": {**function, "parameters": dict(tool.parameters)}}
+
+
 def as_openai(message: Message) -> dict[str, Any]:
     """Return a message as the chat completions of OpenAI have it."""
     sent: dict[str, Any] = {"role": message.role, "content": message.content}

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ModelError, UsageError
 from intercode.models import wire
-from intercode.models.base import Answer, Request, Settings, Tool, ToolCall, Usage, as_openai
+from intercode.models.base import (
+    Answer,
+    Request,
+    Settings,
+    Tool,
+    ToolCall,
+    Usage,
+    as_openai,
+    tool_as_openai,
+)
 from intercode.models.keys import check_url, find, require
 
 if TYPE_CHECKING:
@@ -157,7 +166,7 @@ def encode_chat(request: Request, limit: str = "max_tokens") -> dict[str, Any]:
     sent = _settings(request.settings, limit)
     sent["messages"] = [as_openai(message) for message in request.messages]
     if request.tools:
-        sent["tools"] = [_tool(tool) for tool in request.tools]
+        sent["tools"] = [tool_as_openai(tool) for tool in request.tools]
         sent["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
     return sent
 
@@ -188,11 +197,6 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
         "seed": settings.seed,
     }
     return {name: value for name, value in sent.items() if value is not None}
-
-
-def _tool(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description}
-    return {"type": "function", "function": {**function, "parameters": dict(tool.parameters)}}
 
 
 def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:

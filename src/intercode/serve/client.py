@@ -34,6 +34,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.registry import ENVS
+from intercode.serve import TOKEN
 from intercode.spelling import meant
 from intercode.task import FIELDS, Dataset, Task
 
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
     from intercode.envs.vector import ThreadVectorEnv
 
-TOKEN = "INTERCODE_SERVE_TOKEN"
-"""The variable that has a server's secret, where none is given."""
 PATIENCE = 60.0
 """Seconds for what a server has at hand: everything but actions and resets."""
 LARGEST = 64 * 2**20

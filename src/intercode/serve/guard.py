@@ -12,9 +12,11 @@ import ipaddress
 import socket
 from collections.abc import Collection
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from websockets.datastructures import Headers
+if TYPE_CHECKING:
+    from websockets.datastructures import Headers
 
 
 def is_loopback(host: str) -> bool:

@@ -263,7 +263,7 @@ class Session:
 
     async def _of(self, split: str | None) -> AsyncEnv:
         """Return an environment with the tasks of a split: another one, if it was of another."""
-        assert self._env is not None  # `run` has made it
+        assert self._env is not None  # `_answer` has made it
         if split != self._split:
             before, self._env = self._env, await self._made(split)
             self._split = split
@@ -275,7 +275,7 @@ class Session:
         return AsyncEnv(await loop.run_in_executor(None, self._offer.make, split))
 
     async def _step(self, action: str) -> bytes:
-        assert self._env is not None  # `run` has made it
+        assert self._env is not None  # `_answer` has made it
         began = time.monotonic()
         try:
             taken = await self._env.step(action)
@@ -303,7 +303,7 @@ class Session:
 
     def _note(self, failed: bool) -> None:
         """Keep the record of an episode that has ended."""
-        assert self._env is not None  # `run` has made it
+        assert self._env is not None  # `_answer` has made it
         episode = self._env.episode
         self._counts.add("failures" if failed else "episodes")
         log(
@@ -320,7 +320,7 @@ class Session:
         )
 
     def _state(self) -> dict[str, Any]:
-        assert self._env is not None  # `run` has made it
+        assert self._env is not None  # `_answer` has made it
         episode = self._env.episode
         return {
             "episode_id": self._episode_id,

@@ -46,7 +46,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What a client may know of an episode that has begun."""
+    """The request and the tools of an episode that has begun: its client may know them."""
 
     query: str
     tools: list[Tool]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import socket
 import threading
@@ -22,6 +21,7 @@ from starlette.responses import PlainTextResponse
 from intercode import __version__
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
+from intercode.serve.guard import is_loopback
 
 if TYPE_CHECKING:
     from intercode.calls import Tool
@@ -123,7 +123,7 @@ class Http(threading.Thread):
         self, seats: Seats, host: str = "127.0.0.1", port: int = 0, token: str | None = None
     ) -> None:
         super().__init__(name="intercode-mcp", daemon=True)
-        if not token and not _is_loopback(host):
+        if not token and not is_loopback(host):
             raise UsageError(f"other machines reach {host}: name a --token-file")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -156,13 +156,6 @@ class Http(threading.Thread):
         """Send the answers that are due, and end."""
         self._server.should_exit = True
         self.join()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from intercode.agents.talk import CUT_OFF, Clip
 from intercode.envs.tools import sendable
 from intercode.episode import NoAction
 from intercode.integrations.verifiers.tasks import InterCodeData, failures
+from intercode.models.base import tool_as_openai
 from intercode.models.wire import arguments
 
 
@@ -60,17 +61,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
     ) -> vf.ProgramResult:
         """Play until the episode ends."""
         env = trace.state.env
-        offered: Any = [
-            {
-                "type": "function",
-                "function": {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "parameters": dict(tool.parameters),
-                },
-            }
-            for tool in env.tools
-        ]
+        offered: Any = [tool_as_openai(tool) for tool in env.tools]
         told = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
         talk: Any = [{"role": role, "content": text} for role, text in told if text]
         # Certificates take longer to load than an episode: only for an endpoint that has one.
