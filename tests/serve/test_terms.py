@@ -93,7 +93,7 @@ def test_the_token_is_from_the_environment() -> None:
         (["bash", "--token-file", "/nowhere"], "cannot be read"),
         (["bash", "bash"], "two of the environments"),
         (["bsah"], "did you mean 'bash'"),
-        (["bash", "--workers", "0"], "at least 1"),
+        (["bash", "--workers", "0"], "above 0, not '0'"),
         (["bash", "--idle", "soon"], "number of seconds"),
         (["bash", "--host", "no.such.host.invalid", "--token", "x"], "cannot listen"),
     ],
