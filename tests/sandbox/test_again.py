@@ -102,6 +102,18 @@ def test_a_shell_started_ahead_is_for_nothing_else() -> None:
             assert sandbox.processes() == []
 
 
+def test_the_place_without_it_is_not_left() -> None:
+    """Other threads' shells may make one be started ahead while it is being left for another."""
+    with closing(NativeProvider()) as provider, closing(with_a_shell(provider)) as sandbox:
+        shell, ready, begin = provider._first, with_a_shell(provider), sandbox.begin
+        sandbox.noted = lambda _: provider._note(shell)
+        sandbox.begin = lambda files, alone: begin(files, alone) if alone else ready._seat
+        sandbox.write_file("/root/kept", b"1")
+        assert sandbox._seat.first is None
+        assert sandbox.read_file("/root/kept") == b"1"
+        ready.close()
+
+
 @pytest.mark.parametrize("by_shell", [True, False])
 def test_a_source_gets_what_was_made_ready_for_its_forks(by_shell: bool) -> None:
     """Its shell is the one that was started ahead, else there is another place; so its forwards."""
@@ -113,7 +125,7 @@ def test_a_source_gets_what_was_made_ready_for_its_forks(by_shell: bool) -> None
         source.forward(4000, says_here)
         ready, begin = with_a_shell(provider, source.freeze())._seat, source.begin
 
-        def ready_once(files: Files) -> Seat:
+        def ready_once(files: Files, alone: bool) -> Seat:
             source.begin = begin
             return ready
 

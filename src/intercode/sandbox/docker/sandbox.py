@@ -97,7 +97,7 @@ class DockerSandbox(NativeSandbox):
     def _saved(self) -> Saved:
         return self._until_still(lambda: Saved(self.archive))
 
-    def _continue(self) -> Seat:
+    def _continue(self, alone: bool) -> Seat:  # in a container nothing is ahead
         self.container = self.origin.take(self.origin.saved)
         return _seat(self.container)
 

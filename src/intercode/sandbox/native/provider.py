@@ -75,7 +75,7 @@ class NativeProvider:
         self._running()  # says what is not permitted here, before an image is built
         begin = partial(self._begin, limits=limits, network=policy.shared)
         files = image.files if isinstance(image, NativeSnapshot) else Files(self.image(image))
-        sandbox = NativeSandbox(begin(files), files.image, limits, self._forget)
+        sandbox = NativeSandbox(begin(files, False), files.image, limits, self._forget)
         sandbox.files, sandbox.begin, sandbox.noted = files, begin, self._note
         sandbox.another = partial(self.start, limits=limits, network=network)
         with self._lock:
@@ -83,8 +83,8 @@ class NativeProvider:
         sandbox.admit(policy)
         return sandbox
 
-    def _begin(self, files: Files, limits: Limits, network: bool) -> Seat:
-        """Start a place for a sandbox."""
+    def _begin(self, files: Files, alone: bool, limits: Limits, network: bool) -> Seat:
+        """Start a place for a sandbox; `alone`: without a program ahead of requests."""
         spawner = self._running()
         if any(layer.owner != spawner.name for layer in files.frozen):
             raise SandboxError("these files were frozen in memory of a spawner that has ended")
@@ -100,7 +100,7 @@ class NativeProvider:
                 "special": files.special,
                 "limits": _as_spec(limits),
                 "user": files.image.user,
-                "first": self._first,
+                "first": None if alone else self._first,
             }
         )
 

@@ -88,8 +88,8 @@ class NativeSandbox:
 
     files: Files
     """The files that it started with."""
-    begin: Callable[[Files], Seat]
-    """Starts another place with such files."""
+    begin: Callable[[Files, bool], Seat]
+    """Starts another place with such files; True: without a program ahead of requests."""
     another: Callable[[Snapshot], Sandbox]
     """Starts another sandbox; see `sandbox.base.Freezes`."""
 
@@ -393,9 +393,9 @@ class NativeSandbox:
             else:
                 self._process.kill()
 
-    def _continue(self) -> Seat:
-        """Start the place in which it continues."""
-        return self.begin(self.files)
+    def _continue(self, alone: bool) -> Seat:
+        """Start the place in which it continues; `alone`: without a program ahead of requests."""
+        return self.begin(self.files, alone)
 
     def _awake(self) -> None:
         """Start to run, unless it does.
@@ -409,14 +409,17 @@ class NativeSandbox:
             if self._end is not None:  # `close` waits for the lock, to end the seat
                 raise self._ended()
 
-    def _move(self) -> None:
-        """Take another place, in which nothing runs yet, and let the forwards lead there.
+    def _move(self, alone: bool = False) -> None:
+        """Take another place, and let the forwards lead there.
+
+        Args:
+            alone: Whether nothing may run there yet, not even a program ahead of the request.
 
         Raises:
             SandboxError: It could not be started, or was lost at once.
         """
         self._seat.end()
-        self._seat = self._continue()
+        self._seat = self._continue(alone)
         self._seat.control.settimeout(_ANSWER_SECONDS)
         try:
             for forward in self._forwards:
@@ -438,7 +441,9 @@ class NativeSandbox:
             self._asked = True
             self.noted(None)
         if self._seat.first is not None:
-            self._move()
+            # Else another thread's sandboxes could have it begin with a program once more, and the
+            # next request would leave that place, with all that this one did there.
+            self._move(alone=True)
 
     def at_rest(self, look: Callable[[], Seen]) -> Seen:
         """Look at several things while no program changes any."""
