@@ -48,7 +48,15 @@ if TYPE_CHECKING:
 
 FILE = "intercode.toml"
 
-_NOT_IN_A_FILE = {"limits", "render_mode", "default_image", "observations", "errors"}
+_NOT_IN_A_FILE = {
+    "limits",
+    "render_mode",
+    "default_image",
+    "observations",
+    "errors",
+    "layers",
+    "ignore",
+}
 """Options that are not keys: limits are keys one by one, a folder's `image` is the default one, and
 how an environment answers is for the program that holds it."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[\w.-]+@[\w.-]+:")

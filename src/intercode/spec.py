@@ -684,6 +684,8 @@ def _place(value: str) -> str:
 
 def _code(value: str) -> str:
     """Make the path in ``file.py:name`` absolute."""
+    if value.endswith(".toml") and not value.startswith("cli:"):  # an agent's profile
+        return _place(value)
     file, colon, name = value.rpartition(":")
     return f"{_place(file)}{colon}{name}" if file.endswith(".py") else value
 

@@ -38,13 +38,17 @@ class Terms:
     def do(self, work: Callable[[], T]) -> T:
         """Let an environment work."""
         with self.working():
-            try:
-                return work()
-            except _THE_AGENTS:
-                raise
-            except Exception as error:
-                self.failure = self.failure or error
-                raise
+            return self.watched(work)
+
+    def watched(self, work: Callable[[], T]) -> T:
+        """Do some work, and note a failure that is not the agent's."""
+        try:
+            return work()
+        except _THE_AGENTS:
+            raise
+        except Exception as error:
+            self.failure = self.failure or error
+            raise
 
 
 class HeldEnv:
@@ -113,6 +117,20 @@ class HeldEnv:
     def sandbox(self) -> Any:
         """The sandbox or session that the episode takes place in."""
         return self._terms.do(lambda: self._env.place)
+
+    @property
+    def directory(self) -> str:
+        """Where its actions begin in the sandbox, from the image's own directory."""
+        return str(self._env.directory)
+
+    def watched(self, work: Callable[[Any], T]) -> T:
+        """Let the agent itself use the sandbox, whose failure is the run's and not the agent's.
+
+        Unlike a `step` it takes no permit of those that the run has for busy sandboxes: a program
+        that acts by itself waits for its model most of the time.
+        """
+        place = self.sandbox
+        return self._terms.watched(lambda: work(place))
 
     @property
     def tools(self) -> list[Tool]:

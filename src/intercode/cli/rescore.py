@@ -37,7 +37,15 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import print_json
 from intercode.errors import UsageError
 from intercode.evaluate.drift import DriftError
-from intercode.evaluate.prepare import JUDGE, JUDGES_TOO, Setting, plan, run_folder, setting
+from intercode.evaluate.prepare import (
+    ASKED,
+    JUDGE,
+    JUDGES_TOO,
+    Setting,
+    plan,
+    run_folder,
+    setting,
+)
 from intercode.evaluate.rescore import DEFAULT, Rescored, Result, rescore
 from intercode.records import MANIFEST, read_manifest
 from intercode.spec import (
@@ -94,8 +102,13 @@ def execute(args: argparse.Namespace) -> int:
     out = Path(args.out or f"{folder}-rescored-{_label(spec.reward)}")
     watcher = Watcher(quiet=spec.how.quiet)
     asked = plan(spec, watcher)
-    # Whether it scores every turn is the agent's to ask for, and taken over.
-    asks = {name: on for name, on in manifest["env"].items() if name == "reward_every_turn"}
+    # The agent has asked for some options, which are taken over.
+    found = {name: manifest["env"].get(name) for name in ASKED}
+    asks = {
+        name: tuple(one) if isinstance(one, list) else one
+        for name, one in found.items()
+        if one is not None
+    }
 
     @cache
     def where() -> Setting:

@@ -21,6 +21,10 @@ agents that are language models, with --model PROVIDER/NAME:
   tool-calling           the model's own function calls
   try-again-oracle, plan-solve-refine-oracle   with the true reward of every turn, as in 2023
 
+agents that are programs of others, in the sandbox, with --model PROVIDER/NAME and no network:
+  cli:COMMAND            a command, with {query}; its model is at $OPENAI_BASE_URL
+  path/to/profile.toml   your own profile of one
+
 Examples:
   intercode run bash
   intercode run bash --agent oracle --workers 4 --limit 10 --show
@@ -283,10 +287,10 @@ def _rate(result: RunResult) -> float:
 def _default_folder(spec: RunSpec) -> Path:
     """Return a new name below ``runs/``: two runs of the same second get different ones."""
     agent = spec.agent.name
-    name = Path(agent).name if ".py:" in agent else agent
+    name = Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent
     what = spec.env.benchmark or spec.env.name
     words = "-".join([what, name, *(spec.model.name or "").split("/")[1:]])
-    label = re.sub(r"[^\w.-]+", "-", words)
+    label = re.sub(r"[^\w.-]+", "-", words)[:80]
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{label}"
     candidates = (Path("runs") / (stem if n == 1 else f"{stem}-{n}") for n in range(1, 10_000))
     return next(path for path in candidates if not path.exists())

@@ -123,6 +123,18 @@ class Attempt(Generic[PlaceT]):
         """The place, by the name that it has in environments with a sandbox."""
         return self.place
 
+    @property
+    def directory(self) -> str:
+        """Where the episode's actions begin, from the place's own directory.
+
+        Raises:
+            EnvironmentStateError: There is no episode yet.
+        """
+        if self._task is None:
+            raise EnvironmentStateError("there is no episode yet: call reset() first")
+        find = getattr(self.stage, "directory", None)  # of a stage that makes sandboxes
+        return "." if find is None else str(find(self._task))
+
     def image(self, task: Task) -> str:
         """Name the image, or the database, that a task of this environment is tried in."""
         return self.stage.image(task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,14 +74,19 @@ class BashEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
+            options.layers,
         )
         cache = GoldCache.chosen(options.cache_gold, stage.provider)
-        chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge))
+        chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore))
         super().__init__(tasks, stage, BashInterpreter, chosen, options=options)
 
 
 def _reward(
-    tasks: Dataset, stage: SandboxStage, cache: GoldCache | None, judge: Judge | None
+    tasks: Dataset,
+    stage: SandboxStage,
+    cache: GoldCache | None,
+    judge: Judge | None,
+    ignore: Sequence[str],
 ) -> Reward[Sandbox]:
     """Make the reward by verification where a task has one, else by gold."""
     for task in tasks:
@@ -89,7 +95,8 @@ def _reward(
                 f"{tasks.where(task)} has neither 'gold' nor 'verification': nothing says when it "
                 "is solved"
             )
-    by_gold = BashReward(GoldRunner(stage.open, BashInterpreter, stage.identify, cache), judge)
+    runner = GoldRunner(stage.open, BashInterpreter, stage.identify, cache)
+    by_gold = BashReward(runner, judge, ignore)
     by_command = CommandReward(stage.provider, stage.open, stage.network)
 
     def reward(task: Task, episode: Episode, sandbox: Sandbox) -> Score:

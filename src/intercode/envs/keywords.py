@@ -46,7 +46,14 @@ class SandboxKeywords(Keywords, total=False):
     keys: bool
 
 
-class BashKeywords(SandboxKeywords, total=False):
+class ShellKeywords(SandboxKeywords, total=False):
+    """The options of environments in which an agent from outside can play."""
+
+    layers: Sequence[str]
+    ignore: Sequence[str]
+
+
+class BashKeywords(ShellKeywords, total=False):
     """The options of ``"bash"``."""
 
     cache_gold: CacheLike
@@ -75,7 +82,7 @@ class SqlKeywords(Keywords, total=False):
     cache_gold: CacheLike
 
 
-class SweKeywords(SandboxKeywords, total=False):
+class SweKeywords(ShellKeywords, total=False):
     """The options of ``"swe"``."""
 
     repositories: PathLike | None

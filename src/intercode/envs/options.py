@@ -77,6 +77,21 @@ NetworkOption = Annotated[
         extra={"metavar": "HOSTS", "many": True},
     ),
 ]
+Layers = Annotated[
+    Sequence[str],
+    Meta(
+        description="laid over the image of every task: what an agent from outside brings",
+        extra={"flag": False, "many": True},
+    ),
+]
+Ignore = Annotated[
+    Sequence[str],
+    Meta(
+        description="for Bash: paths that an agent from outside writes for itself, which are not "
+        "compared where the task does not work there",
+        extra={"flag": False, "many": True},
+    ),
+]
 KeepDiffs = Annotated[
     bool,
     Meta(description="keep in the record what each turn changed on disk"),
@@ -275,7 +290,14 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
         Policy.of(self.network)
 
 
-class BashOptions(SandboxOptions, frozen=True, kw_only=True):
+class ShellOptions(SandboxOptions, frozen=True, kw_only=True):
+    """The options of an environment in which an agent from outside can play."""
+
+    layers: Layers = ()
+    ignore: Ignore = ()
+
+
+class BashOptions(ShellOptions, frozen=True, kw_only=True):
     """The options of `intercode.envs.bash.BashEnv`."""
 
     cache_gold: CacheGold = True
@@ -345,7 +367,7 @@ class SqlOptions(EnvOptions, frozen=True, kw_only=True):
             raise UsageError("SQL takes no capabilities: they are for tasks in a sandbox's files")
 
 
-class SweOptions(SandboxOptions, frozen=True, kw_only=True):
+class SweOptions(ShellOptions, frozen=True, kw_only=True):
     """The options of `intercode.envs.swe.SweEnv`."""
 
     repositories: Annotated[

@@ -225,7 +225,9 @@ def difference(recorded: Turn, now: Turn) -> str:
     if recorded.observation != now.observation:
         before, after = _from_where_they_part(recorded.observation, now.observation)
         return f"recorded {before}, now {after}"
-    if (recorded.ok, recorded.exit_code) != (now.ok, now.exit_code):
+    # An agent that acts by itself does not always tell an exit code.
+    is_known = recorded.exit_code is not None or now.exit_code is None
+    if is_known and (recorded.ok, recorded.exit_code) != (now.ok, now.exit_code):
         return f"exit code {recorded.exit_code} is now {now.exit_code}"
     was, info = (json.loads(json.dumps(dict(turn.info))) for turn in (recorded, now))
     for name, value in was.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -111,6 +112,7 @@ class SandboxStage:
         limits: What a sandbox may use; None: the defaults.
         network: What can be reached.
         default_image: The image of tasks that name none; None: ``host``.
+        layers: Archives or folders that are laid over every image, whichever it is.
     """
 
     DEFAULT = "host"
@@ -123,20 +125,22 @@ class SandboxStage:
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
+        layers: Sequence[str] = (),
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
         self._image = str(image.absolute()) if isinstance(image, Path) else image
         self._default_image = default_image or self.DEFAULT
         self._limits = limits
+        self._layers = tuple(layers)
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in."""
-        own = task.image or self._default_image
-        if self._image is None:
-            return own
-        base, plus, additions = own.partition("+")
-        return f"{self._image}{plus}{additions}" if base == "host" else self._image
+        image = own = task.image or self._default_image
+        if self._image is not None:
+            base, plus, additions = own.partition("+")
+            image = f"{self._image}{plus}{additions}" if base == "host" else self._image
+        return "+".join([image, *self._layers])
 
     def limits(self, task: Task) -> Limits:
         """Return what the task's sandbox may use.

@@ -13,6 +13,7 @@ from intercode import datasets
 from intercode.agents import registry
 from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
 from intercode.agents.language import LanguageAgents, Strategy
+from intercode.agents.outside.profile import is_outside, profile_of
 from intercode.databases import shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import LimitOptions, taken
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 RECORDED = ("replay", "predictions")
 """Agents that need ``--recording``."""
+ASKED = ("reward_every_turn", "max_turns", "layers", "ignore")
+"""The options of an environment that an agent may ask for."""
 JUDGE = "judge"
 """The reward that asks a model."""
 JUDGES_TOO = ("prices", "max_cost", "max_tokens")
@@ -202,6 +205,8 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
         agents = _language_agents(spec, strategy, model)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
         return Actors(agents, agents.name, {}, asks, model.close)
+    if is_outside(name):
+        return _outside(spec, budget or budget_of(spec))
     if without := [option for option in without_model(spec) if option in spec.flat()]:
         flag = "--" + without[0].replace("_", "-")
         raise UsageError(
@@ -211,6 +216,40 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
     recording = spec.agent.recording
     options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
     return Actors(registry.get(name, **options), name, options)
+
+
+def _outside(spec: RunSpec, budget: Budget) -> Actors:
+    """Make the agents of a profile, with a gateway to their model.
+
+    Raises:
+        UsageError: The profile is malformed, or does not go with these options.
+    """
+    from intercode.agents.language import EpisodeLimits
+    from intercode.agents.outside import play
+    from intercode.gateway import Gateway, Upstream
+
+    told, name = spec.agent, spec.agent.name
+    profile = profile_of(name)
+    parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
+    given = spec.flat()
+    if wrong := [one for one in parts if one in given and one not in _OUTSIDE]:
+        flag = "--" + wrong[0].replace("_", "-")
+        raise UsageError(f"agent {name} decides that by itself: it takes no {flag}")
+    if spec.model.name is None:
+        raise UsageError(f"agent {name} needs --model PROVIDER/NAME")
+    calls = spec.env.options.get("max_turns", play.CALLS)
+    gateway = Gateway(Upstream.of(spec.model.name, spec.model.base_url))
+    limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
+    agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls, budget)
+    asks = {"max_turns": calls, "ignore": profile.score.ignore}
+    return Actors(agents, name, {}, asks, gateway.close)
+
+
+_OUTSIDE = {
+    *("agent", "episode_cost", "episode_tokens", "episode_seconds"),
+    *("model", "base_url", "prices", "max_cost", "max_tokens"),
+}
+"""The options of an agent and its model that one from outside takes."""
 
 
 def strategy_of(agent: str) -> Strategy | None:
@@ -488,6 +527,8 @@ def provider_of(
 def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
     """Refuse, or warn of, what the agent cannot do, before anything starts."""
     name = plan.spec.agent.name
+    if is_outside(name):
+        _check_outside(plan.spec)
     if name == "human" and plan.spec.how.workers > 1:
         raise UsageError("agent human does one task at a time: it takes no --workers above 1")
     check_tasks(plan.tasks, agent)
@@ -498,6 +539,20 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
             f"warning: no gold for {', '.join(without[:3])}{more}: "
             "there the oracle does nothing but submit"
         )
+
+
+def _check_outside(spec: RunSpec) -> None:
+    """Refuse an environment in which a program cannot act by itself."""
+    env, agent = spec.env, spec.agent.name
+    if "layers" not in taken(registered(env.name, env.protocol)):
+        raise UsageError(
+            f"agent {agent} acts by itself in a sandbox with a shell: environment {env.name!r}, "
+            f"protocol {env.protocol!r}, has none; take bash or swe"
+        )
+    if (sandbox := env.options.get("sandbox", "native")) != "native":
+        raise UsageError(f"agent {agent} reaches its model by --sandbox native, not {sandbox}")
+    if env.options.get("network"):
+        raise UsageError(f"agent {agent} reaches its model without --network, and nothing else")
 
 
 def check_tasks(tasks: Sequence[Task], agent: AgentFactory) -> None:

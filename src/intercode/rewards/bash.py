@@ -24,7 +24,7 @@ changing some halves the value. Doing nothing is worth 0. Of several golds the b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from intercode.episode import Episode, Score
@@ -55,11 +55,16 @@ class BashReward:
     Args:
         gold: Runs gold.
         judge: Is asked where the files are as gold's, and the output is not.
+        ignore: Paths that are scratch, too, with all below them; ``*`` stands for any part of a
+            name, and a path that does not begin with ``/`` lies in any directory.
     """
 
-    def __init__(self, gold: GoldRunner, judge: Judge | None = None) -> None:
+    def __init__(
+        self, gold: GoldRunner, judge: Judge | None = None, ignore: Sequence[str] = ()
+    ) -> None:
         self._gold = gold
         self._judge = judge
+        self._scratch = _with(ignore)
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Return the score against the best gold.
@@ -82,7 +87,7 @@ class BashReward:
         met: list[str] = []
         for gold in task.gold:
             done = self._gold.run(task, gold)
-            score = compare(done, changes, output, answer, contents, task.expects)
+            score = compare(done, changes, output, answer, contents, task.expects, self._scratch)
             if best is None or score.value > best.value:
                 best = score
             if best.value == 1.0:
@@ -102,6 +107,7 @@ def compare(
     answer: Answer | None = None,
     archives: Mapping[str, str] = NO_ARCHIVES,
     expects: Callable[[str], bool] = lambda path: False,
+    scratch: re.Pattern[str] = _SCRATCH,
 ) -> Score:
     """Return the score of a result against one gold.
 
@@ -112,11 +118,12 @@ def compare(
         answer: The type of the answer; None: text.
         archives: By path, the digests of the archives that the task names.
         expects: Whether a path may be changed, whatever gold does to it.
+        scratch: The paths that are compared only where the task itself works.
     """
 
     def counts(path: str) -> bool:
         same = bool(archives.get(path)) and archives[path] == gold.archives[path]
-        return not expects(path) and not same and not _is_scratch(path, gold)
+        return not expects(path) and not same and not _is_scratch(path, gold, scratch)
 
     wrong = set(filter(counts, differing(changes, gold.after)))
     done = set(filter(counts, differing(changes, gold.before)))
@@ -144,10 +151,20 @@ def _f1(right: int, wanted: int, done: int) -> float:
     return 2 * right / (wanted + done) if wanted + done else 1.0
 
 
-def _is_scratch(path: str, gold: GoldResult) -> bool:
-    if not _SCRATCH.match(path):
+def _with(paths: Sequence[str]) -> re.Pattern[str]:
+    """Return the pattern of scratch, with further paths."""
+    places = "|".join(
+        ("" if path.startswith("/") else ".*/")
+        + re.escape(path.rstrip("/")).replace(r"\*", "[^/]*")
+        for path in paths
+    )
+    return re.compile(f"{_SCRATCH.pattern}|({places})(/|$)", re.DOTALL) if paths else _SCRATCH
+
+
+def _is_scratch(path: str, gold: GoldResult, scratch: re.Pattern[str]) -> bool:
+    if not scratch.match(path):
         return False
-    while _SCRATCH.match(path):
+    while scratch.match(path):
         if path in gold.touched or path in gold.before:
             return False
         path = path.rpartition("/")[0]

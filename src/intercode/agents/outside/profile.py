@@ -1,0 +1,184 @@
+"""The profile of a command-line agent: a small TOML file that says how it is run.
+
+Those of the package are in ``profiles/``; a reader's own is named by its path, and a command alone
+needs none::
+
+    intercode run bash --agent aider --model openai/gpt-5
+    intercode run bash --agent ./mine.toml --model openai/gpt-5
+    intercode run bash --agent 'cli:python3 /opt/mine.py {query}' --model openai/gpt-5
+
+In the words of a command, in the values of its environment and in its files stand, as often as they
+are needed: ``{query}`` the task, ``{model}`` the model's name, ``{url}`` the model's address as
+Anthropic's clients have it, ``{url_v1}`` as OpenAI's have it, ``{token}`` the key that it takes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from intercode.errors import UsageError
+from intercode.spelling import meant
+
+FOLDER = Path(__file__).parent / "profiles"
+COMMAND = "cli:"
+"""The beginning of an agent's name that is a command."""
+PORT = 8080
+"""The port of the sandbox's loopback at which an agent finds its model."""
+URL = f"http://127.0.0.1:{PORT}"
+_ENV = {
+    "OPENAI_BASE_URL": "{url_v1}",
+    "OPENAI_API_BASE": "{url_v1}",
+    "OPENAI_API_KEY": "{token}",
+    "ANTHROPIC_BASE_URL": "{url}",
+    "ANTHROPIC_API_KEY": "{token}",
+    "INTERCODE_MODEL": "{model}",
+    "INTERCODE_QUERY": "{query}",
+}
+"""The environment of an agent that is only a command."""
+_PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of a profile."""
+
+
+class Install(_Table, frozen=True, kw_only=True):
+    """What ``intercode agents install`` builds."""
+
+    source: Literal["npm", "pypi"] = msgspec.field(name="from")
+    packages: tuple[str, ...]
+    python: str = "system"
+    """The Python of the layer: the image's own, or a version, as ``3.12``."""
+    scripts: bool = False
+    """Whether the packages' own install scripts run."""
+
+
+class Run(_Table, frozen=True, kw_only=True):
+    """How the agent is started in the sandbox, in the directory where a task's actions begin."""
+
+    command: Annotated[tuple[str, ...], Meta(min_length=1)]
+    env: dict[str, str] = {}
+    before: str | None = None
+    """A command for the shell, before."""
+    files: dict[str, str] = {}
+    """The content of files that are written before, by path."""
+    memory: str | None = None
+    """The memory of its sandbox, where it needs more than others: ``2g``."""
+
+
+class Score(_Table, frozen=True, kw_only=True):
+    """What is left out of the score."""
+
+    ignore: tuple[str, ...] = ()
+    """Paths that the agent itself writes; all below them, too. A path that the task itself works
+    with counts all the same."""
+
+
+class Record(_Table, frozen=True, kw_only=True):
+    """How its tool calls and their results become actions and observations."""
+
+    action: tuple[str, ...] = ("command", "cmd", "script", "code")
+    """The argument of a tool that is the action, the first that it has; a call without any of them
+    is the action itself, as JSON."""
+    output: str | None = None
+    """A pattern that finds the output of a command within a tool's result: its first group."""
+    exit_code: str | None = None
+    """One that finds the exit code there: its first group."""
+
+
+class Profile(_Table, frozen=True, kw_only=True):
+    """All that InterCode knows of an agent."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
+    licence: str = ""
+    version: str = ""
+    """The version that is installed, pinned; empty: whatever there is."""
+    protocol: Literal["chat", "responses", "messages"] = "chat"
+    """How it speaks to its model."""
+    loop: Literal["inside", "host"] = "inside"
+    """Where it runs."""
+    install: Install | None = None
+    run: Run
+    score: Score = Score()
+    record: Record = Record()
+
+    def filled(self, text: str, **values: str) -> str:
+        """Return a text of the profile with the values in their places."""
+        values = {"url": URL, "url_v1": f"{URL}/v1", **values}
+        return _PLACE.sub(lambda found: values[found[1]], text)
+
+    def facts(self) -> dict[str, Any]:
+        """Return all that it says, as plain JSON types, for a run's record."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def names() -> list[str]:
+    """List the agents of which the package has a profile."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def is_outside(agent: str) -> bool:
+    """Tell whether an agent's name means a profile, or a command."""
+    return agent.startswith(COMMAND) or agent.endswith(".toml") or agent in names()
+
+
+def profile_of(agent: str) -> Profile:
+    """Return the profile that an agent's name means.
+
+    Args:
+        agent: A name of `names`, the path of a profile, or ``cli:COMMAND``.
+
+    Raises:
+        UsageError: There is no such profile, or it is malformed; the message says where.
+    """
+    if agent.startswith(COMMAND):
+        return _of_command(agent.removeprefix(COMMAND))
+    if agent.endswith(".toml"):
+        return read(Path(agent))
+    if agent not in (known := names()):
+        raise UsageError(f"there is no agent {agent!r}{meant(agent, known)}")
+    return read(FOLDER / f"{agent}.toml")
+
+
+def read(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        UsageError: It cannot be read, or is malformed.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
+    except (OSError, ValueError) as error:  # TOML's errors and msgspec's are values' errors
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"agent {path}: {why}") from None
+    for name, pattern in (("output", found.record.output), ("exit_code", found.record.exit_code)):
+        try:
+            groups = 1 if pattern is None else re.compile(pattern).groups
+        except re.error as error:
+            raise UsageError(f"agent {path}: record.{name} is no pattern: {error}") from None
+        if not groups:
+            raise UsageError(f"agent {path}: record.{name} has no group that says what is meant")
+    return found
+
+
+def _of_command(command: str) -> Profile:
+    """Make the profile of an agent that is only a command."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"agent {COMMAND}{command}: {error}") from None
+    if not words:
+        raise UsageError(f"agent {COMMAND} needs a command: cli:'my-agent {{query}}'")
+    return Profile(name="cli", run=Run(command=tuple(words), env=_ENV))

@@ -1,0 +1,175 @@
+"""The record of an agent that acts by itself: turns, from what it asked its model and was answered.
+
+An agent that calls tools acts by their calls, and its next request has the results. One that does
+not acts by the code in its model's replies, and the message after a reply has what came of it. An
+action of which no request tells the result is in the dialogue, and is no turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from intercode.agents.outside.profile import Record
+from intercode.agents.parser import find_code
+from intercode.calls import ToolCall
+from intercode.episode import Turn
+from intercode.errors import ModelError
+from intercode.models.base import Message, Reply, Settings, Tool, Usage
+from intercode.models.transcript import Transcript
+
+_SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
+
+
+class Call(Protocol):
+    """The part of a call of `intercode.gateway` that a record needs."""
+
+    @property
+    def model(self) -> str:
+        """The model that answered."""
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The dialogue that was sent."""
+
+    @property
+    def text(self) -> str:
+        """The text of the reply."""
+
+    @property
+    def tool_calls(self) -> Sequence[ToolCall]:
+        """The calls in the reply."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens, as far as the server says."""
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars; None: not known."""
+
+    @property
+    def seconds(self) -> float:
+        """The time that it took."""
+
+    @property
+    def retries(self) -> int:
+        """The tries before it."""
+
+    @property
+    def error(self) -> str | None:
+        """The reason why there is no reply."""
+
+
+class _Retold:
+    """A model that answers what was answered before."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.call: Call | None = None
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        tools: Sequence[Tool] = (),
+    ) -> Reply:
+        """Return the reply of the call that is told now."""
+        call = self.call
+        assert call is not None  # set by `retell`
+        if call.error:
+            raise ModelError(call.error)
+        return Reply(
+            call.text,
+            tuple(call.tool_calls),
+            call.usage or Usage(),
+            call.cost,
+            call.model,
+            "tool_calls" if call.tool_calls else "stop",
+            seconds=call.seconds,
+            retries=call.retries,
+        )
+
+
+def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn], Transcript]:
+    """Make an episode's turns, and the record of its dialogue.
+
+    Args:
+        name: The model's name.
+        calls: All of an episode, in order.
+        record: How the agent's tools are read.
+    """
+    model = _Retold(name)
+    transcript, turns = Transcript(model), list[Turn]()
+    by_tools = any(call.tool_calls for call in calls)
+    results = {
+        message.call_id: message.content
+        for call in reversed(calls)  # the first one that tells a result counts
+        for message in call.messages
+        if message.role == "tool" and message.call_id
+    }
+    for number, call in enumerate(calls):
+        model.call, transcript.turn = call, len(turns)
+        try:
+            transcript.complete(call.messages)
+        except ModelError:
+            continue
+        if not by_tools:
+            done = _by_text(call, calls[number + 1 :], record)
+            turns += done
+        else:
+            done = [
+                _turn(action_of(asked, record), results[asked.call_id], record)
+                for asked in call.tool_calls
+                if asked.call_id in results
+            ]
+            turns += done
+        if done and call.text:
+            transcript.note(thought=call.text)
+    return turns, transcript
+
+
+def _by_text(call: Call, later: Sequence[Call], record: Record) -> list[Turn]:
+    """Return the turn of a reply with code, if a later request tells what came of it."""
+    if (action := find_code(call.text, "bash")) is None:
+        return []
+    for following in later:
+        said = [message.content for message in following.messages]
+        if call.text in said:
+            at = len(said) - said[::-1].index(call.text)
+            answers = [m.content for m in following.messages[at:] if m.role in ("user", "tool")]
+            if answers:
+                return [_turn(action, answers[0], record)]
+    return []
+
+
+def action_of(call: ToolCall, record: Record) -> str:
+    """Return the action that a tool's call stands for."""
+    arguments: Mapping[str, Any] = call.arguments
+    for name in record.action:
+        found = arguments.get(name)
+        if isinstance(found, str):
+            return found
+        if isinstance(found, (list, tuple)) and all(isinstance(word, str) for word in found):
+            in_shell = len(found) == 3 and found[1] in _SHELL_FLAGS
+            return str(found[2]) if in_shell else shlex.join(found)
+    return json.dumps({call.name: dict(arguments)}, ensure_ascii=False)
+
+
+def _turn(action: str, result: str, record: Record) -> Turn:
+    output, code = _found(record.output, result), _found(record.exit_code, result)
+    exit_code = int(code) if code is not None and code.lstrip("-").isdigit() else None
+    return Turn(
+        action,
+        result if output is None else output,
+        ok=not exit_code,
+        exit_code=exit_code,
+    )
+
+
+def _found(pattern: str | None, text: str) -> str | None:
+    found = re.search(pattern, text, re.DOTALL) if pattern else None
+    return found[1] if found else None

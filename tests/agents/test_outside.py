@@ -1,0 +1,276 @@
+"""Agents from outside: a program in the sandbox that asks its model through the run's gateway."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import intercode
+from intercode.agents.outside.profile import Record, profile_of
+from intercode.agents.outside.turns import action_of
+from intercode.calls import ToolCall
+from intercode.cli.main import main
+from intercode.envs.swe import apply_patch
+from intercode.episode import Episode
+from intercode.errors import UsageError
+from intercode.models import Message
+from intercode.models.scripted import Line
+from intercode.records import Outcome, read_episodes
+from intercode.testing import ScriptedServer, shell
+from intercode.testing.server import status
+
+KEY = "sk-very-secret-0123456789"
+TINY = Path(__file__).with_name("tiny.py")
+AGENT = "cli:python3 /opt/tiny.py {query}"
+GOLD = "echo 42 > /root/answer; echo made"
+TASK = {"task_id": "make", "query": "Make the answer.", "gold": [GOLD]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(key=KEY) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The host's image with the tiny agent in it."""
+    layer = tmp_path_factory.mktemp("layer") / "agent.tar"
+    with tarfile.open(layer, "w") as tar:
+        tar.add(TINY, "opt/tiny.py")
+    return f"host+{layer}"
+
+
+Play = Callable[..., Episode]
+
+
+@pytest.fixture
+def play(
+    server: ScriptedServer, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Play:
+    """Run an agent over one task by the command line, with a model that says these lines."""
+    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
+
+    def run(
+        *lines: Line | str,
+        options: Sequence[str] = (),
+        agent: str = AGENT,
+        task: Mapping[str, Any] = TASK,
+        env: str = "bash",
+        code: int = 0,
+        out: str = "run",
+    ) -> Episode:
+        server.script = script(*lines)
+        server.exchanges.clear()
+        data = tmp_path / "tasks.json"
+        data.write_text(json.dumps([task]))
+        args = ["run", env, "--data", str(data), "--out", str(tmp_path / out), "--quiet"]
+        args += ["--agent", agent, "--model", "openai-compatible/test", "--base-url", server.url]
+        assert main([*args, "--image", image, *options]) == code
+        return next(read_episodes(tmp_path / out / "episodes.jsonl"))
+
+    return run
+
+
+def script(*lines: Line | str) -> Callable[[Sequence[Message]], Line]:
+    """Say the lines in order, the last one again and again; a text is a command."""
+    said = [shell(line) if isinstance(line, str) else line for line in lines] or [Line("Done.")]
+
+    def say(messages: Sequence[Message]) -> Line:
+        spoken = sum(message.role == "assistant" for message in messages)
+        return said[min(spoken, len(said) - 1)]
+
+    return say
+
+
+def actions(episode: Episode) -> list[tuple[str, str]]:
+    return [(turn.action, turn.observation) for turn in episode.turns]
+
+
+def test_a_command_solves_a_task_and_all_commands_read_its_record(
+    play: Play, server: ScriptedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    episode = play("pwd", shell(GOLD, "I make it."), Line("Done."))
+    assert episode.success and episode.status == "submitted" and episode.error is None
+    assert actions(episode) == [("pwd", "/root\n"), (GOLD, "made\n")]
+    assert episode.metadata["outside"]["exit_code"] == 0
+    assert episode.metadata["outside"]["output"] == "Done.\n"
+    assert episode.metadata["model"]["calls"][1]["thought"] == "I make it."
+    # Tokens are those that the server has counted.
+    outcome = Outcome.of(episode)
+    assert outcome.calls == len(server.exchanges) == 3
+    assert (outcome.tokens_in or 0) + (outcome.tokens_out or 0) == server.usage.total
+    run = str(tmp_path / "run")
+    capsys.readouterr()
+    assert main(["show", run]) == 0
+    told = capsys.readouterr().out
+    assert "echo made" in told and "I make it." in told
+    assert main(["report", run]) == 0
+    assert main(["export", run, "--to", "chat", "--out", str(tmp_path / "chat.jsonl")]) == 0
+    assert main(["rescore", run, "--quiet", "--json"]) == 0
+    record = (tmp_path / "run" / "episodes.jsonl").read_text() + told
+    assert KEY not in record
+
+
+def test_the_agent_works_in_the_repository_of_an_issue(play: Play, tmp_path: Path) -> None:
+    task = intercode.load_dataset("swe")[0]
+    data = ["--data", "swe", "--task", task.task_id]
+    episode = play(apply_patch(task.gold[0]), Line("Done."), env="swe", options=data)
+    assert episode.success and len(episode.turns) == 1
+
+
+def test_a_program_that_fails_has_made_an_attempt(play: Play) -> None:
+    failing = "cli:bash -c 'echo 42 > /root/answer; echo oh no >&2; exit 3'"
+    episode = play(agent=failing, task={**TASK, "verification": "test -e /root/answer"})
+    assert episode.success and not episode.turns
+    assert episode.metadata["outside"]["exit_code"] == 3
+    assert episode.metadata["outside"]["output"] == "oh no\n"
+    missing = play(agent="cli:no-such-program", out="missing")
+    assert missing.error is None and missing.reward == 0.0
+    assert missing.metadata["outside"]["exit_code"] == 127
+
+
+def test_a_hung_program_is_killed_with_all_that_it_began(play: Play) -> None:
+    began = "(setsid sleep 1000 &) ; sleep 1000 & echo begun; wait"
+    episode = play(
+        agent=f"cli:bash -c '{began}'",
+        task={**TASK, "verification": "! pgrep -x sleep"},
+        options=["--episode-seconds", "0.5"],
+    )
+    assert episode.success and episode.metadata["ended_by"] == "seconds"
+    assert episode.metadata["outside"]["exit_code"] is None
+    assert episode.metadata["outside"]["output"] == "begun\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "limit"),
+    [("--max-turns", "calls"), ("--episode-tokens", "tokens")],
+)
+def test_a_limit_ends_the_calls_of_the_model(
+    play: Play, server: ScriptedServer, option: str, limit: str
+) -> None:
+    episode = play("echo more", options=[option, "2" if limit == "calls" else "7"])
+    assert episode.metadata["ended_by"] == limit and episode.error is None
+    assert episode.status == "submitted" and 0 < len(server.exchanges) <= 3
+
+
+def test_a_model_that_does_not_answer_is_no_attempt(play: Play, server: ScriptedServer) -> None:
+    server.plan = lambda _: status(400)
+    try:
+        episode = play("true", code=1)
+    finally:
+        server.plan = lambda _: None
+    assert episode.status == "error" and episode.score is None
+
+
+PROFILE = """
+name = "mine"
+version = "1"
+
+[run]
+command = ["python3", "/root/.mine/agent.py", "{query}"]
+before = "mkdir /root/.mine/log"
+env = { OPENAI_BASE_URL = "{url_v1}", OPENAI_API_KEY = "{token}", INTERCODE_MODEL = "{model}" }
+
+[run.files]
+"/root/.mine/agent.py" = '''
+%s'''
+
+[score]
+ignore = ["/root/.mine", ".mine.*"]
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(PROFILE % TINY.read_text())
+    return str(path)
+
+
+def test_an_agent_is_added_by_a_profile_alone(play: Play, profile: str) -> None:
+    episode = play(f"touch /root/.mine.log; {GOLD}", Line("Done."), agent=profile)
+    assert episode.success, episode.score
+    # A path that the task itself works with counts, whosever it is.
+    named = {**TASK, "gold": ["echo 1 > /root/.mine.log"]}
+    wrong = ("echo 2 > /root/.mine.log", Line("Done."))
+    episode = play(*wrong, agent=profile, task=named, out="named")
+    assert not episode.success
+
+
+def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
+    play: Play, tmp_path: Path
+) -> None:
+    look = "env | grep API_KEY; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c sk-very"
+    options = ["--epochs", "4", "--workers", "4"]
+    play(look, Line("Done."), options=options)
+    found = [*read_episodes(tmp_path / "run" / "episodes.jsonl")]
+    assert len(found) == 4 and all(episode.turns for episode in found)
+    assert all(episode.turns[0].observation.splitlines()[-1] == "0" for episode in found)
+    assert len({episode.turns[0].observation for episode in found}) == 4
+    assert KEY not in (tmp_path / "run" / "episodes.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["sql", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
+        (["ctf", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
+        (["python", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
+        (["bash", "--agent", AGENT], "needs --model"),
+        (["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"], "takes no"),
+        (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "without --network"),
+        (["bash", "--agent", AGENT, "--model", "openai/x", "--sandbox", "docker"], "native"),
+        (["bash", "--agent", "cli:", "--model", "openai/x"], "needs a command"),
+        (["bash", "--agent", "cli:echo '", "--model", "openai/x"], "quotation"),
+        (["bash", "--agent", "no.toml", "--model", "openai/x"], "No such file"),
+    ],
+)
+def test_refusals_come_before_any_work(
+    options: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    out = tmp_path / "run"
+    assert main(["run", *options, "--out", str(out)]) == 2
+    assert says in capsys.readouterr().err and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name = 1", "name"),
+        ('name = "a"', "run"),
+        ('name = "a"\nwhat = 1\n[run]\ncommand = ["a"]', "what"),
+        ('name = "a"\n[run]\ncommand = []', "length >= 1"),
+        ('name = "a"\n[run]\ncommand = ["a"]\n[record]\noutput = "("', "record.output"),
+        ('name = "a"\n[run]\ncommand = ["a"]\n[record]\nexit_code = "a"', "no group"),
+        ("name =", "Invalid value"),
+    ],
+)
+def test_a_malformed_profile_is_refused_with_its_place(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=says) as caught:
+        profile_of(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_the_calls_of_tools_become_actions() -> None:
+    def action(name: str, **arguments: object) -> str:
+        return action_of(ToolCall("", name, arguments), Record())
+
+    assert action("Bash", command="ls") == "ls"
+    assert action("shell", command=["bash", "-lc", "ls | wc"]) == "ls | wc"
+    assert action("shell", command=["echo", "a b"]) == "echo 'a b'"
+    assert action("Edit", path="a", new="b") == '{"Edit": {"path": "a", "new": "b"}}'
