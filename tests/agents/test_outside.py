@@ -139,7 +139,7 @@ def test_a_hung_program_is_killed_with_all_that_it_began(play: Play) -> None:
     began = "(setsid sleep 1000 &) ; sleep 1000 & echo begun; wait"
     episode = play(
         agent=f"cli:bash -c '{began}'",
-        task={**TASK, "verification": "! pgrep -x sleep"},
+        task={**TASK, "verification": "! grep -qx sleep /proc/[0-9]*/comm"},
         options=["--episode-seconds", "0.5"],
     )
     assert episode.success and episode.metadata["ended_by"] == "seconds"

@@ -120,7 +120,7 @@ class HeldEnv:
 
     @property
     def directory(self) -> str:
-        """Where its actions begin in the sandbox, from the image's own directory."""
+        """The directory where its actions begin in the sandbox, from the image's own directory."""
         return str(self._env.directory)
 
     def watched(self, work: Callable[[Any], T]) -> T:

@@ -103,12 +103,8 @@ def execute(args: argparse.Namespace) -> int:
     watcher = Watcher(quiet=spec.how.quiet)
     asked = plan(spec, watcher)
     # The agent has asked for some options, which are taken over.
-    found = {name: manifest["env"].get(name) for name in ASKED}
-    asks = {
-        name: tuple(one) if isinstance(one, list) else one
-        for name, one in found.items()
-        if one is not None
-    }
+    env = manifest["env"]
+    asks = {name: env[name] for name in ASKED if env.get(name) is not None}
 
     @cache
     def where() -> Setting:

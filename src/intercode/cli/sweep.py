@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from intercode.agents.outside.profile import is_outside
 from intercode.cli import results as shown
 from intercode.cli import run
 from intercode.cli.terminal import print_json, safe
@@ -94,7 +95,7 @@ def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
     Raises:
         UsageError: Language models are asked for and no model is, or the other way round.
     """
-    speaking = [name for name in args.agents if strategy_of(name) is not None]
+    speaking = [name for name in args.agents if strategy_of(name) or is_outside(name)]
     if speaking and not args.models:
         raise UsageError(f"agent {speaking[0]} needs --model PROVIDER/NAME")
     if args.models and not speaking:
@@ -127,7 +128,7 @@ def _label(what: str, agent: str, model: str | None) -> str:
     """Return the name of a run's folder."""
     names = [
         *(Path(name).stem for name in what.split("=")),
-        Path(agent).name if ".py:" in agent else agent,
+        Path(agent).name if ".py:" in agent or agent.endswith(".toml") else agent,
         *(model or "").split("/")[1:],
     ]
     return re.sub(r"[^\w.-]+", "-", "-".join(names))

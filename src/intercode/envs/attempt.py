@@ -125,7 +125,7 @@ class Attempt(Generic[PlaceT]):
 
     @property
     def directory(self) -> str:
-        """Where the episode's actions begin, from the place's own directory.
+        """The directory where the episode's actions begin, from the place's own directory.
 
         Raises:
             EnvironmentStateError: There is no episode yet.

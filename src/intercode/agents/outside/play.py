@@ -235,7 +235,7 @@ class Meter:
         """Count a call that has ended."""
         with self._lock:
             self._calls += 1
-            self._tokens += 0 if call.usage is None else call.usage.total
+            self._tokens += call.usage.total
             self._cost += call.cost or 0.0
             limits = self._limits
             most = {

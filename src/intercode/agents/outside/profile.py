@@ -50,7 +50,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Install(_Table, frozen=True, kw_only=True):
-    """What ``intercode agents install`` builds."""
+    """The contents of the layer that ``intercode agents install`` builds."""
 
     source: Literal["npm", "pypi"] = msgspec.field(name="from")
     packages: tuple[str, ...]
@@ -74,7 +74,7 @@ class Run(_Table, frozen=True, kw_only=True):
 
 
 class Score(_Table, frozen=True, kw_only=True):
-    """What is left out of the score."""
+    """The paths that are left out of the score."""
 
     ignore: tuple[str, ...] = ()
     """Paths that the agent itself writes; all below them, too. A path that the task itself works
@@ -103,7 +103,7 @@ class Profile(_Table, frozen=True, kw_only=True):
     protocol: Literal["chat", "responses", "messages"] = "chat"
     """How it speaks to its model."""
     loop: Literal["inside", "host"] = "inside"
-    """Where it runs."""
+    """The place where it runs."""
     install: Install | None = None
     run: Run
     score: Score = Score()
@@ -167,7 +167,7 @@ def read(path: Path) -> Profile:
         try:
             groups = 1 if pattern is None else re.compile(pattern).groups
         except re.error as error:
-            raise UsageError(f"agent {path}: record.{name} is no pattern: {error}") from None
+            raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
         if not groups:
             raise UsageError(f"agent {path}: record.{name} has no group that says what is meant")
     return found

@@ -2,7 +2,7 @@
 
 An agent that calls tools acts by their calls, and its next request has the results. One that does
 not acts by the code in its model's replies, and the message after a reply has what came of it. An
-action of which no request tells the result is in the dialogue, and is no turn.
+action of which no request tells the result is in the dialogue only.
 """
 
 from __future__ import annotations
@@ -11,57 +11,21 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from intercode.agents.outside.profile import Record
 from intercode.agents.parser import find_code
 from intercode.calls import ToolCall
 from intercode.episode import Turn
 from intercode.errors import ModelError
-from intercode.models.base import Message, Reply, Settings, Tool, Usage
+from intercode.models.base import Finish, Message, Reply, Settings, Tool
 from intercode.models.transcript import Transcript
 
+if TYPE_CHECKING:
+    from intercode.gateway import Call
+
 _SHELL_FLAGS = ("-c", "-lc", "-ic", "-lic")
-
-
-class Call(Protocol):
-    """The part of a call of `intercode.gateway` that a record needs."""
-
-    @property
-    def model(self) -> str:
-        """The model that answered."""
-
-    @property
-    def messages(self) -> Sequence[Message]:
-        """The dialogue that was sent."""
-
-    @property
-    def text(self) -> str:
-        """The text of the reply."""
-
-    @property
-    def tool_calls(self) -> Sequence[ToolCall]:
-        """The calls in the reply."""
-
-    @property
-    def usage(self) -> Usage | None:
-        """The tokens, as far as the server says."""
-
-    @property
-    def cost(self) -> float | None:
-        """US dollars; None: not known."""
-
-    @property
-    def seconds(self) -> float:
-        """The time that it took."""
-
-    @property
-    def retries(self) -> int:
-        """The tries before it."""
-
-    @property
-    def error(self) -> str | None:
-        """The reason why there is no reply."""
+_FINISH: dict[str, Finish] = {"length": "length", "filter": "filter"}
 
 
 class _Retold:
@@ -84,13 +48,14 @@ class _Retold:
             raise ModelError(call.error)
         return Reply(
             call.text,
-            tuple(call.tool_calls),
-            call.usage or Usage(),
+            call.tool_calls,
+            call.usage,
             call.cost,
             call.model,
-            "tool_calls" if call.tool_calls else "stop",
-            seconds=call.seconds,
-            retries=call.retries,
+            _FINISH.get(call.finish, "tool_calls" if call.tool_calls else "stop"),
+            call.cached,
+            call.seconds,
+            call.retries,
         )
 
 
