@@ -160,12 +160,18 @@ def test_a_limit_ends_the_calls_of_the_model(
 
 
 def test_a_model_that_does_not_answer_is_no_attempt(play: Play, server: ScriptedServer) -> None:
-    server.plan = lambda _: status(400)
+    server.plan = lambda _: status(401)
     try:
         episode = play("true", code=1)
     finally:
         server.plan = lambda _: None
     assert episode.status == "error" and episode.score is None
+    assert episode.metadata["error_type"] == "ModelAccessError"
+
+
+def test_a_budget_of_the_run_stops_it(play: Play) -> None:
+    episode = play("true", options=["--max-tokens", "1"], code=1)
+    assert episode.status == "error" and episode.metadata["error_type"] == "BudgetError"
 
 
 PROFILE = """

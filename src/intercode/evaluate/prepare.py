@@ -227,6 +227,8 @@ def _outside(spec: RunSpec, budget: Budget) -> Actors:
     from intercode.agents.language import EpisodeLimits
     from intercode.agents.outside import play
     from intercode.gateway import Gateway, Upstream
+    from intercode.models.prices import Prices
+    from intercode.models.remote import Around
 
     told, name = spec.agent, spec.agent.name
     profile = profile_of(name)
@@ -238,9 +240,15 @@ def _outside(spec: RunSpec, budget: Budget) -> Actors:
     if spec.model.name is None:
         raise UsageError(f"agent {name} needs --model PROVIDER/NAME")
     calls = spec.env.options.get("max_turns", play.CALLS)
-    gateway = Gateway(Upstream.of(spec.model.name, spec.model.base_url))
+    prices = Prices(spec.model.prices)
+    price = prices.find(spec.model.name)
+    if told.episode_cost is not None and price is None:
+        raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
+    around = Around(budget=budget, price=price)
+    upstream = Upstream.of(spec.model.name, spec.model.base_url)
+    gateway = Gateway(upstream, around=around, prices=prices)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
-    agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls, budget)
+    agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls)
     asks = {"max_turns": calls, "ignore": profile.score.ignore}
     return Actors(agents, name, {}, asks, gateway.close)
 

@@ -14,7 +14,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from intercode.agents.language import EpisodeLimits
 from intercode.agents.outside.profile import PORT, Profile
 from intercode.agents.outside.turns import retell
 from intercode.episode import decode
-from intercode.errors import CausedInsideError, ModelUnavailableError, UsageError
+from intercode.errors import BudgetError, CausedInsideError, UsageError
+from intercode.models.limits import Budget, Hold
 from intercode.redaction import Redactor
 from intercode.sandbox.base import OutputBuffer
 from intercode.sandbox.forward import Forwards
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from intercode.agents.base import Surroundings
     from intercode.agents.held import HeldEnv
     from intercode.gateway import Call, Gateway, Seat
-    from intercode.models.limits import Budget
     from intercode.sandbox import Sandbox
     from intercode.sandbox.base import Process
     from intercode.task import Task
@@ -46,6 +46,8 @@ GRACE = 30.0
 KEPT = 20_000
 """Bytes of a program's output that are kept in the record."""
 _CHUNK = 65_536
+_NOT_PAID = 402
+"""The status of a call that no budget allows."""
 _CANNOT_START = 127
 """The exit code of a program that cannot be started, as a shell counts."""
 
@@ -59,7 +61,6 @@ class OutsideAgents:
         model: The model's name, as ``openai/gpt-5``.
         limits: The limits of an episode.
         calls: The calls to the model that an episode may make.
-        budget: What all episodes together may take.
     """
 
     def __init__(
@@ -69,14 +70,12 @@ class OutsideAgents:
         model: str,
         limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 - frozen
         calls: int = CALLS,
-        budget: Budget | None = None,
     ) -> None:
         self.profile = profile
         self.gateway = gateway
         self.model = model
         self.limits = limits
         self.calls = calls
-        self.budget = budget
         self.name = profile.name
 
     def facts(self) -> dict[str, Any]:
@@ -117,7 +116,7 @@ class Player:
     def __init__(self, agents: OutsideAgents) -> None:
         self._agents = agents
         self._ended = Ended()
-        self._meter = Meter(agents.limits, agents.calls)
+        self._purse = Purse(agents.limits, agents.calls)
         self._metadata: dict[str, Any] = {}
         self._seat: Seat | None = None
 
@@ -125,19 +124,19 @@ class Player:
         """Let the program play, and record its turns.
 
         Raises:
-            ModelUnavailableError: The model gave no answer.
+            ModelError: The model gave no answer.
             BudgetError: All episodes together have taken what they may.
             SandboxError: The sandbox failed.
         """
         agents = self._agents
-        seat = self._seat = agents.gateway.seat(budget=agents.budget, record=self._meter.count)
-        self._meter.refuse = seat.close
-        with closing(seat), closing(self._meter):
+        purse = self._purse
+        seat = self._seat = agents.gateway.seat(budget=purse, record=purse.count)
+        with closing(purse), closing(seat):
             env.watched(lambda sandbox: self._play(sandbox, env, seat))
         turns, transcript = retell(agents.model, seat.calls, agents.profile.record)
         self._metadata["model"] = transcript.to_dict()
         env.recorded.turns.extend(turns)
-        _refuse_failed(agents.name, seat.calls, self._ended)
+        self._refuse_failed(seat)
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Return the dialogue, and how the program ended."""
@@ -185,6 +184,16 @@ class Player:
             if self._ended.exit_code != 0:
                 break
 
+    def _refuse_failed(self, seat: Seat) -> None:
+        """Raise if the last that the agent heard of its model was no answer, by no fault of its."""
+        name, last = self._agents.name, seat.calls[-1] if seat.calls else None
+        if last is None or not last.error or self._purse.reached is not None:
+            return
+        if seat.failure is not None:
+            raise seat.failure
+        if last.status == _NOT_PAID:
+            raise BudgetError(f"agent {name} was refused a call: {last.error}")
+
     def _filled(self, query: str, seat: Seat) -> Callable[[str], str]:
         name = self._agents.model.partition("/")[2] or self._agents.model
         values = {"query": query, "model": name, "token": seat.token}
@@ -192,27 +201,27 @@ class Player:
 
     def _wait(self, process: Process, deadline: float) -> None:
         """Read a program's output until it ends, or a limit is reached and it does not end."""
-        ended, out, meter = self._ended, process.fds[1], self._meter
+        ended, out, purse = self._ended, process.fds[1], self._purse
         poll = select.poll()
-        for fd in (out, process.exit_fd, meter.fd):
+        for fd in (out, process.exit_fd, purse.fd):
             poll.register(fd, select.POLLIN)
         os.set_blocking(out, False)
         while process.poll() is None:
             if (left := deadline - time.monotonic()) <= 0:
-                ended.by = meter.reached or "seconds"
+                ended.by = purse.reached or "seconds"
                 return
             ready = [fd for fd, _ in poll.poll(1000 * left)]
             if out in ready and not _drain(out, ended.output):
                 poll.unregister(out)
-            if meter.fd in ready:
-                poll.unregister(meter.fd)
+            if purse.fd in ready:
+                poll.unregister(purse.fd)
                 deadline = min(deadline, time.monotonic() + GRACE)
         _drain(out, ended.output)
-        ended.by = meter.reached
+        ended.by = purse.reached
 
 
-class Meter:
-    """Counts the calls of an episode, and lets no more be made when a limit is reached.
+class Purse(Budget):
+    """The calls, tokens and dollars of an episode: it refuses the first call after a limit.
 
     Args:
         limits: The limits; that of time is not kept here.
@@ -220,41 +229,49 @@ class Meter:
     """
 
     def __init__(self, limits: EpisodeLimits, calls: int) -> None:
+        super().__init__()
         self.reached: str | None = None
-        """The first limit that was reached."""
+        """The limit for which a call was refused."""
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable once a limit is reached."""
-        self.refuse: Callable[[], None] = lambda: None
-        """Lets no more calls be made."""
+        """Readable once a call was refused."""
         self._limits = limits
-        self._most = calls
-        self._calls, self._tokens, self._cost = 0, 0, 0.0
+        self._calls, self._most = 0, calls
         self._lock = threading.Lock()
+
+    def reserve(self, tokens: int, cost: float) -> Hold:
+        """Set aside the most that a call may take.
+
+        Raises:
+            BudgetError: A limit was reached before.
+        """
+        limits, spent = self._limits, self.spent
+        used = {
+            "calls": (self._calls, self._most),
+            "tokens": (spent.tokens, limits.tokens),
+            "cost": (spent.cost, limits.cost),
+        }
+        for name, (taken, most) in used.items():
+            if most is not None and taken >= most:
+                self._refuse(name)
+                raise BudgetError(f"this episode has used up its {name}: {taken:g} of {most:g}")
+        return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:
         """Count a call that has ended."""
         with self._lock:
             self._calls += 1
-            self._tokens += call.usage.total
-            self._cost += call.cost or 0.0
-            limits = self._limits
-            most = {
-                "calls": (self._calls, self._most),
-                "tokens": (self._tokens, limits.tokens),
-                "cost": (self._cost, limits.cost),
-            }
-            over = [name for name, (spent, limit) in most.items() if limit and spent >= limit]
-            if not over or self.reached is not None:
-                return
-            self.reached = over[0]
-        self.refuse()
-        os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
         """Free the descriptor."""
         with self._lock:
-            self.reached = self.reached or ""
             os.close(self.fd)
+            self.fd = -1
+
+    def _refuse(self, limit: str) -> None:
+        with self._lock:
+            self.reached = self.reached or limit
+            if self.fd >= 0:
+                os.eventfd_write(self.fd, 1)
 
 
 def _drain(fd: int, into: OutputBuffer) -> bool:
@@ -267,9 +284,3 @@ def _drain(fd: int, into: OutputBuffer) -> bool:
         if not data:
             return False
         into.add(data)
-
-
-def _refuse_failed(name: str, calls: Sequence[Call], ended: Ended) -> None:
-    """Raise if the last that the agent heard of its model was that it gives no answer."""
-    if ended.by is None and calls and (error := calls[-1].error):
-        raise ModelUnavailableError(f"agent {name} had no answer of its model: {error}")
