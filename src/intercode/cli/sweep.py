@@ -5,7 +5,8 @@ Agents that are not language models run once in each environment. --max-cost and
 for all runs together. The same command with the same --out resumes what is missing.
 
 With --skill, given more than once, each agent is run with each of these skills, and compared with
-itself as the first one has it, task by task: in success, and in what it took. 'none' stands for the agent alone.
+itself as the first one has it, task by task: in success, and in what it took. 'none' stands for the
+agent alone.
 
 Examples:
   intercode sweep bash sql python --agent oracle noop

@@ -154,7 +154,7 @@ def _environment(run: Run) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The consumption of two runs on the same tasks, for one task. Of several attempts the mean counts."""
+    """The consumption of two runs, for one task. Of several attempts the mean counts."""
 
     tasks: int
     """The number of tasks of which both are known, episodes with an error left out."""
