@@ -334,7 +334,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def at_once(sock: socket.socket) -> None:
-    """Have TCP send small parts at once; the sockets that a listener accepts do so, too.
+    """Make TCP send small parts at once; the sockets that a listener accepts do so, too.
 
     Otherwise each part of a stream, such as a model's next word, waits for the acknowledgement of
     the one before, which the other side delays by 40 ms.
