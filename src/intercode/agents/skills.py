@@ -52,7 +52,7 @@ class Skill:
 
     name: str
     description: str
-    """Its purpose, and when it is of use: all that an agent is told unasked."""
+    """The purpose, and when it is of use: all that an agent is told unasked."""
     body: str
     """The instructions, without the front matter."""
     folder: Path
