@@ -74,7 +74,6 @@ class BashEnv(InterCodeEnv[Sandbox]):
             options.limits,
             options.network,
             options.default_image,
-            options.layers,
         )
         cache = GoldCache.chosen(options.cache_gold, stage.provider)
         chosen = choose("bash", reward, lambda: _reward(tasks, stage, cache, judge, options.ignore))

@@ -41,6 +41,7 @@ class SandboxKeywords(Keywords, total=False):
 
     image: str | Path | None
     default_image: str | None
+    layers: Sequence[str]
     network: bool | str | Sequence[str]
     keep_diffs: bool
     keys: bool
@@ -49,7 +50,6 @@ class SandboxKeywords(Keywords, total=False):
 class ShellKeywords(SandboxKeywords, total=False):
     """The options of environments in which an agent from outside can play."""
 
-    layers: Sequence[str]
     ignore: Sequence[str]
 
 

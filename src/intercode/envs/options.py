@@ -80,7 +80,8 @@ NetworkOption = Annotated[
 Layers = Annotated[
     Sequence[str],
     Meta(
-        description="laid over the image of every task: what an agent from outside brings",
+        description="archives of what the agent brings along, as its skills: laid over every "
+        "task's image, and no part of what a record calls the image",
         extra={"flag": False, "many": True},
     ),
 ]
@@ -279,6 +280,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
 
     image: Image = None
     default_image: DefaultImage = None
+    layers: Layers = ()
     network: NetworkOption = False
     keep_diffs: KeepDiffs = False
     keys: Keys = False
@@ -293,7 +295,6 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
 class ShellOptions(SandboxOptions, frozen=True, kw_only=True):
     """The options of an environment in which an agent from outside can play."""
 
-    layers: Layers = ()
     ignore: Ignore = ()
 
 

@@ -112,11 +112,12 @@ class SandboxStage:
         limits: What a sandbox may use; None: the defaults.
         network: What can be reached.
         default_image: The image of tasks that name none; None: ``host``.
-        layers: Archives or folders that are laid over every image, whichever it is.
     """
 
     DEFAULT = "host"
     """The image where nothing names one."""
+    layers: Sequence[str] = ()
+    """Archives of what the agent brings along; a record does not count them to the image."""
 
     def __init__(
         self,
@@ -125,22 +126,24 @@ class SandboxStage:
         limits: Limits | None = None,
         network: Network = False,
         default_image: str | None = None,
-        layers: Sequence[str] = (),
     ) -> None:
         self.provider = get_provider(provider) if isinstance(provider, str) else provider
         self.network = network
         self._image = str(image.absolute()) if isinstance(image, Path) else image
         self._default_image = default_image or self.DEFAULT
         self._limits = limits
-        self._layers = tuple(layers)
 
     def image(self, task: Task) -> str:
         """Name the image that the task runs in."""
-        image = own = task.image or self._default_image
-        if self._image is not None:
-            base, plus, additions = own.partition("+")
-            image = f"{self._image}{plus}{additions}" if base == "host" else self._image
-        return "+".join([image, *self._layers])
+        own = task.image or self._default_image
+        if self._image is None:
+            return own
+        base, plus, additions = own.partition("+")
+        return f"{self._image}{plus}{additions}" if base == "host" else self._image
+
+    def laid(self, task: Task) -> str:
+        """Name what its sandbox starts from: the image, and over it what the agent brings along."""
+        return "+".join([self.image(task), *self.layers])
 
     def limits(self, task: Task) -> Limits:
         """Return what the task's sandbox may use.
@@ -172,7 +175,7 @@ class SandboxStage:
         """
         self.limits(task)
         try:
-            check(self.image(task))
+            check(self.laid(task))
         except ImageError as error:
             if self._image is not None or task.image is None:
                 raise
@@ -188,12 +191,12 @@ class SandboxStage:
         The image ``host`` is, once a package is installed; a folder, once it is changed.
         """
         image = getattr(place, "image", None)  # not every provider's sandboxes know
-        return image is not None and image.digest != self.provider.digest(self.image(task))
+        return image is not None and image.digest != self.provider.digest(self.laid(task))
 
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
         facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
-        facts += [repr(self.limits(task)), self.reach(task)]
+        facts += [repr(self.limits(task)), self.reach(task), *self.layers]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def open(self, task: Task) -> Sandbox:
@@ -205,7 +208,7 @@ class SandboxStage:
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """
-        sandbox = self.provider.start(self.image(task), self.limits(task), self.reach(task))
+        sandbox = self.provider.start(self.laid(task), self.limits(task), self.reach(task))
         try:
             self._prepare(sandbox, task)
         except BaseException:

@@ -96,7 +96,6 @@ class SweEnv(InterCodeEnv[Sandbox]):
             options.default_image,
             options.repositories,
             _folder(tasks),
-            options.layers,
         )
         self._directory = stage.directory
         cache = GoldCache.chosen(options.cache_gold, stage.provider)
@@ -129,7 +128,7 @@ class SweStage(SandboxStage):
 
     Args:
         provider: Starts the sandboxes; or its name.
-        image, limits, network, default_image, layers: As in `SandboxStage`.
+        image, limits, network, default_image: As in `SandboxStage`.
         repositories: A folder or URL with the repositories that tasks name and do not have.
         folder: Where a task's relative ``repository`` begins.
     """
@@ -143,9 +142,8 @@ class SweStage(SandboxStage):
         default_image: str | None = None,
         repositories: str | Path | None = None,
         folder: Path | None = None,
-        layers: Sequence[str] = (),
     ) -> None:
-        super().__init__(provider, image, limits, network, default_image, layers)
+        super().__init__(provider, image, limits, network, default_image)
         self._repositories = None if repositories is None else str(repositories)
         self._folder = folder or Path.cwd()
         self.plan: Callable[[Task], Plan] = lru_cache(maxsize=1)(make_plan)
