@@ -159,6 +159,16 @@ def test_a_limit_ends_the_calls_of_the_model(
     assert episode.status == "submitted" and 0 < len(server.exchanges) <= 3
 
 
+def test_a_program_that_goes_on_without_its_model_is_killed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intercode.agents.outside.play.GRACE", 0.1)
+    stubborn = "cli:bash -c 'python3 /opt/tiny.py x; exec sleep 1000'"
+    episode = play("echo more", agent=stubborn, options=["--max-turns", "1"])
+    assert episode.metadata["ended_by"] == "calls"
+    assert episode.metadata["outside"]["exit_code"] is None
+
+
 def test_a_model_that_does_not_answer_is_no_attempt(play: Play, server: ScriptedServer) -> None:
     server.plan = lambda _: status(401)
     try:

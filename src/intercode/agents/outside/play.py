@@ -131,11 +131,13 @@ class Player:
         agents = self._agents
         purse = self._purse
         seat = self._seat = agents.gateway.seat(budget=purse, record=purse.count)
-        with closing(purse), closing(seat):
-            env.watched(lambda sandbox: self._play(sandbox, env, seat))
-        turns, transcript = retell(agents.model, seat.calls, agents.profile.record)
-        self._metadata["model"] = transcript.to_dict()
-        env.recorded.turns.extend(turns)
+        try:
+            with closing(purse), closing(seat):
+                env.watched(lambda sandbox: self._play(sandbox, env, seat))
+        finally:  # also what a lost attempt has taken is counted
+            turns, transcript = retell(agents.model, seat.calls, agents.profile.record)
+            self._metadata["model"] = transcript.to_dict()
+            env.recorded.turns.extend(turns)
         self._refuse_failed(seat)
 
     def episode_metadata(self) -> Mapping[str, Any]:
@@ -185,7 +187,7 @@ class Player:
                 break
 
     def _refuse_failed(self, seat: Seat) -> None:
-        """Raise if the last that the agent heard of its model was no answer, by no fault of its."""
+        """Raise the failure of the model, or of a budget, if that was the last the agent heard."""
         name, last = self._agents.name, seat.calls[-1] if seat.calls else None
         if last is None or not last.error or self._purse.reached is not None:
             return
@@ -244,11 +246,11 @@ class Purse(Budget):
         Raises:
             BudgetError: A limit was reached before.
         """
-        limits, spent = self._limits, self.spent
+        limits, spent, presumed = self._limits, self.spent, self.presumed
         used = {
             "calls": (self._calls, self._most),
-            "tokens": (spent.tokens, limits.tokens),
-            "cost": (spent.cost, limits.cost),
+            "tokens": (spent.tokens + presumed.tokens, limits.tokens),
+            "cost": (spent.cost + presumed.cost, limits.cost),
         }
         for name, (taken, most) in used.items():
             if most is not None and taken >= most:
