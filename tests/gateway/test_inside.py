@@ -91,7 +91,7 @@ def sandbox(seat: Seat) -> Iterator[Sandbox]:
 
 def said(sandbox: Sandbox, url: str, token: str, body: dict[str, object]) -> str:
     done = sandbox.exec(["python3", "-c", ASK, url, token, json.dumps(body)])
-    return str(done.stdout)
+    return done.stdout.decode()
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -123,7 +123,7 @@ def test_another_episodes_token_and_hosted_tools_are_refused(
 def test_no_key_is_found(sandbox: Sandbox, seat: Seat) -> None:
     half = len(KEY) // 2
     done = sandbox.exec(["python3", "-c", SEEK, KEY[:half], KEY[half:]])
-    assert str(done.stdout).splitlines() == ["looked at True"], done
+    assert done.stdout.decode().splitlines() == ["looked at True"], done
     assert KEY not in repr(seat.calls)
 
 

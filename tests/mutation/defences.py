@@ -721,6 +721,15 @@ DEFENCES = [
         'free = self.total("sessions") < most', "free = True",
     ),
     _one(
+        "skill_link", "host leak", "intercode/agents/skills.py",
+        "if PurePosixPath(path).is_absolute() or not _is_within(home / path, home):",
+        "if PurePosixPath(path).is_absolute():",
+    ),
+    _one(
+        "skill_symlink", "host leak", "intercode/agents/skills.py",
+        "if target.is_absolute() or not _is_within(path, home):", "if target.is_absolute():",
+    ),
+    _one(
         "serve_orphans", "host DoS", "intercode/serve/session.py",
         "tasks: set[asyncio.Task[Any]] = {work, gone, over}",
         "tasks: set[asyncio.Task[Any]] = {work, over}",

@@ -47,6 +47,7 @@ from intercode.gateway.streams import Assembly
 from intercode.gateway.tables import COUNT, MODELS, TABLES, Name
 from intercode.gateway.upstream import Open, Upstream
 from intercode.guard import Guard
+from intercode.known_secrets import hide_in
 from intercode.models import wire
 from intercode.models.base import Answer, AttemptError, Message, Reply, Request, Settings
 from intercode.models.cache import Cache, digest, varies
@@ -459,11 +460,11 @@ class _Passing:
             self._error = str(error)
         except Gone:
             self._error = "the client left"
-        self._raw, self._body = bytes(passed), assembly.body
+        self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
         if assembly.error and not self._error:
             self._error = json.dumps(assembly.error)[: wire.LONGEST]
         try:
-            found = answered(self._name, assembly.body)
+            found = answered(self._name, self._body)
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")

@@ -385,7 +385,7 @@ class _Handler(BaseHTTPRequestHandler):
         self, path: str, reply: dict[str, Any], body: Mapping[str, Any], fault: Fault | None
     ) -> None:
         """Send an answer as events, each in a chunk of its own."""
-        events = [frame(event) for event in STREAMS[path](reply, body)]
+        events = list(STREAMS[path](reply, body))
         half = len(events) // 2
         kind = fault.kind if fault else None
         if kind == "empty":
@@ -393,16 +393,17 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind in {"truncated", "unfinished"}:
             events = events[: half + 1]
         elif kind == "malformed":
-            events.insert(half, frame((None, '{"half')))
+            events.insert(half, (events[half][0], '{"half'))
         elif kind == "overloaded":
             said = error(path, 529, "Overloaded", "server_is_overloaded")
-            events[half:] = [frame(failure(path, reply, said))]
+            events[half:] = [failure(path, reply, said)]
         self._head(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
         for number, event in enumerate(events):
             if fault is not None and number:
                 self.owner.wait(fault.pause)
                 self.owner.hold(fault.until if number == half else None)
-            chunk = b"%x\r\n%b\r\n" % (len(event), event)
+            sent = frame(event)
+            chunk = b"%x\r\n%b\r\n" % (len(sent), sent)
             if kind == "truncated" and number == half:
                 self.wfile.write(chunk[: len(chunk) // 2])
                 self._hang_up()
