@@ -1,4 +1,4 @@
-"""What the gate lets through: the operator's terms, and a request by the tables of its protocol."""
+"""The rules of the gate: the operator's terms, and requests by the tables of their protocols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ tokens for it, whatever its size."""
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the operator of a gate allows.
+    """The terms that the operator of a gate sets.
 
     Attributes:
         hosted: Tools that the provider carries out: web search, code interpreter, remote MCP,

@@ -136,7 +136,7 @@ COUNT = "/v1/messages/count_tokens"
 MODELS = "/v1/models"
 
 INCLUDES = _words("reasoning.encrypted_content message.output_text.logprobs")
-"""What may be included in an answer of ``responses``."""
+"""Parts that may be included in an answer of ``responses``."""
 BETAS = (
     "claude-code-",
     "interleaved-thinking-",
