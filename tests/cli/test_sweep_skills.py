@@ -116,6 +116,12 @@ def test_what_can_be_shown_has_the_power_that_is_promised(
     assert found["needed"] <= n, "what was seen can be seen with so many"
 
 
+def test_a_skill_that_no_agent_reads_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    skill = ["--skill", str(EXAMPLES / "ledger-totals")]
+    assert main(["sweep", "bash", "--agent", "noop", "oracle", *skill, "--limit", "1"]) == 2
+    assert "none reads a skill" in capsys.readouterr().err
+
+
 def test_people_are_told_both(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(command(sweep)) == 0

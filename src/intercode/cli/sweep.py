@@ -112,13 +112,16 @@ def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
     """Yield the spec of each run.
 
     Raises:
-        UsageError: Language models are asked for and no model is, or the other way round.
+        UsageError: Language models are asked for and no model is, or the other way round; or there
+            are skills and no agent that reads them.
     """
     speaking = [name for name in args.agents if strategy_of(name) is not None]
     if speaking and not args.models:
         raise UsageError(f"agent {speaking[0]} needs --model PROVIDER/NAME")
     if args.models and not speaking:
         raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
+    if args.skills and not any(map(_reads_skills, args.agents)):
+        raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
     shared = given(args)
     no_model = dict.fromkeys(without_model(RunSpec.of(shared)))
     for what in args.what:
@@ -165,8 +168,11 @@ def _with(skill: str | None) -> list[str]:
 
 def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
     """Return the skills that an agent is run with, one at a time; None: it takes none."""
-    takes = strategy_of(agent) is not None or is_reference(agent)
-    return args.skills if takes and args.skills else [None]
+    return args.skills if _reads_skills(agent) and args.skills else [None]
+
+
+def _reads_skills(agent: str) -> bool:
+    return strategy_of(agent) is not None or is_reference(agent)
 
 
 def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
