@@ -25,7 +25,7 @@ CONTAINER = "intercode/sandbox/docker/container.py"
 NETWORK = "intercode/sandbox/network.py"
 FORWARD = "intercode/sandbox/forward.py"
 PROXY = "intercode/sandbox/proxy.py"
-GUARD = "intercode/serve/guard.py"
+GUARD = "intercode/guard.py"
 
 
 @dataclass(frozen=True)
