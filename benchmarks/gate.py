@@ -166,7 +166,7 @@ def measure(rounds: int = 5, calls: int = 50, agents: int = 32) -> list[Row]:
     return [
         *rows,
         below(f"CPU of the gateway, {each}", found[many]["CPU"], 20, "ms"),
-        below(f"memory of the gateway with {agents} agents", whole, 128, "MiB"),
+        below(f"memory of the gateway with {agents} agents", whole, 64, "MiB"),
         Row("the same, of each agent", memory, "MiB"),
     ]
 
