@@ -55,6 +55,8 @@ class AgentFacts(_Agent, total=False):
     """The agent that acted."""
 
     language_model: ModelFacts
+    skills: dict[str, str]
+    """Name → digest of the skills that it was offered."""
 
 
 class Settings(TypedDict, total=False):

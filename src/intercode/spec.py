@@ -143,6 +143,14 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool,
         _says(None, "for SQL: tables and columns, where the dataset has them (2023's 'handicap')"),
     ] = False
+    skill: Annotated[
+        tuple[str, ...],
+        _says(
+            "FOLDER",
+            "a skill that it is offered (SKILL.md, scripts, …); may be given several times",
+            path=True,
+        ),
+    ] = ()
     observation_limit: Annotated[
         Positive | None,
         _says("N", "characters of an observation that are shown (default: 10000)"),
@@ -570,7 +578,7 @@ def add_options(
             parser.add_argument(flag, dest=name, help=_help(option), **_takes(option))
 
 
-_REPEATED = {"tasks": "--task", "accept": "--accept"}
+_REPEATED = {"tasks": "--task", "accept": "--accept", "skill": "--skill"}
 """Option that may be given several times → its flag."""
 
 
@@ -697,6 +705,7 @@ def _image(value: str) -> str:
 
 _PORTABLE: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("cache", "prices", "prompt", "recording"), _path),
+    "skill": lambda folders: [_path(folder) for folder in folders],
     **dict.fromkeys(("data", "databases", "env", "repositories"), _place),
     **dict.fromkeys(("agent", "reward"), _code),
     **dict.fromkeys(("image", "default_image"), _image),

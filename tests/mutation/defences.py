@@ -25,7 +25,7 @@ CONTAINER = "intercode/sandbox/docker/container.py"
 NETWORK = "intercode/sandbox/network.py"
 FORWARD = "intercode/sandbox/forward.py"
 PROXY = "intercode/sandbox/proxy.py"
-GUARD = "intercode/serve/guard.py"
+GUARD = "intercode/guard.py"
 
 
 @dataclass(frozen=True)
@@ -719,6 +719,15 @@ DEFENCES = [
     _one(
         "serve_capacity", "host DoS", "intercode/serve/counts.py",
         'free = self.total("sessions") < most', "free = True",
+    ),
+    _one(
+        "skill_link", "host leak", "intercode/agents/skills.py",
+        "if PurePosixPath(path).is_absolute() or not _is_within(home / path, home):",
+        "if PurePosixPath(path).is_absolute():",
+    ),
+    _one(
+        "skill_symlink", "host leak", "intercode/agents/skills.py",
+        "if target.is_absolute() or not _is_within(path, home):", "if target.is_absolute():",
     ),
     _one(
         "serve_orphans", "host DoS", "intercode/serve/session.py",

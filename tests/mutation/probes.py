@@ -42,6 +42,7 @@ from . import (
     probes_limits,
     probes_network,
     probes_serve,
+    probes_skills,
 )
 from .defences import DOCKER
 from .tools import (
@@ -68,6 +69,7 @@ _OTHERS = (
     probes_limits,
     probes_network,
     probes_serve,
+    probes_skills,
 )
 
 # -- escape ------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from websockets.asyncio.client import connect
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 
+from intercode.guard import Guard
 from intercode.serve import wire
 from intercode.serve.counts import Counts
-from intercode.serve.guard import Guard
 from intercode.serve.offers import Offer
 from intercode.serve.server import Server
 from intercode.serve.session import Terms

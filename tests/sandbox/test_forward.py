@@ -14,6 +14,7 @@ import pytest
 from forks import in_a_fork
 from intercode.errors import CausedInsideError, SandboxError, UsageError
 from intercode.sandbox import Provider, Sandbox, get_provider
+from intercode.sandbox import forward as forwards
 from intercode.sandbox.base import Freezes
 from intercode.sandbox.forward import Forward, Forwards, own_socket
 from waiting import PATIENCE, becomes_readable, eventually
@@ -100,6 +101,26 @@ def test_a_path_leads_to_a_unix_socket(sandbox: Sandbox, sh: Run, tmp_path: Path
         threading.Thread(target=serve, daemon=True).start()
         forward(sandbox, 4000, f"{tmp_path}/s")
         assert sh(SAY.format(4000)).stdout == b"unix"
+
+
+def test_small_parts_are_not_held_back(
+    sandbox: Sandbox, sh: Run, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither on the way in, nor on the way out: a model's next word does not wait 40 ms."""
+    sockets: list[socket.socket] = []
+    join = forwards.join
+
+    def seen(one: socket.socket, other: socket.socket, idle: float) -> None:
+        sockets.extend([one.dup(), other.dup()])
+        join(one, other, idle)
+
+    monkeypatch.setattr(forwards, "join", seen)
+    forward(sandbox, 4000, f"127.0.0.1:{server.getsockname()[1]}")
+    assert sh("exec 3<>/dev/tcp/127.0.0.1/4000; echo here >&3; head -n 1 <&3").stdout == b"here\n"
+    assert len(sockets) == 2
+    for each in sockets:
+        with each:
+            assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_it_follows_a_sandbox_that_was_frozen(sandbox: Sandbox, sh: Run) -> None:

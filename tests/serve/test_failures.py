@@ -12,8 +12,8 @@ from websockets.asyncio.client import connect
 
 from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError, TaskError
+from intercode.guard import Guard
 from intercode.serve.counts import Counts
-from intercode.serve.guard import Guard
 from intercode.serve.offers import Offer
 from intercode.serve.server import Server
 from intercode.serve.session import Terms

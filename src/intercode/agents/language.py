@@ -84,6 +84,8 @@ class Options:
     """Replies for each turn, of which one is chosen."""
     choose: Literal["vote", "judge"] = "vote"
     """How: self-consistency, or best-of-n by the model's own judgement."""
+    skills: str = ""
+    """The offer of its skills: see `intercode.agents.skills.offer`."""
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     search: Search | None = None
     """How a strategy that searches does it; None: no other strategy does."""
@@ -160,7 +162,8 @@ class LanguageAgents:
 
     def facts(self) -> dict[str, Any]:
         """Identify these agents, for a run's record."""
-        options = {key: value for key, value in asdict(self._options).items() if key != "prompt"}
+        told = ("prompt", "skills")  # these have digests
+        options = {key: value for key, value in asdict(self._options).items() if key not in told}
         if self._options.search is None:
             del options["search"]
         return {"model": self._model.name, **options, "prompt": self._prompt.digest}
@@ -197,7 +200,9 @@ class LanguageAgents:
                 "be made with reward_every_turn=True"
             )
         options = self._options
-        scene = Scene.of(env, task, setting=options.setting, schema=options.schema)
+        scene = Scene.of(
+            env, task, setting=options.setting, schema=options.schema, skills=options.skills
+        )
         transcript = Transcript(self._model, self._permits)
         talk = Talk(
             Dialogue(

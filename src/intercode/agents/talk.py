@@ -92,7 +92,8 @@ class Talk:
 
     def begin(self, **values: Any) -> None:
         """Tell the model where it is, and the task."""
-        self.dialogue.say("system", self._text("system", **values))
+        told = [self._text("system", **values), self.scene.skills]
+        self.dialogue.say("system", "\n\n".join(filter(None, told)))
         self.dialogue.say("user", self._text("task", **values))
 
     def tell(
@@ -138,11 +139,15 @@ class Scene:
     max_turns: int
     schema: str = ""
     """For SQL: tables and their columns, if they are to be told (2023's "handicap")."""
+    skills: str = ""
+    """The offer of its skills, which follows the prompt's first message."""
     seed: int | None = None
     """The episode's."""
 
     @classmethod
-    def of(cls, env: object, task: Task, *, setting: str = "", schema: bool = False) -> Scene:
+    def of(
+        cls, env: object, task: Task, *, setting: str = "", schema: bool = False, skills: str = ""
+    ) -> Scene:
         """Find the scene of an episode.
 
         Args:
@@ -150,6 +155,7 @@ class Scene:
             task: The task, as the agent may know it.
             setting: A name for the setting, instead of the environment's.
             schema: Whether to tell the database's schema.
+            skills: What it is told of its skills.
         """
         traits = traits_in(env)
         return cls(
@@ -159,6 +165,7 @@ class Scene:
             query=task.query,
             max_turns=int(getattr(env, "max_turns", 10)),
             schema=describe_tables(task) if schema else "",
+            skills=skills,
             seed=None if env is None else env.episode.seed,  # type: ignore[attr-defined]
         )
 

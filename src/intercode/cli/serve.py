@@ -91,7 +91,7 @@ def execute(args: argparse.Namespace) -> int:
     """Serve until a signal ends it."""
     if find_spec("websockets") is None:
         raise UsageError("serving needs the package websockets: pip install 'intercode-gym[serve]'")
-    from intercode.serve.guard import Guard, is_loopback
+    from intercode.guard import Guard, is_loopback
     from intercode.serve.offers import Offer, named
     from intercode.serve.session import Terms
     from intercode.serve.workers import listen, run

@@ -4,12 +4,18 @@ Each is a run as 'intercode run' makes it, in a folder of its own below --out: O
 Agents that are not language models run once in each environment. --max-cost and --max-tokens are
 for all runs together. The same command with the same --out resumes what is missing.
 
+With --skill, given more than once, each agent is run with each of these skills, and compared with
+itself as the first one has it, task by task: in success, and in what it took. 'none' stands for the
+agent alone.
+
 Examples:
   intercode sweep bash sql python --agent oracle noop
   intercode sweep bash sql --agent try-again react --model openai/gpt-4o openai/gpt-4o-mini \
       --max-cost 20 --workers 8 --out runs/sweep
   intercode sweep sql sql=spider ./my-benchmark --agent react --model vllm/NAME \
       --base-url http://localhost:8000/v1
+  intercode sweep ./my-benchmark --agent try-again --model openai/gpt-4o \
+      --skill none --skill skills/pdf-forms
   intercode report runs/sweep/* --html report.html
 
 exit code: 0 if every episode of every run has a result; 1 if not; 2 for wrong usage.
@@ -22,6 +28,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 from intercode.cli import results as shown
@@ -39,9 +47,13 @@ from intercode.evaluate.prepare import (
     strategy_of,
     without_model,
 )
-from intercode.report.runs import read_runs
-from intercode.report.tables import of_runs
+from intercode.report.runs import Paired, Run, compare, read_runs
+from intercode.report.tables import of_pairs, of_runs
 from intercode.spec import AgentSpec, ModelSpec, RunSpec, add_options, given, options_of
+from intercode.user_code import is_reference
+
+NO_SKILL = "none"
+"""The name of an agent's skill where it has none."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +69,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     who.add_argument(
         "--agent", nargs="+", required=True, metavar="NAME", dest="agents", help="as for 'run'"
     )
-    add_options(who, options_of(AgentSpec), less="agent recording preset")
+    add_options(who, options_of(AgentSpec), less="agent recording preset skill")
+    who.add_argument(
+        "--skill",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        dest="skills",
+        help="a skill that they are offered, or 'none'; several are compared with the first",
+    )
     model = parser.add_argument_group("the language model")
     model.add_argument(
         "--model", nargs="+", default=[], metavar="NAME", dest="models", help="PROVIDER/NAME"
@@ -92,22 +112,28 @@ def _combinations(args: argparse.Namespace, out: str) -> Iterator[RunSpec]:
     """Yield the spec of each run.
 
     Raises:
-        UsageError: Language models are asked for and no model is, or the other way round.
+        UsageError: Language models are asked for and no model is, or the other way round; or there
+            are skills and no agent that reads them.
     """
     speaking = [name for name in args.agents if strategy_of(name) is not None]
     if speaking and not args.models:
         raise UsageError(f"agent {speaking[0]} needs --model PROVIDER/NAME")
     if args.models and not speaking:
         raise UsageError(f"of {', '.join(args.agents)} none is a language model: leave --model")
+    if args.skills and not any(map(_reads_skills, args.agents)):
+        raise UsageError(f"of {', '.join(args.agents)} none reads a skill: leave --skill")
     shared = given(args)
     no_model = dict.fromkeys(without_model(RunSpec.of(shared)))
     for what in args.what:
         env, _, data = what.partition("=")
         for agent in args.agents:
             models: Sequence[str | None] = args.models if agent in speaking else [None]
-            for model in models:
-                own = {"env": env, "data": data or None, "agent": agent, "model": model}
-                own["out"] = str(Path(out) / _label(what, agent, model))
+            for model, skill in product(models, _skills(args, agent)):
+                own = {
+                    **{"env": env, "data": data or None, "agent": agent, "model": model},
+                    "out": str(Path(out) / _label(what, agent, model, skill)),
+                    "skill": [] if skill in (None, NO_SKILL) else [skill],
+                }
                 yield RunSpec.of(shared, {} if agent in speaking else no_model, own)
 
 
@@ -123,14 +149,30 @@ def _planned(specs: Sequence[RunSpec]) -> list[Plan]:
     return plans
 
 
-def _label(what: str, agent: str, model: str | None) -> str:
+def _label(what: str, agent: str, model: str | None, skill: str | None) -> str:
     """Return the name of a run's folder."""
     names = [
         *(Path(name).stem for name in what.split("=")),
         Path(agent).name if ".py:" in agent else agent,
         *(model or "").split("/")[1:],
+        *_with(skill),
     ]
     return re.sub(r"[^\w.-]+", "-", "-".join(names))
+
+
+def _with(skill: str | None) -> list[str]:
+    if skill is None:
+        return []
+    return ["no-skill" if skill == NO_SKILL else f"with-{Path(skill).absolute().name}"]
+
+
+def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
+    """Return the skills that an agent is run with, one at a time; None: it takes none."""
+    return args.skills if _reads_skills(agent) and args.skills else [None]
+
+
+def _reads_skills(agent: str) -> bool:
+    return strategy_of(agent) is not None or is_reference(agent)
 
 
 def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:
@@ -149,10 +191,28 @@ def _check(asked: Plan) -> None:
         who.close()
 
 
+def _pairs(
+    specs: Sequence[RunSpec], runs: Sequence[Run]
+) -> list[tuple[Run, list[tuple[Run, Paired]]]]:
+    """Pair the first run of an agent with its others, which differ from it in the skill alone."""
+    alike: dict[str, list[Run]] = {}
+    for spec, one in zip(specs, runs, strict=True):
+        alike.setdefault(str(spec.merge(skill=None, out=None)), []).append(one)
+    return [
+        (
+            first,
+            [(one, found) for one in others if (found := compare(first.outcomes, one.outcomes))],
+        )
+        for first, *others in alike.values()
+        if others
+    ]
+
+
 def _print(
     args: argparse.Namespace, out: str, planned: int, results: Sequence[tuple[Plan, RunResult]]
 ) -> None:
     runs = read_runs([Path(str(asked.spec.how.out)) for asked, _ in results])
+    pairs = _pairs([asked.spec for asked, _ in results], runs)
     if args.json:
         found = [
             {
@@ -165,9 +225,15 @@ def _print(
             }
             for one, (_, result) in zip(runs, results, strict=True)
         ]
-        print_json({"sweep": out, "planned": planned, "runs": found})
+        compared = [
+            {"run": str(one.folder), "against": str(first.folder), **asdict(paired)}
+            for first, others in pairs
+            for one, paired in others
+        ]
+        print_json({"sweep": out, "planned": planned, "runs": found, "comparisons": compared})
         return
-    print("\n".join(map(shown.written, of_runs(runs))), end="")
+    tables = [*of_runs(runs), *(table for pair in pairs for table in of_pairs(*pair))]
+    print("\n".join(map(shown.written, tables)), end="")
     bill = shown.bill([outcome for one in runs for outcome in one.outcomes])
     print(*filter(None, ("", bill, f"runs: {safe(out)}")), sep="\n")
     for one, (_, result) in zip(runs, results, strict=True):

@@ -138,6 +138,10 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self.stage = stage
+        if layers := getattr(options, "layers", ()):
+            if not isinstance(stage, SandboxStage):
+                raise UsageError(f"nothing can be laid over the places of {self.name!r}: layers")
+            stage.layers = tuple(layers)
         self._open = opens
         self._reward = cast("Reward[PlaceT]", reward)
         self._seed = options.seed

@@ -41,6 +41,7 @@ class SandboxKeywords(Keywords, total=False):
 
     image: str | Path | None
     default_image: str | None
+    layers: Sequence[str]
     network: bool | str | Sequence[str]
     keep_diffs: bool
     keys: bool

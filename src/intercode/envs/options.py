@@ -77,6 +77,14 @@ NetworkOption = Annotated[
         extra={"metavar": "HOSTS", "many": True},
     ),
 ]
+Layers = Annotated[
+    Sequence[str],
+    Meta(
+        description="archives of what the agent brings along, as its skills: laid over every "
+        "task's image, and no part of what a record calls the image",
+        extra={"flag": False, "many": True},
+    ),
+]
 KeepDiffs = Annotated[
     bool,
     Meta(description="keep in the record what each turn changed on disk"),
@@ -264,6 +272,7 @@ class SandboxOptions(EnvOptions, frozen=True, kw_only=True):
 
     image: Image = None
     default_image: DefaultImage = None
+    layers: Layers = ()
     network: NetworkOption = False
     keep_diffs: KeepDiffs = False
     keys: Keys = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -115,6 +116,8 @@ class SandboxStage:
 
     DEFAULT = "host"
     """The image where nothing names one."""
+    layers: Sequence[str] = ()
+    """Archives of what the agent brings along; a record does not count them to the image."""
 
     def __init__(
         self,
@@ -137,6 +140,10 @@ class SandboxStage:
             return own
         base, plus, additions = own.partition("+")
         return f"{self._image}{plus}{additions}" if base == "host" else self._image
+
+    def laid(self, task: Task) -> str:
+        """Name what its sandbox starts from: the image, and over it what the agent brings along."""
+        return "+".join([self.image(task), *self.layers])
 
     def limits(self, task: Task) -> Limits:
         """Return what the task's sandbox may use.
@@ -168,7 +175,7 @@ class SandboxStage:
         """
         self.limits(task)
         try:
-            check(self.image(task))
+            check(self.laid(task))
         except ImageError as error:
             if self._image is not None or task.image is None:
                 raise
@@ -184,12 +191,12 @@ class SandboxStage:
         The image ``host`` is, once a package is installed; a folder, once it is changed.
         """
         image = getattr(place, "image", None)  # not every provider's sandboxes know
-        return image is not None and image.digest != self.provider.digest(self.image(task))
+        return image is not None and image.digest != self.provider.digest(self.laid(task))
 
     def identify(self, task: Task) -> str:
         """Return a digest of all that the state of a fresh sandbox for the task depends on."""
         facts: list[Any] = [self.digest(task), task.setup, sorted(task.files.items()), task.timeout]
-        facts += [repr(self.limits(task)), self.reach(task)]
+        facts += [repr(self.limits(task)), self.reach(task), *self.layers]
         return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def open(self, task: Task) -> Sandbox:
@@ -201,7 +208,7 @@ class SandboxStage:
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started, or died.
         """
-        sandbox = self.provider.start(self.image(task), self.limits(task), self.reach(task))
+        sandbox = self.provider.start(self.laid(task), self.limits(task), self.reach(task))
         try:
             self._prepare(sandbox, task)
         except BaseException:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from intercode import datasets
-from intercode.agents import registry
+from intercode.agents import registry, skills
 from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
 from intercode.agents.language import LanguageAgents, Strategy
+from intercode.agents.skills import Skill
 from intercode.databases import shared_engine
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import LimitOptions, taken
@@ -180,6 +181,8 @@ class Actors:
     """The options that go with the name."""
     asks: dict[str, Any] = field(default_factory=dict)
     """Options of the environment without which it cannot act."""
+    skills: tuple[Skill, ...] = ()
+    """The skills that it is offered."""
     close: Callable[[], None] = lambda: None
     """Lets go of what it holds."""
 
@@ -197,11 +200,12 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
     name = spec.agent.name
     if name in RECORDED and spec.agent.recording is None:
         raise UsageError(f"--agent {name} needs --recording PATH")
+    offered = skills.read_all(spec.agent.skill)
     if (strategy := strategy_of(name)) is not None:
         model = _model(spec, strategy, budget)
-        agents = _language_agents(spec, strategy, model)
+        agents = _language_agents(spec, strategy, model, offered)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
-        return Actors(agents, agents.name, {}, asks, model.close)
+        return Actors(agents, agents.name, {}, asks, offered, model.close)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
         flag = "--" + without[0].replace("_", "-")
         raise UsageError(
@@ -210,7 +214,7 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
         )
     recording = spec.agent.recording
     options: dict[str, Any] = {} if recording is None else {"recording": Path(recording)}
-    return Actors(registry.get(name, **options), name, options)
+    return Actors(registry.get(name, **options), name, options, skills=offered)
 
 
 def strategy_of(agent: str) -> Strategy | None:
@@ -224,7 +228,8 @@ def strategy_of(agent: str) -> Strategy | None:
 def without_model(spec: RunSpec) -> list[str]:
     """List the options of language models of which neither the agent nor a judge makes use."""
     parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
-    taken = JUDGES_TOO if spec.reward == JUDGE else ()
+    taken: tuple[str, ...] = JUDGES_TOO if spec.reward == JUDGE else ()
+    taken += ("skill",) if is_reference(spec.agent.name) else ()
     return [
         name
         for name in parts
@@ -248,7 +253,9 @@ def _model(spec: RunSpec, strategy: Strategy, budget: Budget | None) -> RemoteMo
     )
 
 
-def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> LanguageAgents:
+def _language_agents(
+    spec: RunSpec, strategy: Strategy, model: RemoteModel, offered: Sequence[Skill]
+) -> LanguageAgents:
     from intercode.agents.language import EpisodeLimits, Search
     from intercode.models import Settings
 
@@ -264,6 +271,9 @@ def _language_agents(spec: RunSpec, strategy: Strategy, model: RemoteModel) -> L
         options["prompt"] = Path(told.prompt)
     if search := {to: v for name, to in _SEARCH.items() if (v := getattr(told, name)) is not None}:
         options["search"] = Search(**search)
+    # Read in a turn of its own, which not every agent has, where files can be read.
+    readable = strategy.name != "single-turn" and _takes_layers(spec)
+    options["skills"] = skills.offer(offered, readable=readable)
     temperature = 0.0 if asked.temperature is None else asked.temperature
     return strategy(
         model,
@@ -367,6 +377,8 @@ def setting(
     sandbox = given.get("sandbox", "native")
     options: dict[str, Any] = {"data": plan.dataset, **given, **(asks or {})}
     facts = _facts(spec)
+    if layers := _layers(spec, (asks or {}).get("layers", ())):
+        options["layers"] = layers
     provider = None
     if "engine" in known:
         engine = shared_engine(given.get("engine", "sqlite"), progress.say, sandbox)
@@ -387,7 +399,27 @@ def setting(
         return cast("InterCodeEnv[Any]", create(env.name, protocol=env.protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    return Setting(make, {**facts, **(asks or {})}, provider, judge)
+    told = {name: value for name, value in (asks or {}).items() if name != "layers"}
+    return Setting(make, {**facts, **told}, provider, judge)
+
+
+def _layers(spec: RunSpec, asked: Sequence[str]) -> list[str]:
+    """Return the layers that the agent brings along: those it asks for, and its skills.
+
+    They are among the agent's facts, by their digests, and not among the environment's.
+
+    Raises:
+        UsageError: A skill is none; or it is for an environment of 2023, which had none.
+    """
+    if spec.agent.skill and spec.env.protocol != "default":
+        raise UsageError("--skill goes with the default protocol only: in 2023 there were none")
+    offered = skills.read_all(spec.agent.skill) if _takes_layers(spec) else ()
+    return [*asked, *(str(skill.layer()) for skill in offered)]
+
+
+def _takes_layers(spec: RunSpec) -> bool:
+    """Tell whether an agent can have files of its own there: not in a session with a database."""
+    return "layers" in taken(registered(spec.env.name, spec.env.protocol))
 
 
 def _facts(spec: RunSpec) -> dict[str, Any]:

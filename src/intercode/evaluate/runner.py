@@ -357,6 +357,7 @@ def _wanted(plan: Plan, who: Actors, facts: Mapping[str, Any]) -> dict[str, Any]
             "name": who.name,
             "options": {key: str(value) for key, value in who.options.items()},
             "digest": registry.digest(who.name),
+            **({"skills": {s.name: s.digest for s in who.skills}} if who.skills else {}),
             **model,
         },
         needs_gold=sees_gold(who.factory),

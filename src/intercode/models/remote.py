@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +30,7 @@ from intercode.models.base import (
 )
 from intercode.models.cache import Cache, digest, varies
 from intercode.models.keys import check_url
-from intercode.models.limits import Budget, RateLimit, Retry
+from intercode.models.limits import Budget, Hold, RateLimit, Retry
 from intercode.models.prices import Price, Prices
 from intercode.models.wire import clean
 from intercode.registry import Registry
@@ -115,6 +115,135 @@ class Around:
     retry: Retry = field(default_factory=Retry)
 
 
+class Frame:
+    """Pace, money and further tries around single calls. Several threads may share it.
+
+    Args:
+        name: The model's name, for messages.
+        endpoint: The server, for messages.
+        around: The limits; the cache is not looked at.
+
+    Raises:
+        UsageError: The budget is in dollars, and the price is not known.
+    """
+
+    def __init__(self, name: str, endpoint: str, around: Around) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._around = around
+        self._chance = random.Random()
+        self._reached = False
+        """Whether a server ever answered."""
+        if around.price is None:
+            if around.budget.max_cost is not None:
+                raise UsageError(
+                    f"the price of {name} is not known, so its cost cannot be limited: give a "
+                    "file of prices, or limit the tokens"
+                )
+            log.warning("the price of %s is not known: its cost is not counted", name)
+
+    def ask(
+        self,
+        send: Callable[[], Answer],
+        most_input: int,
+        limit: int | None = None,
+        *,
+        budget: Budget | None = None,
+    ) -> Reply:
+        """Repeat a call until there is an answer, as often as is allowed.
+
+        Args:
+            send: Makes one call, as `Client.send` does.
+            most_input: An upper bound of the prompt's tokens.
+            limit: The most tokens of the reply; None: it has no limit.
+            budget: A budget that the call must fit into, too.
+        """
+        retry, failures = self._around.retry, 0
+        ticket = self._around.rate_limit.ticket()
+        while True:
+            try:
+                return replace(
+                    self._paced(send, Usage(most_input, limit or 0), budget, ticket),
+                    retries=failures,
+                )
+            except AttemptError as error:
+                failures += 1
+                wait = retry.backoff(failures, error.retry_after, self._chance)
+                if failures > retry.retries or wait is None:
+                    raise self._unavailable(error, failures) from None
+                log.info("%s: %s; again in %.1f s", self.name, error, wait)
+                wait = 0.0 if error.throttled else wait  # the pace is slower for all
+            except ModelError as error:
+                raise type(error)(f"{self.name}: {error}") from None
+            time.sleep(wait)
+
+    def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
+        times = "once" if failures == 1 else f"{failures} times"
+        said = f"{self.name} was asked {times}; the last time: {error}"
+        if error.unreachable and not self._reached:
+            where = self._endpoint
+            return ModelAccessError(f"{said} (is there a server at {where}? check the base URL)")
+        asked = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
+        return ModelUnavailableError(said + asked)
+
+    def _paced(
+        self, send: Callable[[], Answer], most: Usage, budget: Budget | None, ticket: int
+    ) -> Reply:
+        """Call once, at the pace that is allowed."""
+        pace, output = self._around.rate_limit, most.output_tokens or TYPICAL_OUTPUT
+        estimate = most.input_tokens // BYTES_PER_TOKEN + output
+        started = pace.acquire(estimate, ticket)
+        try:
+            reply = self._paid(send, most, budget)
+        except BaseException as error:
+            if isinstance(error, AttemptError) and error.throttled:
+                pace.refuse(error.retry_after)
+            else:
+                pace.release(started, succeeded=False)
+            raise
+        pace.release(started, unused=estimate - reply.usage.total if reply.usage.total else 0)
+        return reply
+
+    def _paid(self, send: Callable[[], Answer], most: Usage, budget: Budget | None) -> Reply:
+        """Call once, within the budgets."""
+        around = self._around
+        bound = Usage(most.input_tokens, most.output_tokens or ASSUMED_OUTPUT)
+        price = around.price.of(bound) if around.price else 0.0
+        holds = _reserve([around.budget, *([budget] if budget else [])], bound.total, price)
+        started = time.monotonic()
+        try:
+            answer = send()
+        except AttemptError as error:
+            self._reached = self._reached or not error.unreachable
+            for hold in holds:
+                hold.presume() if error.charged else hold.release()
+            raise
+        except BaseException:
+            for hold in holds:
+                hold.release()
+            raise
+        seconds, cost = time.monotonic() - started, None
+        self._reached = True
+        if answer.usage is not None:
+            cost = around.price.of(answer.usage) if around.price else None
+        for hold in holds:
+            hold.presume() if answer.usage is None else hold.settle(answer.usage, cost)
+        return _reply(answer, cost, seconds)
+
+
+def _reserve(budgets: Sequence[Budget], tokens: int, cost: float) -> list[Hold]:
+    holds: list[Hold] = []
+    try:
+        # Not by `extend`: what was set aside before a refusal is given back.
+        for budget in budgets:
+            holds.append(budget.reserve(tokens, cost))  # noqa: PERF401
+    except BaseException:
+        for hold in holds:
+            hold.release()
+        raise
+    return holds
+
+
 class RemoteModel:
     """A `Model`: a client, and the frame of its calls.
 
@@ -131,16 +260,7 @@ class RemoteModel:
         self.name = name
         self._client = client
         self._around = around
-        self._chance = random.Random()
-        self._reached = False
-        """Whether a server ever answered."""
-        if around.price is None:
-            if around.budget.max_cost is not None:
-                raise UsageError(
-                    f"the price of {name} is not known, so its cost cannot be limited: give a "
-                    "file of prices, or limit the tokens"
-                )
-            log.warning("the price of %s is not known: its cost is not counted", name)
+        self._frame = Frame(name, client.endpoint, around)
 
     def __repr__(self) -> str:
         return f"RemoteModel({self.name!r}, {self._client!r})"
@@ -182,71 +302,8 @@ class RemoteModel:
         return reply
 
     def _ask(self, request: Request) -> Reply:
-        """Repeat the call until there is an answer, as often as is allowed."""
-        retry, failures = self._around.retry, 0
-        ticket = self._around.rate_limit.ticket()
-        while True:
-            try:
-                return replace(self._paced(request, ticket), retries=failures)
-            except AttemptError as error:
-                failures += 1
-                wait = retry.backoff(failures, error.retry_after, self._chance)
-                if failures > retry.retries or wait is None:
-                    raise self._unavailable(error, failures) from None
-                log.info("%s: %s; again in %.1f s", self.name, error, wait)
-                wait = 0.0 if error.throttled else wait  # the pace is slower for all
-            except ModelError as error:
-                raise type(error)(f"{self.name}: {error}") from None
-            time.sleep(wait)
-
-    def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
-        times = "once" if failures == 1 else f"{failures} times"
-        said = f"{self.name} was asked {times}; the last time: {error}"
-        if error.unreachable and not self._reached:
-            where = self._client.endpoint
-            return ModelAccessError(f"{said} (is there a server at {where}? check the base URL)")
-        asked = f" (it asks to wait {error.retry_after:.0f} s)" if error.retry_after else ""
-        return ModelUnavailableError(said + asked)
-
-    def _paced(self, request: Request, ticket: int) -> Reply:
-        """Call once, at the pace that is allowed."""
-        pace, output = self._around.rate_limit, request.settings.max_tokens or TYPICAL_OUTPUT
-        estimate = request.most_input_tokens() // BYTES_PER_TOKEN + output
-        started = pace.acquire(estimate, ticket)
-        try:
-            reply = self._paid(request)
-        except BaseException as error:
-            if isinstance(error, AttemptError) and error.throttled:
-                pace.refuse(error.retry_after)
-            else:
-                pace.release(started, succeeded=False)
-            raise
-        pace.release(started, unused=estimate - reply.usage.total if reply.usage.total else 0)
-        return reply
-
-    def _paid(self, request: Request) -> Reply:
-        """Call once, within the budget."""
-        around = self._around
-        bound = Usage(request.most_input_tokens(), request.settings.max_tokens or ASSUMED_OUTPUT)
-        hold = around.budget.reserve(bound.total, around.price.of(bound) if around.price else 0.0)
-        started = time.monotonic()
-        try:
-            answer = self._client.send(request)
-        except AttemptError as error:
-            self._reached = self._reached or not error.unreachable
-            hold.presume() if error.charged else hold.release()
-            raise
-        except BaseException:
-            hold.release()
-            raise
-        seconds, cost = time.monotonic() - started, None
-        self._reached = True
-        if answer.usage is None:
-            hold.presume()
-        else:
-            cost = around.price.of(answer.usage) if around.price else None
-            hold.settle(answer.usage, cost)
-        return _reply(answer, cost, seconds)
+        size, limit = request.most_input_tokens(), request.settings.max_tokens
+        return self._frame.ask(lambda: self._client.send(request), size, limit)
 
 
 def _reply(answer: Answer, cost: float | None, seconds: float) -> Reply:

@@ -1,10 +1,11 @@
 """A model that speaks by a script: for tests of agents, for measurements and demonstrations.
 
-A script is a list of rules. A rule looks at the last message and at how often the model has spoken;
-the first rule that fits answers. In a file each line is a rule, a JSON object::
+A script is a list of rules. A rule looks at the last message, at all messages, and at how often the
+model has spoken; the first rule that fits answers. In a file each line is a rule, a JSON object::
 
     {"when": "sql", "say": "SELECT 1"}
     {"turn": 1, "calls": [{"name": "submit", "arguments": {}}]}
+    {"turn": 0, "seen": "SKILL.md", "say": "cat /skills/units/SKILL.md"}
     {"say": "submit"}
 """
 
@@ -22,7 +23,7 @@ from intercode.files import sha256
 from intercode.models.base import Answer, Finish, Message, Request, Settings, ToolCall, Usage
 from intercode.models.wire import arguments
 
-_KEYS = {"when", "turn", "say", "calls", "finish"}
+_KEYS = {"when", "seen", "turn", "say", "calls", "finish"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,23 @@ class Rule:
         line: The line.
         when: A regular expression that must match somewhere in the last message.
         turn: How often the model must have spoken; ``None`` is any number.
+        seen: A regular expression that must match somewhere in any message.
     """
 
     line: Line
     when: str = ""
     turn: int | None = None
+    seen: str = ""
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether the rule answers this dialogue."""
         spoken = sum(message.role == "assistant" for message in messages)
         last = messages[-1].content if messages else ""
-        return self.turn in {None, spoken} and re.search(self.when, last) is not None
+        return (
+            self.turn in {None, spoken}
+            and re.search(self.when, last) is not None
+            and (not self.seen or any(re.search(self.seen, m.content) for m in messages))
+        )
 
 
 class ScriptedClient:
@@ -123,12 +130,14 @@ def _rule(text: str, where: str) -> Rule:
     if not isinstance(data, dict) or not set(data) <= _KEYS:
         raise UsageError(f"{where}: a rule is a JSON object with {', '.join(sorted(_KEYS))}")
     try:
-        re.compile(data.get("when", ""))
+        for key in ("when", "seen"):
+            re.compile(data.get(key, ""))
         calls = tuple(_call(call, number) for number, call in enumerate(data.get("calls", ())))
     except (re.error, TypeError, KeyError) as error:
         raise UsageError(f"{where}: {error!r}") from error
     finish: Finish = data.get("finish", "tool_calls" if calls else "stop")
-    return Rule(Line(data.get("say", ""), calls, finish), data.get("when", ""), data.get("turn"))
+    line = Line(data.get("say", ""), calls, finish)
+    return Rule(line, data.get("when", ""), data.get("turn"), data.get("seen", ""))
 
 
 def _call(data: Mapping[str, Any], number: int) -> ToolCall:

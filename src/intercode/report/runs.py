@@ -115,7 +115,8 @@ def read_runs(
 def _agent(manifest: dict[str, Any], judge: str | None) -> str:
     agent = manifest.get("agent", {})
     name, model = str(agent.get("name")), agent.get("language_model", {}).get("model")
-    return with_judge(f"{name} ({model})" if model else name, judge)
+    skills = "".join(f" with {skill}" for skill in agent.get("skills", {}))
+    return with_judge(f"{name} ({model}){skills}" if model else f"{name}{skills}", judge)
 
 
 def _told_apart(runs: Sequence[Run]) -> list[Run]:
@@ -152,6 +153,18 @@ def _environment(run: Run) -> object:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """The consumption of two runs, for one task. Of several attempts the mean counts."""
+
+    tasks: int
+    """The number of tasks of which both are known, episodes with an error left out."""
+    first: float
+    second: float
+    difference: Estimate
+    """Second minus first, with the paired t interval."""
+
+
+@dataclass(frozen=True, slots=True)
 class Paired:
     """The comparison of two runs on the same tasks. Of several attempts the mean counts."""
 
@@ -172,6 +185,11 @@ class Paired:
     """The smallest difference that so many tasks are likely to show."""
     needed: int | None
     """Tasks that the difference that was seen is likely to show on; None: there is none."""
+    tokens: Spent | None = None
+    """Tokens in and out; None: of no task they are known in both."""
+    cost: Spent | None = None
+    """US dollars."""
+    turns: Spent | None = None
 
 
 def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Paired | None:
@@ -198,7 +216,37 @@ def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Paired | Non
         differing=differing,
         detectable=detectable(len(common), differing),
         needed=paired_tasks(seen.value, differing) if abs(seen.value) > 1e-12 else None,
+        tokens=_spent(one, other, lambda outcome: total((outcome.tokens_in, outcome.tokens_out))),
+        cost=_spent(one, other, lambda outcome: outcome.cost),
+        turns=_spent(one, other, lambda outcome: outcome.turns),
     )
+
+
+def _spent(
+    one: Mapping[str, Sequence[Outcome]],
+    other: Mapping[str, Sequence[Outcome]],
+    take: Callable[[Outcome], float | None],
+) -> Spent | None:
+    before, after = ({task: _mean(map(take, run[task])) for task in run} for run in (one, other))
+    pairs = [
+        (known, now)
+        for task, known in before.items()
+        if known is not None and (now := after.get(task)) is not None
+    ]
+    if not pairs:
+        return None
+    first, second = zip(*pairs, strict=True)
+    return Spent(
+        tasks=len(pairs),
+        first=math.fsum(first) / len(pairs),
+        second=math.fsum(second) / len(pairs),
+        difference=difference(first, second),
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def _by_task(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:

@@ -49,10 +49,13 @@ Kind = Literal[
     "precise",
     "p",
     "money",
+    "gain",
+    "paid",
 ]
 """The content of a column. ``text`` is flush left in the first column only, ``words`` in any; an
 ``interval`` of a rate and a ``range`` of points are pairs; ``points`` have a sign, a ``size`` has
-none; an ``estimate`` is a rate and both ends of its interval. Unknown values are None."""
+none; an ``estimate`` is a rate and both ends of its interval; ``gain`` and
+``paid`` are a number and dollars with a sign. Unknown values are None."""
 Row = tuple[Any, ...]
 _Column = tuple[str, Kind, Callable[[Any], Any]]
 _DIGITS = {"number": 1, "precise": 3, "money": 4}
@@ -108,6 +111,8 @@ def shown(value: Any, kind: Kind) -> str:
             return f"{100 * value:.1f}"
         case "count":
             return f"{value:,}"
+        case "gain" | "paid":
+            return f"{value:+,.{1 if kind == 'gain' else 4}f}"
         case "p":
             return "< 0.001" if value < 0.001 else f"{value:.3f}"
         case "number" | "precise" | "money":
@@ -400,7 +405,44 @@ def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
             f"\nThe bootstrap draws fewer than {FEW_CLUSTERS} images or databases: its intervals "
             "are likely to be too narrow."
         )
-    return [_table(f"Task by task: {first.where}", pairs, columns, note)]
+    return [_table(f"Task by task: {first.where}", pairs, columns, note), *_spent(first, pairs)]
+
+
+def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
+    """Make the table of what the others took, against the first; no table without a model."""
+    kinds: dict[str, tuple[Kind, Kind]] = {
+        "turns": ("number", "gain"),
+        "tokens": ("number", "gain"),
+        "cost": ("money", "paid"),
+    }
+    rows = []
+    for run, found in pairs:
+        if found.tokens is None:
+            continue
+        for name, kind in kinds.items():
+            if (spent := getattr(found, name)) is None:
+                continue
+            plain, signed = kind
+            ends = _known(spent.difference)
+            rows.append(
+                (
+                    run.label,
+                    "dollars" if name == "cost" else name,
+                    spent.tasks,
+                    *(shown(value, plain) for value in (spent.first, spent.second)),
+                    shown(spent.difference.value, signed),
+                    " to ".join(shown(end, signed) for end in ends) if ends else "-",
+                )
+            )
+    names = ("first", "this", "difference", "95 % interval")
+    columns: tuple[tuple[str, Kind], ...] = (
+        (f"against {first.label}", "text"),
+        ("of a task", "words"),
+        ("tasks", "count"),
+        *((name, "text") for name in names),
+    )
+    note = "Of the tasks that both have tried without an error; intervals are those of paired t."
+    return [Table(f"What a task took: {first.where}", columns, tuple(rows), note)] if rows else []
 
 
 def _known(seen: Estimate | None) -> tuple[float, float] | None:

@@ -229,6 +229,7 @@ def _listen(listener: socket.socket, port: int) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for which in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted sockets count for this process
         listener.setsockopt(socket.SOL_SOCKET, which, _CHUNK)
+    at_once(listener)
     listener.settimeout(None)
     try:
         listener.bind(("127.0.0.1", port))
@@ -316,8 +317,7 @@ def handler(to: str | Handler, idle: float = IDLE_SECONDS) -> Handler:
     if isinstance(to, str) and to.startswith("/"):
         return partial(_relay, lambda: _connect_unix(to), idle)
     host, port = address(to)
-    connect = partial(socket.create_connection, (host, port), _CONNECT_SECONDS)
-    return partial(_relay, connect, idle)
+    return partial(_relay, partial(_connect, host, port), idle)
 
 
 def address(text: str) -> tuple[str, int]:
@@ -331,6 +331,21 @@ def address(text: str) -> tuple[str, int]:
     if not bare or (":" in host and bare == host) or not (port.isascii() and port.isdigit()):
         raise UsageError(f"not an address, as 127.0.0.1:8000 or [::1]:8000: {text!r}")
     return bare, checked_port(int(port))
+
+
+def at_once(sock: socket.socket) -> None:
+    """Make TCP send small parts at once; the sockets that a listener accepts do so, too.
+
+    Otherwise each part of a stream, such as a model's next word, waits for the acknowledgement of
+    the one before, which the other side delays by 40 ms.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    connection = socket.create_connection((host, port), _CONNECT_SECONDS)
+    at_once(connection)
+    return connection
 
 
 def _connect_unix(path: str) -> socket.socket:

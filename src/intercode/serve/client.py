@@ -66,7 +66,7 @@ class Server:
             raise UsageError(
                 f"{url} needs the package websockets: pip install 'intercode-gym[serve]'"
             )
-        from intercode.serve.guard import is_loopback
+        from intercode.guard import is_loopback
 
         parts = urlsplit(url)
         scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)

@@ -17,10 +17,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from intercode.errors import CapacityError
+from intercode.guard import Guard
 from intercode.serve import wire
 from intercode.serve.counts import Counts
 from intercode.serve.front import Front, refusal, response
-from intercode.serve.guard import Guard
 from intercode.serve.log import log
 from intercode.serve.offers import Offer
 from intercode.serve.routes import Routes

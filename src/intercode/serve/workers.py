@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from intercode.errors import InterCodeError, UsageError
+from intercode.guard import Guard
 from intercode.serve.counts import Counts
-from intercode.serve.guard import Guard
 from intercode.serve.log import log
 from intercode.serve.offers import Offer
 from intercode.serve.server import Server

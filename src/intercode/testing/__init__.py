@@ -6,6 +6,7 @@ The product never imports this package.
 from __future__ import annotations
 
 from intercode.models.scripted import Line, Rule, Script, script
+from intercode.testing.asked import shell
 from intercode.testing.server import (
     Exchange,
     Fault,
@@ -28,6 +29,7 @@ __all__ = [
     "ScriptedServer",
     "first",
     "script",
+    "shell",
     "some",
     "status",
     "too_many",

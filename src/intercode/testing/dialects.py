@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from intercode.models.base import Answer, Usage
+from intercode.models.base import Answer, Message, Usage
+from intercode.testing.streams import tokens
 
 Payload = dict[str, Any]
 Dialect = Callable[[Payload, Mapping[str, Any]], Payload]
 """Changes an answer of ``chat/completions`` into another server's answer to the same request."""
 
 
-def chat(answer: Answer) -> Payload:
-    """Return an answer of ``chat/completions`` in OpenAI's form."""
+def chat(answer: Answer, turn: int = 1) -> Payload:
+    """Return an answer of ``chat/completions`` in OpenAI's form.
+
+    Args:
+        answer: The answer.
+        turn: The number of the model's earlier messages in the dialogue, for ids: agents take two
+            answers with one id for parts of one answer.
+    """
     calls = [
         {
             "id": call.call_id,
@@ -27,16 +35,16 @@ def chat(answer: Answer) -> Payload:
     if calls:
         message |= {"tool_calls": calls, "content": answer.text or None}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer)}
-    return _envelope(answer, "chat.completion", choice)
+    return _envelope(answer, turn, "chat.completion", choice)
 
 
-def completion(answer: Answer) -> Payload:
+def completion(answer: Answer, turn: int = 1) -> Payload:
     """Return an answer of ``completions``."""
     choice = {"index": 0, "text": answer.text, "logprobs": None, "finish_reason": _finish(answer)}
-    return _envelope(answer, "text_completion", choice)
+    return _envelope(answer, turn, "text_completion", choice)
 
 
-def messages(answer: Answer) -> Payload:
+def messages(answer: Answer, turn: int = 1) -> Payload:
     """Return an answer of Anthropic's ``messages``."""
     usage = answer.usage or Usage()
     blocks: list[Payload] = [{"type": "text", "text": answer.text}] if answer.text else []
@@ -46,7 +54,7 @@ def messages(answer: Answer) -> Payload:
     ]
     reasons = {"length": "max_tokens", "tool_calls": "tool_use", "filter": "refusal"}
     return {
-        "id": "msg_1",
+        "id": f"msg_{turn}",
         "type": "message",
         "role": "assistant",
         "model": answer.model,
@@ -62,14 +70,75 @@ def messages(answer: Answer) -> Payload:
     }
 
 
+def responses(answer: Answer, turn: int = 1) -> Payload:
+    """Return an answer of ``responses``."""
+    usage = answer.usage or Usage()
+    reasons = {"length": "max_output_tokens", "filter": "content_filter"}
+    reason = reasons.get(answer.finish)
+    status = "incomplete" if reason else "completed"
+    output: list[Payload] = []
+    if answer.text:
+        part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
+        said = {"type": "message", "role": "assistant", "content": [part]}
+        output.append({"id": f"msg_{turn}", "status": status, **said})
+    output += [
+        {
+            "id": f"fc_{turn}_{number}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call.call_id,
+            "name": call.name,
+            "arguments": json.dumps(dict(call.arguments)),
+        }
+        for number, call in enumerate(answer.tool_calls)
+    ]
+    return {
+        "id": f"resp_{turn}",
+        "object": "response",
+        "created_at": 0,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        "instructions": None,
+        "metadata": {},
+        "model": answer.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+            "output_tokens": usage.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.total,
+        },
+    }
+
+
+def model(name: str) -> Payload:
+    """Return a model as OpenAI and Anthropic list it: the fields of both."""
+    ours = {"id": name, "object": "model", "created": 0, "owned_by": "scripted"}
+    return ours | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+def error(path: str, status: int, message: str, code: str | None) -> Payload:
+    """Return the body of an error, as the endpoint's protocol has it."""
+    if path.startswith("messages"):
+        return {"type": "error", "error": {"type": _ERRORS.get(status, _ERROR), "message": message}}
+    return {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
+
+
 def _finish(answer: Answer) -> str:
     return "content_filter" if answer.finish == "filter" else answer.finish
 
 
-def _envelope(answer: Answer, kind: str, choice: Payload) -> Payload:
+def _envelope(answer: Answer, turn: int, kind: str, choice: Payload) -> Payload:
     usage = answer.usage or Usage()
     return {
-        "id": "cmpl-1",
+        "id": f"cmpl-{turn}",
         "object": kind,
         "created": 0,
         "model": answer.model,
@@ -181,6 +250,65 @@ def no_json(asked: Mapping[str, Any]) -> tuple[int, Payload] | None:
     return None
 
 
+def traced(payload: Payload, asked: Mapping[str, Any], read: Iterable[Message]) -> Payload:
+    """Add log-probabilities and vLLM's token ids to an answer of OpenAI's, where it is asked to.
+
+    There is one of each for each token of the usage: a call has one for its name, and those of its
+    arguments. They depend on nothing but the token.
+    """
+    if not asked.get("return_token_ids") and asked.get("logprobs") in {None, False}:
+        return payload
+    choice = payload["choices"][0]
+    parts = tokens(choice["text"] if "text" in choice else choice["message"]["content"] or "")
+    for call in choice.get("message", {}).get("tool_calls") or ():
+        given = call["function"]["arguments"]
+        parts += [call["function"]["name"]]
+        parts += tokens(given if isinstance(given, str) else json.dumps(given))
+    if asked.get("logprobs") not in {None, False} and "text" in choice:
+        choice["logprobs"] = {
+            "tokens": parts,
+            "token_logprobs": [_logprob(part) for part in parts],
+            "top_logprobs": None,
+            "text_offset": [len("".join(parts[:at])) for at in range(len(parts))],
+        }
+    elif asked.get("logprobs"):
+        choice["logprobs"] = {
+            "content": [
+                {
+                    "token": part,
+                    "logprob": _logprob(part),
+                    "bytes": list(part.encode()),
+                    "top_logprobs": [],
+                }
+                for part in parts
+            ],
+            "refusal": None,
+        }
+    if asked.get("return_token_ids"):
+        words = [word for message in read for word in message.content.split()]
+        payload["prompt_token_ids"] = [token_id(word) for word in words]
+        choice["token_ids"] = [token_id(part) for part in parts]
+    return payload
+
+
+def token_id(token: str) -> int:
+    """Return the id of a token, which is a word with or without the white space around it."""
+    return zlib.crc32(token.strip().encode()) % 32_000
+
+
+def _logprob(token: str) -> float:
+    return -(1 + token_id(token) % 100) / 128
+
+
+_ERROR = "api_error"
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+"""Anthropic's names."""
 DIALECTS: dict[str, Dialect] = {
     "openai": openai,
     "vllm": vllm,

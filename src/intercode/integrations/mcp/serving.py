@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from intercode import __version__
 from intercode.envs.tools import sendable
 from intercode.errors import UsageError
-from intercode.serve.guard import is_loopback
+from intercode.guard import is_loopback
 
 if TYPE_CHECKING:
     from intercode.calls import Tool

@@ -269,7 +269,7 @@ def _is_plain(path: Path) -> bool:
         return False
 
 
-def pack(folder: Path, at: str, without: Collection[str] = ()) -> Path:
+def pack(folder: Path, at: str, without: Collection[str] = (), *, read_only: bool = False) -> Path:
     """Return the folder's content as a tarball in the cache, for ``IMAGE+TARBALL``.
 
     It is named by its bytes, and these depend only on the files' names, content and whether they
@@ -279,6 +279,7 @@ def pack(folder: Path, at: str, without: Collection[str] = ()) -> Path:
         folder: What is packed.
         at: The absolute path in the image that it will have.
         without: Names at its top that are left out.
+        read_only: Whether files and folders are without the permission to write.
 
     Raises:
         ImageError: It cannot be read, or the cache not be written.
@@ -291,7 +292,7 @@ def pack(folder: Path, at: str, without: Collection[str] = ()) -> Path:
         with tempfile.NamedTemporaryFile(dir=home, prefix=".", delete=False) as file:
             temporary = Path(file.name)
             try:
-                write_tarball(file, folder, at, without)
+                write_tarball(file, folder, at, without, read_only=read_only)
                 file.flush()
                 place = home / f"{file_digest(temporary)}.tar"
                 keep_tarball(temporary, place)
@@ -309,6 +310,7 @@ def write_tarball(
     without: Collection[str] = (),
     *,
     keep_times: bool = False,
+    read_only: bool = False,
 ) -> None:
     """The folder's content as a tarball, in a file that is open for writing.
 
@@ -318,6 +320,7 @@ def write_tarball(
         at: The absolute path in the image that it will have.
         without: Names at its top that are left out.
         keep_times: Whether files keep their times, to the second; else they have none.
+        read_only: Whether they are without the permission to write.
     """
     left_out = {f"{at.strip('/')}/{name}" for name in without}
 
@@ -325,7 +328,9 @@ def write_tarball(
         if member.name in left_out:
             return None
         mtime = int(member.mtime) if keep_times else 0
-        return _same_everywhere(member, mtime)
+        member = _same_everywhere(member, mtime)
+        member.mode &= ~0o222 if read_only else ~0
+        return member
 
     with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
         _add_parents(archive, PurePosixPath(at))

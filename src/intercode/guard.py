@@ -12,11 +12,15 @@ import ipaddress
 import socket
 from collections.abc import Collection
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import Protocol
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from websockets.datastructures import Headers
+
+class Headers(Protocol):
+    """The headers of a request, as those of websockets are."""
+
+    def get_all(self, key: str) -> list[str]:
+        """Return all values of a header, whatever the case of its name."""
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,153 @@
+"""The tables of the gate: for each protocol all that passes, and all that is dropped.
+
+A field, an item or a tool that is in no table is refused. What a table has under `DROP` is left
+out of the request: agents send it always, and the model answers as well without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Name = Literal["chat", "responses", "messages"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+@dataclass(frozen=True)
+class Table:
+    """One protocol.
+
+    Attributes:
+        path: The path of calls.
+        dialogue: The fields with the messages.
+        limit: The fields with the most tokens of a reply; the first is set where all are missing.
+        passes: Further fields that pass.
+        drops: Fields that are left out.
+        tools: Types of tools that the client itself carries out.
+        tool_drops: Fields of tools that are left out.
+        stored: Fields of what the provider stores, and of work without a client.
+        hosted: Fields of what the provider does beside its model.
+        parts: Types of messages and of their parts → the fields that these may have.
+    """
+
+    path: str
+    dialogue: tuple[str, ...]
+    limit: tuple[str, ...]
+    passes: frozenset[str]
+    drops: frozenset[str]
+    tools: tuple[str, ...]
+    tool_drops: frozenset[str]
+    stored: frozenset[str]
+    hosted: frozenset[str]
+    parts: Mapping[str, frozenset[str]]
+
+
+CHAT = Table(
+    path="/v1/chat/completions",
+    dialogue=("messages",),
+    limit=("max_completion_tokens", "max_tokens"),
+    passes=_words(
+        "stream stream_options temperature top_p top_k min_p stop seed presence_penalty "
+        "frequency_penalty repetition_penalty logit_bias logprobs top_logprobs tools tool_choice "
+        "parallel_tool_calls response_format reasoning_effort verbosity prompt_cache_key "
+        "return_token_ids thinking chat_template_kwargs"
+    ),
+    drops=_words("user metadata safety_identifier service_tier prompt_cache_retention"),
+    tools=("function", "custom"),
+    tool_drops=frozenset(),
+    stored=_words("store"),
+    hosted=_words("web_search_options"),
+    parts={
+        "message": _words(
+            "role content name tool_calls tool_call_id refusal reasoning reasoning_content "
+            "function_call annotations provider_specific_fields thinking_blocks cache_control"
+        ),
+        "text": _words("text cache_control"),
+        "refusal": _words("refusal"),
+        "image_url": _words("image_url"),
+    },
+)
+
+RESPONSES = Table(
+    path="/v1/responses",
+    dialogue=("input", "instructions"),
+    limit=("max_output_tokens",),
+    passes=_words(
+        "stream stream_options temperature top_p top_logprobs tools tool_choice text include "
+        "parallel_tool_calls max_tool_calls reasoning truncation prompt_cache_key"
+    ),
+    drops=_words(
+        "user metadata client_metadata safety_identifier service_tier prompt_cache_retention"
+    ),
+    tools=("function", "custom", "local_shell", "namespace"),
+    tool_drops=frozenset(),
+    stored=_words("store previous_response_id background conversation prompt"),
+    hosted=_words("context_management"),
+    parts={
+        "message": _words("id role content status phase"),
+        "function_call": _words("id call_id name namespace arguments status"),
+        "function_call_output": _words("id call_id output status"),
+        "custom_tool_call": _words("id call_id name namespace input status"),
+        "custom_tool_call_output": _words("id call_id name output status"),
+        "local_shell_call": _words("id call_id action status"),
+        "local_shell_call_output": _words("id call_id output status"),
+        "reasoning": _words("id summary content encrypted_content status"),
+        "input_text": _words("text"),
+        "output_text": _words("text annotations logprobs"),
+        "summary_text": _words("text"),
+        "reasoning_text": _words("text"),
+        "text": _words("text"),
+        "refusal": _words("refusal"),
+        "input_image": _words("image_url detail"),
+    },
+)
+
+MESSAGES = Table(
+    path="/v1/messages",
+    dialogue=("messages", "system"),
+    limit=("max_tokens",),
+    passes=_words(
+        "stream temperature top_p top_k stop_sequences tools tool_choice thinking output_config "
+        "output_format context_management cache_control"
+    ),
+    drops=_words("metadata betas service_tier speed inference_geo diagnostics"),
+    tools=("custom", "bash_", "text_editor_"),
+    tool_drops=_words("defer_loading eager_input_streaming"),
+    stored=frozenset(),
+    hosted=_words("container mcp_servers"),
+    parts={
+        "message": _words("role content"),
+        "text": _words("text cache_control citations"),
+        "image": _words("source cache_control"),
+        "document": _words("source cache_control title context citations"),
+        "tool_use": _words("id name input cache_control caller"),
+        "tool_result": _words("tool_use_id content is_error cache_control"),
+        "thinking": _words("thinking signature"),
+        "redacted_thinking": _words("data"),
+    },
+)
+
+TABLES: dict[Name, Table] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+COUNT = "/v1/messages/count_tokens"
+MODELS = "/v1/models"
+
+INCLUDES = _words("reasoning.encrypted_content message.output_text.logprobs")
+"""Parts that may be included in an answer of ``responses``."""
+BETAS = (
+    "claude-code-",
+    "interleaved-thinking-",
+    "fine-grained-tool-streaming-",
+    "context-management-",
+    "prompt-caching-",
+    "extended-cache-ttl-",
+    "token-efficient-tools-",
+    "output-128k-",
+    "effort-",
+    "structured-outputs-",
+    "token-counting-",
+)
+"""The beginnings of values of the header ``anthropic-beta`` that pass. Others are dropped."""
