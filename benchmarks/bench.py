@@ -22,6 +22,7 @@ from typing import Any
 import containers
 import episodes
 import forking
+import gate
 import intercode
 import python
 import reach
@@ -128,6 +129,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=50, help="of each kind in a round")
     parser.add_argument("--sandboxes", type=int, default=500)
     parser.add_argument("--sessions", type=int, default=64, help="of a server, stepped at once")
+    parser.add_argument("--agents", type=int, default=32, help="of a gateway, at once")
     parser.add_argument("--seconds", type=float, default=20, help="for the throughput")
     parser.add_argument("--upstream", help="a copy of the 2023 release, for its SQL replays")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
@@ -146,6 +148,7 @@ def main() -> int:
         "python": python.prompt,
         "swe": swe.issues,
         "docker": containers.measure,
+        "gateway": lambda: gate.measure(args.rounds, args.episodes, args.agents),
         "reach": lambda: reach.measure(args.rounds, args.episodes, args.sessions, args.sandboxes),
     }
     if args.upstream:

@@ -65,6 +65,22 @@ def test_reach_measures_every_road(tmp_path: Path) -> None:
     assert rows["processes left"]["value"] == 0
 
 
+def test_gateway_is_measured_against_direct_calls(tmp_path: Path) -> None:
+    size = ["--rounds", "1", "--episodes", "2", "--agents", "3"]
+    done = subprocess.run(
+        [sys.executable, BENCH, "--only", "gateway", *size, "--results", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1) and not done.stderr  # 1: a target was missed
+    rows = {row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}
+    calls = ["a call", "a streamed call", "a call from a sandbox"]
+    for what in (*calls, "3 agents at once, 50 ms of thought"):
+        assert rows[f"{what}, direct"]["value"] > 0
+        assert " x (" in rows[f"{what}, by the gateway"]["note"]
+    assert rows["memory of the gateway with 3 agents"]["value"] > 0
+
+
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The program that measures rewards against labels."""

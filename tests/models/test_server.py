@@ -24,23 +24,19 @@ SCHEMA: dict[str, Any] = {
     "properties": {"command": {"type": "string"}},
     "required": ["command"],
 }
+Clients = tuple[openai.OpenAI, anthropic.Anthropic]
 
 
 class Speaker:
     """A client of one protocol; each answer is text, calls, usage and reason."""
 
-    def __init__(self, protocol: str, server: ScriptedServer, stream: bool) -> None:
+    def __init__(self, protocol: str, clients: Clients, stream: bool) -> None:
         self._ask = getattr(self, f"_{protocol}")
         self._stream = stream
-        self._openai = openai.OpenAI(api_key="x", base_url=server.url, max_retries=0)
-        self._anthropic = anthropic.Anthropic(api_key="x", base_url=server.root, max_retries=0)
+        self._openai, self._anthropic = clients
 
     def ask(self, dialogue: Any = QUESTION, **options: Any) -> tuple[str, list[Any], Usage, str]:
         return self._ask(dialogue, options)  # type: ignore[no-any-return]
-
-    def close(self) -> None:
-        self._openai.close()
-        self._anthropic.close()
 
     def _chat(self, dialogue: Any, options: dict[str, Any]) -> Any:
         if isinstance(dialogue, str):
@@ -100,6 +96,14 @@ def server() -> Iterator[ScriptedServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def clients(server: ScriptedServer) -> Iterator[Clients]:
+    theirs = openai.OpenAI(api_key="x", base_url=server.url, max_retries=0)
+    others = anthropic.Anthropic(api_key="x", base_url=server.root, max_retries=0)
+    with theirs, others:
+        yield theirs, others
+
+
 @pytest.fixture(params=PROTOCOLS)
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -107,12 +111,10 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=[False, True], ids=["whole", "streamed"])
 def speaker(
-    request: pytest.FixtureRequest, protocol: str, server: ScriptedServer
-) -> Iterator[Speaker]:
+    request: pytest.FixtureRequest, protocol: str, server: ScriptedServer, clients: Clients
+) -> Speaker:
     server.exchanges.clear()
-    speaker = Speaker(protocol, server, request.param)
-    yield speaker
-    speaker.close()
+    return Speaker(protocol, clients, request.param)
 
 
 def says(server: ScriptedServer, *rules: Rule) -> None:
@@ -187,18 +189,16 @@ def test_a_script_acts_by_the_agents_own_shell(
     assert (text, calls) == ("ok", []), "a request without tools, as for a title"
 
 
-def test_limits_are_kept(server: ScriptedServer) -> None:
+def test_limits_are_kept(server: ScriptedServer, clients: Clients) -> None:
     """Of streams: helpers of OpenAI's SDK refuse answers that are cut off."""
     says(server, Rule(Line("a b c d")))
     asked: Any = {"model": "any", "messages": [{"role": "user", "content": QUESTION}]}
-    theirs = openai.OpenAI(api_key="x", base_url=server.url, max_retries=0)
-    others = anthropic.Anthropic(api_key="x", base_url=server.root, max_retries=0)
-    with theirs, others:
-        *_, chat = theirs.chat.completions.create(**asked, max_completion_tokens=2, stream=True)
-        *_, response = theirs.responses.create(
-            model="any", input=QUESTION, max_output_tokens=2, stream=True
-        )
-        *_, message, _ = others.messages.create(**asked, max_tokens=2, stream=True)
+    theirs, others = clients
+    *_, chat = theirs.chat.completions.create(**asked, max_completion_tokens=2, stream=True)
+    *_, response = theirs.responses.create(
+        model="any", input=QUESTION, max_output_tokens=2, stream=True
+    )
+    *_, message, _ = others.messages.create(**asked, max_tokens=2, stream=True)
     assert chat.choices[0].finish_reason == "length"
     assert response.type == "response.incomplete"
     assert response.response.output_text.split() == ["a", "b"]
@@ -252,22 +252,20 @@ def test_calls_of_a_dialogue_have_ids_of_their_own() -> None:
     assert len(set(ids)) == 4
 
 
-def test_models_tokens_and_addresses(server: ScriptedServer) -> None:
+def test_models_tokens_and_addresses(server: ScriptedServer, clients: Clients) -> None:
     says(server, Rule(Line("x")))
     server.exchanges.clear()
-    theirs = openai.OpenAI(api_key="x", base_url=server.url, max_retries=0)
-    others = anthropic.Anthropic(api_key="x", base_url=server.root, max_retries=0)
-    with theirs, others:
-        assert [model.id for model in theirs.models.list()] == ["scripted"]
-        assert [model.id for model in others.models.list()] == ["scripted"]
-        assert theirs.models.retrieve("a/b").id == others.models.retrieve("a/b").id == "a/b"
-        asked: Any = {"model": "any", "messages": [{"role": "user", "content": QUESTION}]}
-        assert others.messages.count_tokens(**asked, system="Be good.").input_tokens == 5
-        # As Claude Code asks, and as some versions of the SDK do.
-        beta = others.beta.messages.create(**asked, max_tokens=9, extra_query={"beta": "true"})
-        assert beta.usage.input_tokens == 3
-        with pytest.raises(openai.NotFoundError):
-            theirs.files.list()
+    theirs, others = clients
+    assert [model.id for model in theirs.models.list()] == ["scripted"]
+    assert [model.id for model in others.models.list()] == ["scripted"]
+    assert theirs.models.retrieve("a/b").id == others.models.retrieve("a/b").id == "a/b"
+    asked: Any = {"model": "any", "messages": [{"role": "user", "content": QUESTION}]}
+    assert others.messages.count_tokens(**asked, system="Be good.").input_tokens == 5
+    # As Claude Code asks, and as some versions of the SDK do.
+    beta = others.beta.messages.create(**asked, max_tokens=9, extra_query={"beta": "true"})
+    assert beta.usage.input_tokens == 3
+    with pytest.raises(openai.NotFoundError):
+        theirs.files.list()
     paths = ["models", "models", "models/a/b", "models/a/b", "messages/count_tokens", "messages"]
     assert [exchange.path for exchange in server.exchanges] == [*paths, "files"]
     assert server.exchanges[-2].query == "beta=true"
@@ -275,7 +273,9 @@ def test_models_tokens_and_addresses(server: ScriptedServer) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_token_ids_and_probabilities(server: ScriptedServer, stream: bool) -> None:
+def test_token_ids_and_probabilities(
+    server: ScriptedServer, clients: Clients, stream: bool
+) -> None:
     says(server, Rule(Line("it is", CALLS[:1], "tool_calls")))
     parts = ["it", " is", "look", '{"where":', ' "a', ' b\\n"}']
     asked: Any = {
@@ -284,9 +284,8 @@ def test_token_ids_and_probabilities(server: ScriptedServer, stream: bool) -> No
         "logprobs": True,
         "extra_body": {"return_token_ids": True},
     }
-    with openai.OpenAI(api_key="x", base_url=server.url, max_retries=0) as client:
-        found = client.chat.completions.create(**asked, stream=stream)
-        chunks: list[Any] = list(found) if stream else [found]
+    found = clients[0].chat.completions.create(**asked, stream=stream)
+    chunks: list[Any] = list(found) if stream else [found]
     choices = [chunk.choices[0] for chunk in chunks]
     probabilities = [
         one for choice in choices if choice.logprobs for one in choice.logprobs.content
@@ -299,13 +298,12 @@ def test_token_ids_and_probabilities(server: ScriptedServer, stream: bool) -> No
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_completions_are_streamed(server: ScriptedServer, stream: bool) -> None:
+def test_completions_are_streamed(server: ScriptedServer, clients: Clients, stream: bool) -> None:
     says(server, Rule(Line(SAYS)))
     asked: Any = {"model": "any", "prompt": QUESTION, "logprobs": 1}
     asked |= {"stream_options": {"include_usage": True}} if stream else {}
-    with openai.OpenAI(api_key="x", base_url=server.url, max_retries=0) as client:
-        found = client.completions.create(**asked, stream=stream)
-        chunks: list[Any] = list(found) if stream else [found]
+    found = clients[0].completions.create(**asked, stream=stream)
+    chunks: list[Any] = list(found) if stream else [found]
     choices = [choice for chunk in chunks for choice in chunk.choices]
     assert "".join(choice.text for choice in choices) == SAYS
     words = [one for choice in choices if choice.logprobs for one in choice.logprobs.tokens]
@@ -314,13 +312,15 @@ def test_completions_are_streamed(server: ScriptedServer, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_dialect_streams_what_it_says_whole(dialect: str) -> None:
-    with ScriptedServer(script([Rule(Line(SAYS, CALLS, "tool_calls"))]), dialect=dialect) as own:
-        asked: Any = {"model": "any", "messages": [{"role": "user", "content": QUESTION}]}
-        asked |= {"tools": TOOLS["chat"], "tool_choice": "auto"}
-        with openai.OpenAI(api_key="x", base_url=own.url, max_retries=0) as client:
-            whole = client.chat.completions.create(**asked)
-            chunks = list(client.chat.completions.create(**asked, stream=True))
+def test_every_dialect_streams_what_it_says_whole(
+    server: ScriptedServer, clients: Clients, dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says(server, Rule(Line(SAYS, CALLS, "tool_calls")))
+    monkeypatch.setattr(server, "dialect", dialect)
+    asked: Any = {"model": "any", "messages": [{"role": "user", "content": QUESTION}]}
+    asked |= {"tools": TOOLS["chat"], "tool_choice": "auto"}
+    whole = clients[0].chat.completions.create(**asked)
+    chunks = list(clients[0].chat.completions.create(**asked, stream=True))
     deltas = [chunk.choices[0].delta for chunk in chunks]
     assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
     calls: dict[int, list[str]] = {}

@@ -36,24 +36,28 @@ def server() -> Iterator[ScriptedServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def asks(server: ScriptedServer) -> Iterator[dict[str, Ask]]:
+    """Of each protocol, to ask for a stream without a second try."""
+    theirs = openai.OpenAI(api_key="x", base_url=server.url, max_retries=0)
+    others = anthropic.Anthropic(api_key="x", base_url=server.root, max_retries=0)
+    with theirs, others:
+        yield {
+            "chat": lambda: theirs.chat.completions.create(**ASKED, stream=True),
+            "responses": lambda: theirs.responses.create(model="any", input="one two", stream=True),
+            "messages": lambda: others.messages.create(**ASKED, max_tokens=99, stream=True),
+        }
+
+
 @pytest.fixture(params=DELTAS)
 def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def ask(server: ScriptedServer, protocol: str) -> Iterator[Ask]:
-    """Asks for a stream, without a second try."""
+def ask(server: ScriptedServer, asks: dict[str, Ask], protocol: str) -> Ask:
     server.exchanges.clear()
-    theirs = openai.OpenAI(api_key="x", base_url=server.url, max_retries=0)
-    others = anthropic.Anthropic(api_key="x", base_url=server.root, max_retries=0)
-    asks: dict[str, Ask] = {
-        "chat": lambda: theirs.chat.completions.create(**ASKED, stream=True),
-        "responses": lambda: theirs.responses.create(model="any", input="one two", stream=True),
-        "messages": lambda: others.messages.create(**ASKED, max_tokens=99, stream=True),
-    }
-    with theirs, others:
-        yield asks[protocol]
+    return asks[protocol]
 
 
 def fail(server: ScriptedServer, fault: Fault) -> None:

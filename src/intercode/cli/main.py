@@ -46,6 +46,7 @@ COMMANDS = {
     "serve": "serve environments to programs elsewhere, by OpenEnv's WebSocket",
     "replay": "repeat recorded runs of the 2023 paper, and compare",
     "datasets": "list and fetch datasets, check that their tasks work",
+    "agents": "install command-line agents of others, list and remove them",
     "images": "list, build and remove sandbox images",
     "doctor": "check whether this machine can run sandboxes",
     "clean": "remove the remains of killed runs",

@@ -230,6 +230,7 @@ def _outside(spec: RunSpec, budget: Budget) -> Actors:
     """
     from intercode.agents.language import EpisodeLimits
     from intercode.agents.outside import play
+    from intercode.agents.outside.layers import layer_of
     from intercode.gateway import Gateway, Upstream
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
@@ -253,7 +254,11 @@ def _outside(spec: RunSpec, budget: Budget) -> Actors:
     gateway = Gateway(upstream, around=around, prices=prices)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
     agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls)
-    asks = {"max_turns": calls, "ignore": profile.score.ignore}
+    asks: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
+    if profile.install is not None:
+        if (layer := layer_of(profile)) is None:
+            raise UsageError(f"agent {name} is not installed: intercode agents install {name}")
+        asks["layers"] = [str(layer)]
     return Actors(agents, name, {}, asks, close=gateway.close)
 
 

@@ -237,11 +237,16 @@ class Gate:
     Args:
         policy: The policy.
         resolve: Resolves names, on this machine.
+        private: Whether the names may lead to private addresses. Only for names that this machine's
+            operator has configured, never for those of a benchmark or an agent.
     """
 
-    def __init__(self, policy: Policy, resolve: Resolve = socket.getaddrinfo) -> None:
+    def __init__(
+        self, policy: Policy, resolve: Resolve = socket.getaddrinfo, *, private: bool = False
+    ) -> None:
         self.policy = policy
         self._resolve = resolve
+        self._private = private
         self._lock = threading.Lock()
         self._refused: dict[str, int] = {}
 
@@ -267,7 +272,7 @@ class Gate:
         admitting = [host for host in self.policy.hosts if host.admits(name, port)]
         if not admitting:
             self._refuse(shown, f"it is not in this sandbox's list: {self.allowed()}", "not listed")
-        named = _literal(name) is not None
+        named = self._private or _literal(name) is not None
         return self._connect(name, port, shown, never if named else not_public)
 
     def endpoint(self, host: str, port: int) -> Handler:

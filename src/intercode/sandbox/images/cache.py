@@ -370,7 +370,7 @@ def _remove_torn(folder: Path, lock: Path, pid: str) -> bool:
         time.sleep(0.02)
 
 
-TARBALL_FOLDERS = ("packs", "repositories")
+TARBALL_FOLDERS = ("packs", "repositories", "agents")
 _TORN_AFTER = 86400.0
 """Seconds after which what is half made has no maker any more."""
 
