@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import pytest
 
 import intercode
 from intercode.agents.outside.profile import Record, profile_of
-from intercode.agents.outside.turns import action_of
+from intercode.agents.outside.turns import action_of, retell
 from intercode.calls import ToolCall
 from intercode.cli.main import main
 from intercode.envs.swe import apply_patch
 from intercode.episode import Episode
 from intercode.errors import UsageError
+from intercode.gateway import Call
 from intercode.models import Message
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
@@ -290,3 +292,32 @@ def test_the_calls_of_tools_become_actions() -> None:
     assert action("shell", command=["bash", "-lc", "ls | wc"]) == "ls | wc"
     assert action("shell", command=["echo", "a b"]) == "echo 'a b'"
     assert action("Edit", path="a", new="b") == '{"Edit": {"path": "a", "new": "b"}}'
+
+
+@pytest.mark.parametrize(
+    ("agent", "result", "output", "exit_code"),
+    [
+        ("claude-code", "8", "8", None),
+        ("claude-code", "(Bash completed with no output)", "", None),
+        ("claude-code", "8\nShell cwd was reset to /root", "8", None),
+        (
+            "codex",
+            "Chunk ID: a1\nWall time: 0.0 seconds\nProcess exited with code 2\n"
+            "Original token count: 1\nOutput:\n8\n",
+            "8\n",
+            2,
+        ),
+        ("mini-swe-agent", '{\n  "returncode": 2,\n  "output": "8\\n"\n}', "8\n", 2),
+        ("mini-swe-agent", "the tool was not called", "the tool was not called", None),
+    ],
+)
+def test_results_as_the_tools_of_real_agents_send_them(
+    agent: str, result: str, output: str, exit_code: int | None
+) -> None:
+    """As the pinned versions sent them."""
+    call = ToolCall("1", "bash", {"command": "act"})
+    first = (Message("user", "do it"),)
+    asked = Call("chat", "/v1/chat/completions", "model", first, tool_calls=(call,))
+    told = replace(asked, messages=(*first, Message("tool", result, call_id="1")), tool_calls=())
+    ((turn,), _) = retell("model", [asked, told], profile_of(agent).record)
+    assert (turn.action, turn.observation, turn.exit_code) == ("act", output, exit_code)

@@ -42,6 +42,8 @@ _ENV = {
     "INTERCODE_QUERY": "{query}",
 }
 """The environment of an agent that is only a command."""
+MEMBER = "$."
+"""The beginning of the name of a JSON object's member, in place of a pattern."""
 _PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
 
 
@@ -88,9 +90,10 @@ class Record(_Table, frozen=True, kw_only=True):
     """The argument of a tool that is the action, the first that it has; a call without any of them
     is the action itself, as JSON."""
     output: str | None = None
-    """A pattern that finds the output of a command within a tool's result: its first group."""
+    """A pattern whose first group is the output of a command within a tool's result; or
+    ``$.NAME``: a member of the JSON object that the result is."""
     exit_code: str | None = None
-    """One that finds the exit code there: its first group."""
+    """The same for the exit code."""
 
 
 class Profile(_Table, frozen=True, kw_only=True):
@@ -102,8 +105,6 @@ class Profile(_Table, frozen=True, kw_only=True):
     """The version that is installed, pinned; empty: whatever there is."""
     protocol: Literal["chat", "responses", "messages"] = "chat"
     """How it speaks to its model."""
-    loop: Literal["inside", "host"] = "inside"
-    """The place where it runs."""
     install: Install | None = None
     run: Run
     score: Score = Score()
@@ -165,7 +166,9 @@ def read(path: Path) -> Profile:
         raise UsageError(f"agent {path}: {why}") from None
     for name, pattern in (("output", found.record.output), ("exit_code", found.record.exit_code)):
         try:
-            groups = 1 if pattern is None else re.compile(pattern).groups
+            if pattern is None or pattern.startswith(MEMBER):
+                continue
+            groups = re.compile(pattern).groups
         except re.error as error:
             raise UsageError(f"agent {path}: record.{name} is not a pattern: {error}") from None
         if not groups:

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.outside.profile import Record
+from intercode.agents.outside.profile import MEMBER, Record
 from intercode.agents.parser import find_code
 from intercode.calls import ToolCall
 from intercode.episode import Turn
@@ -135,6 +135,16 @@ def _turn(action: str, result: str, record: Record) -> Turn:
     )
 
 
-def _found(pattern: str | None, text: str) -> str | None:
-    found = re.search(pattern, text, re.DOTALL) if pattern else None
+def _found(where: str | None, text: str) -> str | None:
+    """Find a part of a tool's result, as a profile's record says."""
+    if where is None:
+        return None
+    if where.startswith(MEMBER):
+        try:
+            members = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        value = members.get(where.removeprefix(MEMBER)) if isinstance(members, dict) else None
+        return None if value is None else str(value)
+    found = re.search(where, text, re.DOTALL)
     return found[1] if found else None
