@@ -93,7 +93,7 @@ class Record(_Table, frozen=True, kw_only=True):
     """A pattern whose first group is the output of a command within a tool's result; or
     ``$.NAME``: a member of the JSON object that the result is."""
     exit_code: str | None = None
-    """The same for the exit code."""
+    """A pattern, or a member, that finds the exit code in the same way."""
 
 
 class Profile(_Table, frozen=True, kw_only=True):
