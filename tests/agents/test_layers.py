@@ -18,12 +18,11 @@ import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from intercode.agents.outside import layers
+from intercode.agents.outside import layers, profile
 from intercode.cli.main import main
 from intercode.errors import ImageError
 from intercode.sandbox import get_provider
@@ -138,7 +137,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     profiles.mkdir()
     for name, source in (("tiny", "npm"), ("pytiny", "pypi")):
         (profiles / f"{name}.toml").write_text(PROFILE.format(name=name, source=source))
-    monkeypatch.setattr(layers, "PROFILES", profiles)
+    monkeypatch.setattr(profile, "FOLDER", profiles)
     monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "cache"))
     with Index() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -164,9 +163,9 @@ def _says(layer: layers.Layer, *argv: str) -> str:
 def test_an_agent_of_npm(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agents", "install", "tiny", "--json", "--quiet"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["installed"]
-    layer = layers.installed("tiny")
+    layer = layers.installed(layers.recipe_of("tiny"))
     assert layer is not None and told["path"] == layer.path
-    assert layers.layer_of(SimpleNamespace(name="tiny", install=True)) == Path(layer.path)
+    assert layers.layer_of(profile.profile_of("tiny")) == Path(layer.path)
     assert set(layer.packages) == {"tiny@1.0.0", "tiny-linux@1.0.0"}
     assert all(checksum.startswith("sha512-") for checksum in layer.packages.values())
     assert _says(layer, "/opt/agents/tiny/bin/tiny") == "works as 0\n"
@@ -186,9 +185,9 @@ def test_a_second_build_is_compared_with_the_first(
     index: Index, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["agents", "install", "tiny"]) == 0
-    first = layers.installed("tiny")
+    first = layers.installed(layers.recipe_of("tiny"))
     assert main(["agents", "remove", "tiny"]) == 0
-    assert layers.installed("tiny") is None
+    assert layers.installed(layers.recipe_of("tiny")) is None
 
     index.fill(b"#!/bin/sh\necho stolen\nexit\n")  # of the same version
     capsys.readouterr()
@@ -198,7 +197,7 @@ def test_a_second_build_is_compared_with_the_first(
 
     index.fill(SAYS)
     assert main(["agents", "install", "tiny"]) == 0
-    again = layers.installed("tiny")
+    again = layers.installed(layers.recipe_of("tiny"))
     assert first is not None and again is not None and again.sha256 == first.sha256
 
 
@@ -208,7 +207,7 @@ def test_an_agent_of_pypi_and_a_password(
     url = f"{index.url}/simple".replace("://", "://reader:hunter2@")
     monkeypatch.setenv("PIP_INDEX_URL", url)
     assert main(["agents", "install", "pytiny"]) == 0
-    layer = layers.installed("pytiny")
+    layer = layers.installed(layers.recipe_of("pytiny"))
     assert layer is not None and set(layer.packages) == {"pytiny==1.0.0"}
     assert _says(layer, "/opt/agents/pytiny/bin/pytiny") == "works\n"
     assert f"Basic {base64.b64encode(b'reader:hunter2').decode()}" in index.keys
@@ -243,16 +242,17 @@ def test_refused_before_any_work(
 def test_a_killed_build_leaves_nothing(index: Index) -> None:
     index.stop = "/tiny-linux.tgz"
     code = (
-        "import sys; from pathlib import Path; from intercode.agents.outside import layers\n"
-        "layers.PROFILES = Path(sys.argv[1]); layers.install('tiny', print)"
+        "import sys; from pathlib import Path\n"
+        "from intercode.agents.outside import layers, profile\n"
+        "profile.FOLDER = Path(sys.argv[1]); layers.install('tiny', print)"
     )
-    builder = subprocess.Popen([sys.executable, "-c", code, str(layers.PROFILES)])
+    builder = subprocess.Popen([sys.executable, "-c", code, str(profile.FOLDER)])
     try:
         assert index.stopped.wait(60)
     finally:
         builder.send_signal(signal.SIGKILL)
         builder.wait()
-    assert layers.installed("tiny") is None
+    assert layers.installed(layers.recipe_of("tiny")) is None
     assert [name for name in _kept() if not name.startswith(".")] == []
     index.stop = ""
     assert main(["agents", "install", "tiny"]) == 0

@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> None:
-    found = [(recipe, layers.installed(name)) for name, recipe in layers.recipes().items()]
+    found = [(recipe, layers.installed(recipe)) for recipe in layers.recipes().values()]
     if args.json:
         listed = [
             {**_plain(recipe), "installed": _plain(layer) if layer else None}

@@ -255,9 +255,7 @@ def _outside(spec: RunSpec, budget: Budget) -> Actors:
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
     agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls)
     asks: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
-    if profile.install is not None:
-        if (layer := layer_of(profile)) is None:
-            raise UsageError(f"agent {name} is not installed: intercode agents install {name}")
+    if (layer := layer_of(profile)) is not None:
         asks["layers"] = [str(layer)]
     return Actors(agents, name, {}, asks, close=gateway.close)
 

@@ -28,11 +28,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from intercode.agents.outside.profile import Install, Profile, names, profile_of
 from intercode.errors import FetchError, ImageError, UsageError
 from intercode.files import cache_root, locked, remove_tree, sha256, write_whole
 from intercode.rights import installing
@@ -43,7 +44,6 @@ from intercode.sandbox.images.cache import keep_tarball, take_tarball
 from intercode.sandbox.network import Gate, Policy, free_port, handlers, proxy_variables
 from intercode.spelling import meant
 
-PROFILES = Path(__file__).parent / "profiles"
 PREFIX = "/opt/agents"
 _LOCK = "/tmp/lock"
 _CERTIFICATES = "/tmp/certificates.pem"
@@ -61,25 +61,25 @@ _SAID = 2000
 _CHUNK = 1 << 20
 
 
-class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent is installed: the table ``[install]`` of its profile."""
-
-    source: Literal["npm", "pypi"] = msgspec.field(name="from")
-    packages: tuple[str, ...]
-    """Names; the first is installed in the profile's version, others name theirs (``x==1``)."""
-    python: str = "system"
-    """The Python that it runs with, the image's own in any case: any version, or ``3.12``."""
-    scripts: bool = False
-    """Whether the packages' own install scripts run."""
-
-
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a profile that a layer is built from."""
 
     name: str
     version: str
-    licence: str = ""
+    licence: str
     install: Install
+
+    @classmethod
+    def of(cls, profile: Profile) -> Recipe | None:
+        """Return a profile's recipe; None: nothing is to be installed for it."""
+        if profile.install is None:
+            return None
+        return cls(
+            name=profile.name,
+            version=profile.version,
+            licence=profile.licence,
+            install=profile.install,
+        )
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,20 +109,8 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
 
 def recipes() -> dict[str, Recipe]:
     """Return the agents that can be installed, by name."""
-    found = {}
-    for path in sorted(PROFILES.glob("*.toml")):
-        read = _toml(path)
-        if "install" in read:
-            found[path.stem] = msgspec.convert(read, Recipe)
-    return found
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+    found = {name: Recipe.of(profile_of(name)) for name in names()}
+    return {name: recipe for name, recipe in found.items() if recipe is not None}
 
 
 def recipe_of(name: str) -> Recipe:
@@ -137,26 +125,28 @@ def recipe_of(name: str) -> Recipe:
     return known[name]
 
 
-def installed(name: str) -> Layer | None:
+def installed(recipe: Recipe) -> Layer | None:
     """Return the layer of an agent, in the version of its profile; None: it is not installed."""
-    place = _place(recipe_of(name))
+    place = _place(recipe)
     record = _recorded(place)
     return record.layer if record and take_tarball(place) else None
 
 
-def layer_of(profile: Any) -> Path | None:
+def layer_of(profile: Profile) -> Path | None:
     """Return the archive that an agent's profile needs laid over an image.
 
-    Args:
-        profile: Has a ``name``, and ``install``, None where nothing is to be installed.
-
     Returns:
-        Its path; None: the agent is not installed: ``intercode agents install NAME`` does so.
+        Its path; None: nothing is to be installed.
+
+    Raises:
+        UsageError: The agent is not installed.
     """
-    if profile.install is None:
+    if (recipe := Recipe.of(profile)) is None:
         return None
-    found = installed(profile.name)
-    return Path(found.path) if found else None
+    if (found := installed(recipe)) is None:
+        name = profile.name
+        raise UsageError(f"agent {name} is not installed: intercode agents install {name}")
+    return Path(found.path)
 
 
 def install(name: str, progress: Progress) -> Layer:
@@ -172,7 +162,7 @@ def install(name: str, progress: Progress) -> Layer:
         ImageError: It could not be built, or the index has other files than before.
     """
     recipe = recipe_of(name)
-    if found := installed(name):
+    if found := installed(recipe):
         return found
     place = _place(recipe)
     _check_tools(recipe)
@@ -181,7 +171,7 @@ def install(name: str, progress: Progress) -> Layer:
     place.parent.mkdir(parents=True, exist_ok=True)
     waiting = partial(progress, f"waiting for another process that installs {name}")
     with locked(place.parent / f".{name}.lock", waiting=waiting):
-        if found := installed(name):
+        if found := installed(recipe):
             return found
         for torn in place.parent.glob(f".{name}-*"):  # of a builder that was killed
             remove_tree(torn)
@@ -198,7 +188,7 @@ def remove(name: str) -> Layer | None:
     Returns:
         It; None: there was none. The list of its packages is kept, to compare the next build with.
     """
-    found = installed(name)
+    found = installed(recipe_of(name))
     if found:
         Path(found.path).unlink(missing_ok=True)
     return found

@@ -56,8 +56,9 @@ class Install(_Table, frozen=True, kw_only=True):
 
     source: Literal["npm", "pypi"] = msgspec.field(name="from")
     packages: tuple[str, ...]
+    """Names; the first is installed in the profile's version, others name theirs (``x==1``)."""
     python: str = "system"
-    """The Python of the layer: the image's own, or a version, as ``3.12``."""
+    """The Python that it runs with, the image's own in any case: any version, or ``3.12``."""
     scripts: bool = False
     """Whether the packages' own install scripts run."""
 
@@ -71,8 +72,6 @@ class Run(_Table, frozen=True, kw_only=True):
     """A command for the shell, before."""
     files: dict[str, str] = {}
     """The content of files that are written before, by path."""
-    memory: str | None = None
-    """The memory of its sandbox, where it needs more than others: ``2g``."""
 
 
 class Score(_Table, frozen=True, kw_only=True):
