@@ -131,6 +131,26 @@ def test_hosted_tools_and_stored_responses_are_refused(
     assert not server.exchanges
 
 
+UNREADABLE: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": [5]}]}),
+    ("/v1/chat/completions", {"messages": [{"role": "assistant", "tool_calls": 5}]}),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": "f"}]}]},
+    ),
+    ("/v1/chat/completions", {"stream": True, "stream_options": "all"}),
+]
+
+
+@pytest.mark.parametrize(("path", "more"), UNREADABLE)
+def test_a_dialogue_that_could_not_be_recorded_is_not_passed_on(
+    server: ScriptedServer, seat: Seat, path: str, more: dict[str, Any]
+) -> None:
+    code, answer = ask(seat, path, {**BODIES[path], **more})
+    assert code == 400 and b"cannot be read" in answer
+    assert not server.exchanges and not seat.calls
+
+
 @pytest.mark.parametrize(("path", "part"), REMOTE)
 def test_remote_parts_are_refused(
     server: ScriptedServer, seat: Seat, path: str, part: dict[str, Any]

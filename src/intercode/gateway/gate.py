@@ -291,8 +291,12 @@ class Seat:
             if path == COUNT:
                 _count(gateway, door, path + query, sent, headers, size)
                 return
+            try:
+                passing = _Passing(self, gateway, door, name, path + query, sent, headers, size)
+            except (AttributeError, KeyError, TypeError, AttemptError):
+                raise refused("a dialogue that cannot be read") from None
             self._begin()
-            _Passing(self, gateway, door, name, path + query, sent, headers, size).run()
+            passing.run()
 
     def _begin(self) -> None:
         with self._changed:
@@ -339,7 +343,13 @@ class _Keys:
 
 
 class _Passing:
-    """One call: passed on, its answer passed back, and recorded."""
+    """One call: passed on, its answer passed back, and recorded.
+
+    The record is begun before the call: a dialogue that could not be recorded is not passed on.
+
+    Raises:
+        AttributeError, KeyError, TypeError, AttemptError: The request cannot be read.
+    """
 
     def __init__(
         self,
@@ -360,6 +370,14 @@ class _Passing:
             sent["stream_options"] = {**(sent.get("stream_options") or {}), "include_usage": True}
         self._sent = sent
         self._limit = most_tokens(name, sent)
+        self._call = Call(
+            protocol=name,
+            path=target.partition("?")[0],
+            model=sent["model"],
+            messages=spoken(name, sent),
+            streamed=self._streamed,
+            tools=offered(sent),
+        )
         self._raw = b""
         """The answer as the client gets it."""
         self._body: dict[str, Any] = {}
@@ -483,7 +501,8 @@ class _Passing:
             found = Answer("")
         self._seat.note(
             replace(
-                self._call(),
+                self._call,
+                error=self._error,
                 model=reply.model or self._sent["model"],
                 text=found.text,
                 tool_calls=found.tool_calls,
@@ -510,23 +529,12 @@ class _Passing:
             self._seat.failure = error
             body = body if self._failure and self._failure[0] == status else b""
         why = str(error) or "the client left"
-        self._seat.note(replace(self._call(), status=status, error=why, seconds=seconds))
+        self._seat.note(replace(self._call, status=status, error=why, seconds=seconds))
         if isinstance(error, Gone):
             raise error
         if not body:
             raise Refusal(status, str(error))
         self._door.answer(status, body, [("x-should-retry", "false")])
-
-    def _call(self) -> Call:
-        return Call(
-            protocol=self._name,
-            path=self._target.partition("?")[0],
-            model=self._sent["model"],
-            messages=spoken(self._name, self._sent),
-            streamed=self._streamed,
-            error=self._error,
-            tools=offered(self._sent),
-        )
 
 
 def _within(path: str) -> bool:

@@ -17,13 +17,10 @@ from intercode.errors import UsageError
 from intercode.models import wire
 from intercode.models.base import AttemptError
 from intercode.models.keys import check_url, find, require
+from intercode.models.openai import LOCAL
 
-_LOCAL = {
-    "vllm": "http://localhost:8000/v1",
-    "ollama": "http://localhost:11434/v1",
-    "llama.cpp": "http://localhost:8080/v1",
-    "openai-compatible": None,
-}
+_OWN = (*LOCAL, "openai-compatible")
+"""Providers that are a server of one's own."""
 CHUNK = 65_536
 
 
@@ -66,13 +63,13 @@ class Upstream:
         elif provider == "anthropic":
             url = base_url or find("ANTHROPIC_BASE_URL") or "https://api.anthropic.com"
             key = require("ANTHROPIC_API_KEY", model)
-        elif provider in _LOCAL:
-            url = base_url or _LOCAL[provider] or ""
+        elif provider in _OWN:
+            url = base_url or LOCAL.get(provider, "")
             key = find("OPENAI_COMPATIBLE_API_KEY") or ""
             if not url:
                 raise UsageError(f"{model} needs a base URL: http://localhost:8000/v1")
         else:
-            known = ", ".join(sorted(["openai", "anthropic", *_LOCAL]))
+            known = ", ".join(sorted(["openai", "anthropic", *_OWN]))
             raise UsageError(f"the gateway knows no provider {provider!r}; known: {known}")
         return cls(provider, name, check_url(url).removesuffix("/v1") + "/v1", key)
 

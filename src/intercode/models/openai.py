@@ -32,6 +32,12 @@ NO_KEY = "none"
 """The key that is sent where a server asks for none: the SDK wants one."""
 MOST_TOKENS = 1024
 """The limit of a completion where the settings have none: that of the servers is 16."""
+LOCAL = {
+    "vllm": "http://localhost:8000/v1",
+    "ollama": "http://localhost:11434/v1",
+    "llama.cpp": "http://localhost:8080/v1",
+}
+"""The usual URLs of servers on this machine, by provider."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
@@ -133,17 +139,17 @@ def compatible(model: str, *, base_url: str | None, timeout: float) -> ChatClien
 
 def vllm(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of a vLLM server; on this machine unless a URL says otherwise."""
-    return ChatClient(model, base_url or "http://localhost:8000/v1", _own_key(), timeout)
+    return ChatClient(model, base_url or LOCAL["vllm"], _own_key(), timeout)
 
 
 def ollama(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of an Ollama server; on this machine unless a URL says otherwise."""
-    return ChatClient(model, base_url or "http://localhost:11434/v1", _own_key(), timeout)
+    return ChatClient(model, base_url or LOCAL["ollama"], _own_key(), timeout)
 
 
 def llama_cpp(model: str, *, base_url: str | None, timeout: float) -> ChatClient:
     """Make the client of a llama.cpp server; on this machine unless a URL says otherwise."""
-    return ChatClient(model, base_url or "http://localhost:8080/v1", _own_key(), timeout)
+    return ChatClient(model, base_url or LOCAL["llama.cpp"], _own_key(), timeout)
 
 
 def _openai_url() -> str | None:
