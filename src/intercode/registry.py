@@ -155,6 +155,10 @@ SOURCES = Registry(
 """Scheme of an address, as in ``intercode run harbor:FOLDER``, → the environment that tries the
 tasks there. Its class method ``tasks(rest)`` returns them, as a `Dataset`."""
 
+EXECUTORS = Registry("place to run on", {"ray": "intercode.integrations.ray:Ray"})
+"""Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which takes
+all of that text."""
+
 
 def scheme_of(address: object) -> str | None:
     """Return the scheme of an address ``scheme:rest``; None: it has none of `SOURCES`."""
