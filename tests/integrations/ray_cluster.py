@@ -8,15 +8,27 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from ray.cluster_utils import Cluster
 
 from waiting import eventually
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
-from ray.cluster_utils import Cluster
+
+KEY = "sk-the-key-of-the-nodes-0123456789"
+"""The nodes' key to a model; nobody else has it."""
+# Our own filter forbids namespaces, as Docker's default profile does.
+UNDER_SECCOMP = """
+import os, sys
+from intercode.sandbox.native import seccomp, syscalls
+syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+syscalls.set_seccomp(seccomp.build())
+os.execv(sys.executable, [sys.executable, "-m", "ray.scripts.scripts", *sys.argv[1:]])
+"""
 
 
 class Nodes:
@@ -31,7 +43,22 @@ class Nodes:
         self.environment = {**os.environ, "RAY_ADDRESS": self.cluster.address}
 
     def join(self, **more: Any) -> Any:
-        return self.cluster.add_node(num_cpus=1, include_dashboard=False, **more)
+        variables = {"OPENAI_API_KEY": KEY, **more.pop("env_vars", {})}
+        options = {"num_cpus": 1, "include_dashboard": False, "env_vars": variables, **more}
+        with suppress(Exception):  # Ray's own 30 seconds, which a busy machine exceeds
+            return self.cluster.add_node(**options)
+        return self.cluster.add_node(**options)
+
+    @contextmanager
+    def forbidding(self) -> Iterator[None]:
+        """A node more, that has no namespaces for sandboxes."""
+        command = ["start", "--address", self.cluster.address, "--num-cpus", "1", "--block"]
+        process = subprocess.Popen([sys.executable, "-c", UNDER_SECCOMP, *command])
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait()
 
     def kill(self, node: Any) -> None:
         """Kill a node's raylet; all that it has started ends with it."""
@@ -44,8 +71,10 @@ class Nodes:
         self.nodes[number] = self.join()
 
     def intercode(self, *arguments: object, **more: Any) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "intercode.cli", *map(str, arguments)]
-        return subprocess.Popen(command, env=self.environment, **more)
+        return subprocess.Popen(self.command(*arguments), env=self.environment, **more)
+
+    def command(self, *arguments: object) -> list[str]:
+        return [sys.executable, "-m", "intercode.cli", *map(str, arguments)]
 
 
 @contextmanager
@@ -71,7 +100,8 @@ def recorded(run: Path) -> dict[tuple[int, str], Any]:
         assert episode.pop("started") > 0 and episode.pop("seconds") > 0
         for turn in episode["turns"]:
             assert turn.pop("seconds") >= 0
-        assert (key := (episode["epoch"], episode["task_id"])) not in found
+        key = (episode["epoch"], episode["task_id"])
+        assert key not in found
         found[key] = episode
     return found
 

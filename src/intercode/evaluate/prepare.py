@@ -191,9 +191,7 @@ class Actors:
     """Lets go of what it holds."""
 
 
-def actors(
-    spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None
-) -> Actors:
+def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:
     """Make the agent that a spec names.
 
     Args:

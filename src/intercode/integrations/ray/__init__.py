@@ -9,7 +9,8 @@ in which agents act beside their sandboxes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -88,3 +89,31 @@ def connect(address: str | None = None) -> None:
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = address or os.environ.get("RAY_ADDRESS", "this machine")
         raise UsageError(f"there is no Ray cluster at {where}: {error}") from error
+
+
+def nodes_with_room(most: int, cpus: float = 1.0, without: Collection[str] = ()) -> Counter[str]:
+    """Return how many processes each living node gets: one for each reserved processor, in turn.
+
+    Args:
+        most: The number of all of them, at the most.
+        cpus: The processors that each reserves.
+        without: Nodes that get none.
+    """
+    room = {
+        node["NodeID"]: int(node["Resources"].get("CPU", 0) / cpus)
+        for node in library().nodes()
+        if node["Alive"] and node["NodeID"] not in without
+    }
+    wanted: Counter[str] = Counter()
+    while wanted.total() < min(most, sum(room.values())):
+        for node in room:
+            if wanted[node] < room[node] and wanted.total() < most:
+                wanted[node] += 1
+    return wanted
+
+
+def on_node(node: str) -> Any:
+    """Return the strategy that places an actor on a node, and nowhere else."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node, soft=False)

@@ -7,12 +7,12 @@ alone or with its machine, costs the batches that it had, which are begun again 
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.episode import Episode
-from intercode.errors import SandboxUnavailableError
+from intercode.errors import SandboxError, SandboxUnavailableError
 from intercode.evaluate.executor import Work
 from intercode.evaluate.loop import failed
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import PATIENCE, SAME_FOR_ALL, TICK, Interrupts, Job
-from intercode.errors import SandboxError
+from intercode.integrations.ray import nodes_with_room, on_node
 from intercode.integrations.ray.ledger import Ledger
 from intercode.integrations.ray.station import Assignment, Opened, Played, Station
 from intercode.sandbox.images.carry import export_image
@@ -45,7 +45,7 @@ BATCH = 0.3
 """Seconds that a batch is to take: so much is lost with a station, at the most twice."""
 LARGEST = 64
 """Jobs of a batch."""
-UNDER_WAY = 10.0
+UNDER_WAY = 30.0
 """Seconds without any station after which it is said what is waited for."""
 
 
@@ -131,7 +131,7 @@ class Spread:
                 .options(
                     num_cpus=0,
                     max_concurrency=2 * self._workers + 8,
-                    scheduling_strategy=self._at(ray.get_runtime_context().get_node_id()),
+                    scheduling_strategy=on_node(ray.get_runtime_context().get_node_id()),
                 )
                 .remote(budget.max_cost, budget.max_tokens, budget.spent, spec.how.max_connections)
             )
@@ -141,18 +141,13 @@ class Spread:
             plan,
             facts,
             carried,
-            folder=os.getcwd(),
+            folder=str(Path.cwd()),
             hidden=tuple(str(Path(one).absolute()) for one in hidden if one is not None),
             ledger=self._ledger,
         )
         self._given = ray.put(given)
         self._files: dict[str, Any] = {}
         self._looked = 0.0
-
-    def _at(self, node: str) -> Any:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        return NodeAffinitySchedulingStrategy(node, soft=False)
 
     def _loop(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
         heard = 0
@@ -182,7 +177,7 @@ class Spread:
         self._looked = now
         nodes = {n["NodeID"]: n for n in self._ray.nodes() if n["Alive"]}
         self._names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
-        wanted = self._wanted([n for n in nodes if n not in self._refused], nodes)
+        wanted = nodes_with_room(self._workers, self._place.cpus, without=self._refused)
         share = ceil(self._workers / (wanted.total() or 1))
         there = Counter(post.node for post in self._posts)
         for node, number in wanted.items():
@@ -196,16 +191,6 @@ class Spread:
             text = "no node has room for a process with environments yet"
             progress.nodes(0, f"{text} ({reasons})" if reasons else text)
 
-    def _wanted(self, usable: Iterable[str], nodes: dict[str, Any]) -> Counter[str]:
-        """Return how many stations each node is to have: one for each reserved processor."""
-        room = {n: int(nodes[n]["Resources"].get("CPU", 0) / self._place.cpus) for n in usable}
-        wanted: Counter[str] = Counter()
-        while wanted.total() < min(self._workers, sum(room.values())):
-            for node in sorted(room, key=lambda n: wanted[n]):
-                if wanted[node] < room[node] and wanted.total() < self._workers:
-                    wanted[node] += 1
-        return wanted
-
     def _start(self, node: str, share: int, has: dict[str, float]) -> None:
         # What the sandboxes of its environments may take is reserved, as far as it is there at all.
         each = self._work.where.facts.get("limits", {}).get("memory", 0)
@@ -217,7 +202,7 @@ class Spread:
                 num_cpus=self._place.cpus,
                 memory=memory or None,
                 max_concurrency=self._workers + 2,
-                scheduling_strategy=self._at(node),
+                scheduling_strategy=on_node(node),
             )
             .remote(name)
         )
@@ -253,7 +238,8 @@ class Spread:
         progress.nodes(self._count(), f"{self._names[node]} is left out: {why}")
         if {n["NodeID"] for n in self._ray.nodes() if n["Alive"]} <= self._refused.keys():
             self._failure = SandboxUnavailableError.__new__(
-                SandboxUnavailableError, f"no node of the cluster can take part; the last one: {why}"
+                SandboxUnavailableError,
+                f"no node of the cluster can take part; the last one: {why}",
             )
             self._drain()
 
@@ -331,10 +317,8 @@ class Spread:
     ) -> Generator[Episode, None, None]:
         """Wait a little for answers; yield their episodes."""
         if not self._calls:
-            try:
+            with suppress(queue.Empty):
                 interrupts.messages.get(timeout=TICK)
-            except queue.Empty:
-                pass
             return
         refs = list(self._calls)
         ready, _ = self._ray.wait(refs, timeout=TICK)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,9 @@ class Station:
         """
         given = assignment
         if (versions := own_versions()).get("code") != given.versions.get("code"):
-            mine, theirs = (f"{one['intercode']} ({one['code'][:8]})" for one in (versions, given.versions))
+            mine, theirs = (
+                f"{one['intercode']} ({one['code'][:8]})" for one in (versions, given.versions)
+            )
             return Opened(refusal=f"it has InterCode {mine}, and the driver has {theirs}")
         with suppress(OSError):
             os.chdir(given.folder)
@@ -124,7 +126,7 @@ class Station:
         self._who = actors(spec, budget, pace)
         self._where = setting(given.plan, Progress(), asks=self._who.asks, budget=budget)
         self._where.make().close()
-        self._where.context()  # starts a sandbox, if it has some
+        getattr(self._where.provider, "facts", dict)()  # asks whether this machine permits them
         how = spec.how
         calls = SharedCalls(ledger, self._name) if ledger and how.max_connections else Semaphore()
         shared = Shared(calls, Semaphore(how.max_sandboxes or default_sandboxes()))
