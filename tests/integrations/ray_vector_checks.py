@@ -26,7 +26,7 @@ def cluster() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def vector(cluster: Nodes) -> Iterator[ThreadVectorEnv]:
-    made = intercode.make_vec("bash", COUNT, backend="ray", errors="value")
+    made = intercode.make_vec("bash", COUNT, backend="ray")
     yield made
     made.close()
 
@@ -55,9 +55,9 @@ def test_the_same_episodes(vector: ThreadVectorEnv) -> None:
 
 
 def test_groups_and_forks(vector: ThreadVectorEnv) -> None:
-    options = {"task_id": ["files-01", None, "files-01", None]}
+    options = {"task_id": ["archive-01", None, "archive-01", None]}
     vector.reset(seed=1, options=options)
-    assert [env.episode.task_id for env in vector.envs][::2] == ["files-01"] * 2
+    assert [env.episode.task_id for env in vector.envs][::2] == ["archive-01"] * 2
     homes = pid(vector)
     vector.step(["x=7; echo file > made"] * COUNT)
     texts, _ = vector.fork(0, [1, 3])
@@ -65,7 +65,7 @@ def test_groups_and_forks(vector: ThreadVectorEnv) -> None:
     assert pid(vector) == [homes[0], homes[0], homes[2], homes[0]]
     texts, *_ = vector.step(["echo $x; cat made; echo one >> made; wc -l < made"] * COUNT)
     assert [text.split()[:2] for text in texts] == [["7", "file"]] * COUNT
-    assert [env.episode.id for env in vector.envs][1::2] == ["files-01#0.0", "files-01#0.1"]
+    assert [env.episode.id for env in vector.envs][1::2] == ["archive-01#0.0", "archive-01#0.1"]
     vector.reset()
     assert pid(vector) == homes
 
@@ -80,8 +80,7 @@ def test_some_of_them(vector: ThreadVectorEnv) -> None:
         vector.reset(options={"task": "unknown"})
 
 
-def test_a_process_is_lost(cluster: Nodes) -> None:
-    vector = intercode.make_vec("bash", COUNT, backend="ray")
+def test_a_process_is_lost(vector: ThreadVectorEnv) -> None:
     vector.reset(seed=0)
     lost = vector.envs[0]._now()[0]
     gone = [index for index, env in enumerate(vector.envs) if env._now()[0] is lost]
@@ -92,4 +91,3 @@ def test_a_process_is_lost(cluster: Nodes) -> None:
     texts, *_ = vector.step(["echo b"] * COUNT)  # those that were lost begin another episode
     assert [texts[n] for n in range(COUNT) if n not in gone] == ["b\n"] * (COUNT - len(gone))
     assert all(texts[n] != "b\n" for n in gone)
-    vector.close()

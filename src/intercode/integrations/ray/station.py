@@ -21,10 +21,12 @@ from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
 from intercode.integrations.ray.ledger import SharedBudget, SharedCalls, SharedPace
 from intercode.redaction import Redactor
+from intercode.registry import ENVS
 from intercode.sandbox.images import hide
 from intercode.sandbox.images.cache import ImageCache
 from intercode.sandbox.images.carry import import_image
 from intercode.sandbox.images.resolve import carried
+from intercode.user_code import load
 
 if TYPE_CHECKING:
     from intercode.evaluate.prepare import Actors, Setting
@@ -47,6 +49,8 @@ class Assignment:
     hidden: tuple[str, ...]
     """Folders that no sandbox may see."""
     versions: Mapping[str, str] = field(default_factory=own_versions)
+    own: str = ""
+    """Where the environment's class is, ``file.py:Class``, if it is not a package's."""
     ledger: Any = None
     """The actor that keeps what all share, if a model is asked."""
 
@@ -103,8 +107,11 @@ class Station:
         with suppress(OSError):
             os.chdir(given.folder)
         hide(*given.hidden)
+        name = given.plan.spec.env.name
         cache = ImageCache.default()
         try:
+            if given.own:
+                ENVS.register(name, load("environment", given.own), replace=True)
             missing = [n for n, digest in given.carried.items() if cache.lookup(digest) is None]
             if untold := [name for name in missing if name not in images]:
                 return Opened(missing=tuple(untold))

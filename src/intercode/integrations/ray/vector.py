@@ -29,11 +29,13 @@ from intercode.errors import (
 )
 from intercode.evaluate.worker import PATIENCE
 from intercode.integrations.ray import connect, library, nodes_with_room, on_node
-from intercode.project import create, sharing_gold
+from intercode.project import create, is_project, sharing_gold
 from intercode.serve.client import raised
 
 log = logging.getLogger(__name__)
 
+LONG = 30.0
+"""Seconds after which it is said what is waited for."""
 _STATIC = ("dataset", "name", "traits", "max_turns", "reward_every_turn", "tools", "prompt")
 """Attributes that all environments of a vector have alike."""
 
@@ -193,6 +195,9 @@ class Rooms:
                 raise why or SandboxUnavailableError("no node of the cluster has a processor")
             started = [(self._start(node), node) for node in places.elements()]
             checks = [(room, node, room.check.remote()) for room, node in started]
+            calls = [check for *_, check in checks]
+            if len(library().wait(calls, num_returns=len(calls), timeout=LONG)[0]) < len(calls):
+                log.warning("waiting for free processors of the cluster, %d in all", len(calls))
             for room, node, check in checks:
                 if (refused := _failure(check)) is None:
                     self._rooms.append(room)
@@ -381,6 +386,7 @@ def make(
     """Make a vector on the cluster; see `intercode.project.create_vec`."""
     if not library().is_initialized():
         connect()
+    env = str(Path(env).absolute()) if is_project(env) else env
     template: Any = create(env, **options)
     template.close()
     for wrap in wrappers:
