@@ -1,4 +1,4 @@
-"""Where a run's episodes take place: threads of this process, or an executor's machines."""
+"""Executors: threads of this process, or machines on which a run's episodes take place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Work:
     where: Setting
     progress: Progress
     budget: Budget | None = None
-    """What models may take; None: the agent has its own."""
+    """The money and tokens that models may take; None: the agent has a budget of its own."""
     record: Callable[..., None] = _nowhere
     """Takes episodes, and returns when they are safe."""
 

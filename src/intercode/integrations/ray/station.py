@@ -37,7 +37,7 @@ Said = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What all stations of a run have in common."""
+    """The instructions that all stations of a run have in common."""
 
     plan: Plan
     facts: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Assignment:
     """Folders that no sandbox may see."""
     versions: Mapping[str, str] = field(default_factory=own_versions)
     own: str = ""
-    """Where the environment's class is, ``file.py:Class``, if it is not a package's."""
+    """The place of the environment's class, ``file.py:Class``, if it is not a package's."""
     ledger: Any = None
     """The actor that keeps what all share, if a model is asked."""
 
@@ -62,12 +62,12 @@ class Opened:
     missing: tuple[str, ...] = ()
     """Images that have to be shipped first."""
     refusal: str = ""
-    """Why this machine cannot take part."""
+    """The reason for which this machine cannot take part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of a batch."""
+    """The result of a batch."""
 
     episodes: list[Episode]
     """Of its first jobs, without secrets."""

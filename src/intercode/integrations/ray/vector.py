@@ -248,7 +248,7 @@ class RemoteSnapshot:
         return RemoteSnapshot(self.room, _answer(self.room.one.remote(self.number)))
 
     def close(self) -> None:
-        """Free it. Idempotent."""
+        """Free the snapshot. Idempotent."""
         self.room.forget.remote(self.number)
 
     def __enter__(self) -> RemoteSnapshot:
@@ -360,7 +360,7 @@ class ClusterEnv(StandIn):
         return observation, info
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the environment. Idempotent."""
         if not self._closed:
             self._closed = True
             self._rooms.leave()
