@@ -240,7 +240,7 @@ class Spread:
         for post in [post for post in self._posts if post.node == node]:
             self._let_go(post)
         progress.nodes(self._count(), f"{self._names[node]} is left out: {why}")
-        if {n["NodeID"] for n in self._ray.nodes() if n["Alive"]} <= self._refused.keys():
+        if not nodes_with_room(1, self._place.cpus, without=self._refused):
             self._failure = SandboxUnavailableError.__new__(
                 SandboxUnavailableError,
                 f"no node of the cluster can take part; the last one: {why}",
