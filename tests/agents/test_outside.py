@@ -296,7 +296,7 @@ def test_a_skill_is_where_a_profile_says_that_its_agent_looks(
 
 
 INSTALLED = [name for name in ("claude-code", "codex") if layers.installed(layers.recipe_of(name))]
-"""Agents that find skills by themselves; `intercode agents install` has put them on this machine."""
+"""Agents that find skills by themselves, and are installed: `intercode agents install`."""
 
 
 @pytest.mark.parametrize("name", INSTALLED)
