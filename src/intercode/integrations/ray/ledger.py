@@ -1,4 +1,4 @@
-"""The ledger of what the processes of a run share: the budget, the pace of calls, and the calls at a time.
+"""The ledger of what a run's processes share: budget, pace of calls, calls at a time.
 
 One actor keeps them, on the driver's machine; in every other process stand-ins ask it. What a
 process holds when it is lost is given back, and its calls count as paid.
