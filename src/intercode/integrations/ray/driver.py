@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 LOOK = 1.0
 """Seconds between looks at the cluster's nodes."""
-BATCH = 0.3
+BATCH = 1.0
 """Seconds that a batch is to take: so much is lost with a station, at the most twice."""
 LARGEST = 64
 """Jobs of a batch."""

@@ -156,7 +156,10 @@ class SharedBudget(Budget):
 
     def reserve(self, tokens: int, cost: float) -> Hold:
         """See `Budget.reserve`."""
-        _ask(self._ledger.reserve, self._who, tokens, cost)
+        if self.max_cost is not None or self.max_tokens is not None:
+            _ask(self._ledger.reserve, self._who, tokens, cost)
+        else:  # nothing to wait for
+            self._ledger.reserve.remote(self._who, tokens, cost)
         return Hold(self, tokens, cost)
 
     def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
