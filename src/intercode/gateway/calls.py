@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from intercode.gateway.tables import Name
 from intercode.models import anthropic, openai, wire
@@ -17,7 +17,8 @@ class Call:
     """One call through the gate.
 
     Attributes:
-        protocol: ``chat``, ``responses`` or ``messages``.
+        protocol: ``chat``, ``responses`` or ``messages``; ``count``: tokens were only counted, and
+            `text` is the answer to that.
         path: The path that the client called.
         model: The model that answered, as its provider names it; else the one that was asked.
         messages: The dialogue that was sent. Images are ``[image]``.
@@ -38,7 +39,7 @@ class Call:
         tools: Names of the tools that were offered.
     """
 
-    protocol: Name
+    protocol: Name | Literal["count"]
     path: str
     model: str
     messages: tuple[Message, ...] = ()
@@ -97,6 +98,17 @@ def _call(item: Mapping[str, Any]) -> ToolCall:
     given = item.get("arguments", item.get("input", item.get("action")))
     name = str(item.get("name") or item.get("type"))
     return ToolCall(str(item.get("call_id") or item.get("id") or ""), name, wire.arguments(given))
+
+
+def shortfall(body: Mapping[str, Any]) -> str:
+    """Say why an answer is not whole, as its server tells; empty: it is whole.
+
+    Only ``responses`` has such answers; in a stream, all protocols have errors.
+    """
+    said = body.get("error") or body.get("incomplete_details")
+    if not said and body.get("status") not in {"failed", "incomplete"}:
+        return ""
+    return json.dumps(said or {"status": body["status"]})[: wire.LONGEST]
 
 
 def traced(body: Mapping[str, Any]) -> dict[str, Any]:

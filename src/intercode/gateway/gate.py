@@ -12,7 +12,6 @@ has a token of its own, the only secret that the sandbox sees::
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import socket
 import threading
@@ -31,7 +30,7 @@ from intercode.errors import (
     ModelUnavailableError,
     UsageError,
 )
-from intercode.gateway.calls import Call, answered, offered, spoken, traced
+from intercode.gateway.calls import Call, answered, offered, shortfall, spoken, traced
 from intercode.gateway.door import Asked, Door, Gone
 from intercode.gateway.rules import (
     Refusal,
@@ -56,12 +55,14 @@ from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
 
-log = logging.getLogger(__name__)
-
 LONGEST_ANSWER = 64 * 1024**2
 _LONGEST_ERROR = 64 * 1024
 _CLOSE_SECONDS = 5.0
+FREE_COUNTS, COUNTS_A_CALL = 16, 4
+"""Counts of tokens, which are free, that an episode may ask for, and more for each of its calls."""
 _STREAM = "text/event-stream"
+_UNCOUNTED = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
+"""Fields of a call that a count does not have."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
 """Parts of a query that agents send. None changes an answer, but ``beta=true`` of Anthropic's."""
 _PATHS: dict[str, Name] = {table.path: name for name, table in TABLES.items()}
@@ -188,7 +189,7 @@ class Seat:
         self._guard = Guard(self.token)
         self._turns = threading.BoundedSemaphore(gateway.terms.at_once)
         self._changed = threading.Condition()
-        self._begun = 0
+        self._begun = self._counts = 0
         self._open: set[Open] = set()
         self._connections: set[socket.socket] = set()
         self._closed = False
@@ -292,7 +293,7 @@ class Seat:
                 headers["anthropic-beta"] = flags
         with self._turns:
             if path == COUNT:
-                _count(gateway, door, path + query, sent, headers, size)
+                self._count(door, path + query, sent, headers, size)
                 return
             try:
                 passing = _Passing(self, gateway, door, name, path + query, sent, headers, size)
@@ -307,6 +308,40 @@ class Seat:
             if most is not None and self._begun >= most:
                 raise Refusal(402, f"the {most} calls of this episode have been made")
             self._begun += 1
+
+    def _count(
+        self, door: Door, target: str, sent: dict[str, Any], headers: dict[str, str], size: int
+    ) -> None:
+        """Answer how many tokens a request has: the server's count, or else an estimate."""
+        with self._changed:
+            if self._counts >= FREE_COUNTS + COUNTS_A_CALL * self._begun:
+                raise Refusal(429, "tokens were counted too often for the calls that were made")
+            self._counts += 1
+        gateway, started = self._gateway, time.monotonic()
+        data = json.dumps({key: sent[key] for key in sent.keys() - _UNCOUNTED}).encode()
+
+        def send() -> bytes:
+            answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
+            self.hold(answer)
+            try:
+                body = answer.read(_LONGEST_ERROR)
+            finally:
+                self.drop(answer)
+                answer.close()
+            if answer.status != 200:
+                raise AttemptError(f"status {answer.status}")
+            return body
+
+        error = ""
+        try:
+            body = gateway.frame(sent["model"]).unpaid(send)
+        except AttemptError as failure:
+            error = f"an estimate: {failure}"
+            body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
+        body = gateway.upstream.without_key(body)
+        call = Call("count", COUNT, sent["model"], text=body.decode(errors="replace"), cost=0.0)
+        self.note(replace(call, error=error, seconds=time.monotonic() - started))
+        door.answer(200, body)
 
     def note(self, call: Call) -> None:
         """Record a call."""
@@ -387,6 +422,8 @@ class _Passing:
         self._failure: tuple[int, bytes] | None = None
         """The server's last refusal."""
         self._error = ""
+        self._broken = False
+        """Whether the answer breaks off: the client sees that, as it would without a gate."""
 
     def run(self) -> None:
         """Ask, answer, record."""
@@ -406,8 +443,8 @@ class _Passing:
             self._fail(error, time.monotonic() - started)
             return
         self._note(reply)
-        if self._error:
-            raise Gone  # the client sees a connection that ends early, as it would without a gate
+        if self._broken:
+            raise Gone
         if not self._door.status:
             self._door.answer(200, self._raw)
         elif self._streamed:
@@ -453,6 +490,7 @@ class _Passing:
             self._body = hide_in(found, gateway.upstream.key)
             if self._body != found:  # it was there by escapes
                 self._raw = json.dumps(self._body).encode()
+            self._error = shortfall(self._body)
             return answered(self._name, self._body)
         finally:
             self._seat.drop(answer)
@@ -479,7 +517,7 @@ class _Passing:
                     door.more(raw)
                 if len(passed) > LONGEST_ANSWER:
                     raise ValueError("the answer is too long")
-            if not assembly.whole:
+            if not assembly.whole and not assembly.error:
                 raise ValueError("the stream ended before its last event")
         except (AttemptError, ValueError) as error:
             if not begun:
@@ -488,15 +526,17 @@ class _Passing:
         except Gone:
             self._error = "the client left"
         self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
-        if assembly.error and not self._error:
-            self._error = json.dumps(assembly.error)[: wire.LONGEST]
+        self._broken = bool(self._error or assembly.error)
+        if not self._error:
+            told = {"error": assembly.error} if assembly.error else self._body
+            self._error = shortfall(hide_in(told, self._gateway.upstream.key))
         try:
             found = answered(self._name, self._body)
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")
         # Of an answer that broke off the tokens are not known: what was set aside counts.
-        return replace(found, usage=None) if self._error else found
+        return replace(found, usage=None) if self._broken else found
 
     def _ours(self, data: dict[str, Any] | None) -> bool:
         """Tell whether an event has the tokens that only the gate has asked for."""
@@ -548,29 +588,3 @@ class _Passing:
 
 def _within(path: str) -> bool:
     return path.startswith(MODELS + "/")
-
-
-def _count(
-    gateway: Gateway,
-    door: Door,
-    target: str,
-    sent: dict[str, Any],
-    headers: dict[str, str],
-    size: int,
-) -> None:
-    """Answer how many tokens a request has: the server's count, or else an estimate."""
-    body, status = b"", 0
-    for key in ("stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"):
-        sent.pop(key, None)
-    try:
-        data = json.dumps(sent).encode()
-        answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
-        try:
-            body, status = answer.read(_LONGEST_ERROR), answer.status
-        finally:
-            answer.close()
-    except AttemptError as error:
-        log.info("tokens are estimated: %s", error)
-    if status != 200:
-        body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
-    door.answer(200, gateway.upstream.without_key(body))

@@ -192,7 +192,8 @@ class Player:
 
     def _refuse_failed(self, seat: Seat) -> None:
         """Raise the failure of the model, or of a budget, if that was the last the agent heard."""
-        name, last = self._agents.name, seat.calls[-1] if seat.calls else None
+        name, asked = self._agents.name, [call for call in seat.calls if call.protocol != "count"]
+        last = asked[-1] if asked else None
         if last is None or not last.error or self._purse.reached is not None:
             return
         if seat.failure is not None:
@@ -264,9 +265,9 @@ class Purse(Budget):
         return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:
-        """Count a call that has ended."""
+        """Count a call that has ended; counting tokens is none."""
         with self._lock:
-            self._calls += 1
+            self._calls += call.protocol != "count"
 
     def close(self) -> None:
         """Free the descriptor."""

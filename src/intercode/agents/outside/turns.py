@@ -64,9 +64,10 @@ def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn]
 
     Args:
         name: The model's name.
-        calls: All of an episode, in order.
+        calls: All of an episode, in order; what only counts tokens is no turn.
         record: How the agent's tools are read.
     """
+    calls = [call for call in calls if call.protocol != "count"]
     model = _Retold(name)
     transcript, turns = Transcript(model), list[Turn]()
     by_tools = any(call.tool_calls for call in calls)
