@@ -112,15 +112,17 @@ def gateway_body() -> bool:
 
 
 def gateway_head() -> bool:
-    with _seat(Terms(patience=1.0)) as (_, seat), raw(seat) as client:
+    terms = Terms(patience=1.0)  # allow limit: without the defence, it waits for more
+    with _seat(terms) as (_, seat), raw(seat) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000)
         return said(client).startswith(b"HTTP/1.1 4")
 
 
 def gateway_slow_client() -> bool:
-    with _seat(Terms(patience=0.2, idle=5.0)) as (_, seat), raw(seat) as client:
+    terms = Terms(patience=0.2, idle=5.0)  # allow limit: the client says no more
+    with _seat(terms) as (_, seat), raw(seat) as client:
         client.sendall(b"GET / HTTP/1.1\r\n")
-        client.settimeout(3)
+        client.settimeout(3)  # allow limit: reached without the defence
         try:
             return said(client) == b""
         except TimeoutError:
