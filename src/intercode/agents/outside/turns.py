@@ -64,7 +64,7 @@ def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn]
 
     Args:
         name: The model's name.
-        calls: All of an episode, in order; what only counts tokens is no turn.
+        calls: All of an episode, in order. Those that only count tokens are left out.
         record: How the agent's tools are read.
     """
     calls = [call for call in calls if call.protocol != "count"]
