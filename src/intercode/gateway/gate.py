@@ -45,7 +45,7 @@ from intercode.gateway.rules import (
 )
 from intercode.gateway.streams import Assembly
 from intercode.gateway.tables import COUNT, MODELS, TABLES, Name
-from intercode.gateway.upstream import Open, Upstream
+from intercode.gateway.upstream import Connections, Open, Upstream
 from intercode.guard import Guard
 from intercode.known_secrets import hide_in
 from intercode.models import wire
@@ -90,6 +90,7 @@ class Gateway:
         prices: Prices | None = None,
     ) -> None:
         self.upstream, self.terms = upstream, terms
+        self.connections = Connections(upstream)
         prices = prices or Prices()
         around = around or Around()
         self._names = dict(terms.models) if terms.models is not None else {}
@@ -116,9 +117,10 @@ class Gateway:
         self.close()
 
     def close(self) -> None:
-        """Close all seats. Idempotent."""
+        """Close all seats, and the connections to the server. Idempotent."""
         for seat in tuple(self._seats):
             seat.close()
+        self.connections.close()
 
     def seat(
         self,
@@ -464,7 +466,9 @@ class _Passing:
         """Make one call; see `Client.send`."""
         gateway = self._gateway
         body = json.dumps(self._sent, ensure_ascii=False).encode(errors="replace")
-        answer = gateway.upstream.open("POST", self._target, body, self._headers, gateway.timeout)
+        answer = gateway.connections.open(
+            "POST", self._target, body, self._headers, gateway.timeout
+        )
         self._seat.hold(answer)
         try:
             if answer.status != 200:
@@ -585,7 +589,7 @@ def _count(
         sent.pop(key, None)
     try:
         data = json.dumps(sent).encode()
-        answer = gateway.upstream.open("POST", target, data, headers, gateway.timeout)
+        answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
         try:
             body, status = answer.read(_LONGEST_ERROR), answer.status
         finally:
