@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 
 from gateway.doors import KEY
 from intercode.cli.main import main
+from intercode.gateway.tables import TABLES
 from intercode.models.scripted import Line, Rule, script
 from intercode.testing import Fault, ScriptedServer
 from waiting import PATIENCE, eventually
@@ -54,6 +56,11 @@ class Gate:
         self.told: dict[str, Any] = json.loads(first)
         self.env: dict[str, str] = self.told["env"]
         self.errors = ""
+        self._clients = ExitStack()
+
+    def close(self) -> None:
+        """Close the clients."""
+        self._clients.close()
 
     @property
     def token(self) -> str:
@@ -61,15 +68,15 @@ class Gate:
 
     def openai(self, key: str | None = None) -> openai.OpenAI:
         url, key = self.env["OPENAI_BASE_URL"], key or self.token
-        return openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=PATIENCE)
+        client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=PATIENCE)
+        return self._clients.enter_context(client)
 
     def anthropic(self) -> anthropic.Anthropic:
-        return anthropic.Anthropic(
-            base_url=self.env["ANTHROPIC_BASE_URL"],
-            api_key=self.token,
-            max_retries=0,
-            timeout=PATIENCE,
+        url = self.env["ANTHROPIC_BASE_URL"]
+        client = anthropic.Anthropic(
+            base_url=url, api_key=self.token, max_retries=0, timeout=PATIENCE
         )
+        return self._clients.enter_context(client)
 
     def post(self, **headers: str) -> int:
         """The status of a request that a browser might send."""
@@ -106,7 +113,8 @@ def gate(server: ScriptedServer, folder: Path, *more: object) -> Iterator[Gate]:
         text=True,
     ) as process:
         try:
-            yield Gate(process)
+            with closing(Gate(process)) as found:
+                yield found
         finally:
             process.kill()
 
@@ -159,9 +167,7 @@ def test_real_sdks_ask_through_it_and_each_call_is_recorded(
         spent = found.end()
     calls = lines(record)
     assert [(c["protocol"], c["streamed"]) for c in calls] == [
-        (name, streamed)
-        for name in ("chat", "responses", "messages")
-        for streamed in (False, True)
+        (name, streamed) for name in ("chat", "responses", "messages") for streamed in (False, True)
     ]
     for call in calls:
         assert call["messages"] == [{"role": "user", "content": "hi"}]
@@ -323,9 +329,9 @@ raise SystemExit(7)
 
 
 def test_a_command_is_served_alone(server: ScriptedServer, tmp_path: Path) -> None:
+    more = ("--base-url", server.url, "--", sys.executable, "-c", SCRIPT)
     done = subprocess.run(
-        [*COMMAND, "--upstream", UPSTREAM, "--base-url", server.url]
-        + ["--", sys.executable, "-c", SCRIPT],
+        [*COMMAND, "--upstream", UPSTREAM, *more],
         cwd=tmp_path,
         env={**os.environ, "OPENAI_COMPATIBLE_API_KEY": KEY, "OTHER": f"{KEY}, too"},
         capture_output=True,
@@ -344,3 +350,15 @@ def test_wrong_usage(server: ScriptedServer, refused: Callable[..., str], tmp_pa
     assert "--allow-model needs a name" in refused("--allow-model", "=x")
     assert "nowhere" in refused("--record", tmp_path / "nowhere/calls.jsonl")
     assert "none-such cannot be started" in refused("--", "none-such")
+
+
+def test_the_page_has_the_fields_of_the_tables() -> None:
+    repository = Path(__file__).parents[2]
+    page = (repository / "docs/reference/gateway.md").read_text()
+    made = runpy.run_path(str(repository / "scripts/gateway-fields"))["written"](page)
+    assert page == made, "run scripts/gateway-fields"
+    for table in TABLES.values():
+        fields = {*table.dialogue, *table.limit, *table.passes, *table.drops, *table.stored}
+        fields |= {*table.hosted, *table.tools, *table.tool_drops, *table.parts, table.path}
+        fields |= {field for kind in table.parts.values() for field in kind}
+        assert not {field for field in fields if field not in page}

@@ -1,4 +1,4 @@
-"""Serve a model on this machine within limits, with every call recorded, and without its key.
+r"""Serve a model on this machine within limits, with every call recorded, and without its key.
 
 Clients of OpenAI's and Anthropic's APIs reach it at a port of 127.0.0.1 with a token; the key stays
 in this process. What is not on the gateway's list of fields is refused: tools that the provider
@@ -7,7 +7,7 @@ carries out, URLs that it fetches, responses that it stores, unless you say othe
 Examples:
   intercode gateway --upstream openai/gpt-5 --port 8080 --record calls.jsonl --max-cost 5
   intercode gateway --upstream anthropic/claude-sonnet-4-5 --max-calls 200 -- python agent.py
-  intercode gateway --upstream openai-compatible/mine --base-url http://localhost:8000/v1 \\
+  intercode gateway --upstream openai-compatible/mine --base-url http://localhost:8000/v1 \
       --token-file token.txt --allow-model fast=mine
 
 With a command after '--' it serves that command alone, tells it the address by OPENAI_BASE_URL and
@@ -124,9 +124,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     allowed.add_argument(
         "--remote", action="store_true", help="URLs that the provider fetches, files that it keeps"
     )
-    allowed.add_argument(
-        "--stored", action="store_true", help="responses that the provider stores"
-    )
+    allowed.add_argument("--stored", action="store_true", help="responses that the provider stores")
     cache = parser.add_argument_group("cache")
     add_options(cache, model, "cache")
     cache.add_argument(

@@ -20,8 +20,8 @@ class Parser(argparse.ArgumentParser):
     no such one, as ``--data`` would be ``--databases``.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, **options)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and where to read on; end with exit code 2."""
