@@ -450,7 +450,7 @@ class Ledger:
             self._calls += 1
             self._cached += call.cached
             self._errors += bool(call.error)
-            self._usage += call.usage if not call.cached else type(call.usage)()
+            self._usage += Usage() if call.cached else call.usage
             self._is_priced = self._is_priced and (call.cost is not None or bool(call.error))
         if self.file is not None:
             try:
