@@ -28,7 +28,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -432,7 +432,7 @@ class Ledger:
         self.file: Journal | None = None
         self.error: OSError | None = None
         """The reason why a call could not be recorded: none is answered from then on."""
-        self.failed = lambda: None
+        self.failed: Callable[[], None] = lambda: None
         """Called then."""
         self._budget = budget
         self._calls = self._cached = self._errors = 0
@@ -450,7 +450,8 @@ class Ledger:
             self._calls += 1
             self._cached += call.cached
             self._errors += bool(call.error)
-            self._usage += Usage() if call.cached else call.usage
+            if not call.cached:
+                self._usage += call.usage
             self._is_priced = self._is_priced and (call.cost is not None or bool(call.error))
         if self.file is not None:
             try:
