@@ -12,6 +12,10 @@ from intercode.models import anthropic, openai, wire
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 
 
+NOT_PAID = 402
+"""The status of a call that no budget allows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call through the gate.
@@ -58,6 +62,11 @@ class Call:
     prompt_token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     tools: tuple[str, ...] = ()
+
+    @property
+    def unpaid(self) -> bool:
+        """Whether it was refused, as no budget allows it."""
+        return self.status == NOT_PAID
 
 
 def answered(name: Name, body: dict[str, Any]) -> Answer:

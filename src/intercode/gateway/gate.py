@@ -30,7 +30,7 @@ from intercode.errors import (
     ModelUnavailableError,
     UsageError,
 )
-from intercode.gateway.calls import Call, answered, offered, shortfall, spoken, traced
+from intercode.gateway.calls import NOT_PAID, Call, answered, offered, shortfall, spoken, traced
 from intercode.gateway.door import Asked, Door, Gone
 from intercode.gateway.rules import (
     Refusal,
@@ -66,7 +66,8 @@ _UNCOUNTED = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_seq
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
 """Parts of a query that agents send. None changes an answer, but ``beta=true`` of Anthropic's."""
 _PATHS: dict[str, Name] = {table.path: name for name, table in TABLES.items()}
-_SPOKEN: dict[str, tuple[Name, ...]] = {"openai": ("chat", "responses"), "anthropic": ("messages",)}
+SPOKEN: dict[str, tuple[Name, ...]] = {"openai": ("chat", "responses"), "anthropic": ("messages",)}
+"""Provider → the protocols that it speaks; others speak all."""
 
 
 class Gateway:
@@ -124,13 +125,20 @@ class Gateway:
         self.connections.close()
 
     def seat(
-        self, *, budget: Budget | None = None, record: Callable[[Call], None] | None = None
+        self,
+        *,
+        budget: Budget | None = None,
+        record: Callable[[Call], None] | None = None,
+        token: str | None = None,
+        keep: bool = True,
     ) -> Seat:
         """Make a seat, for one episode or one fork.
 
         Args:
             budget: Money and tokens of the episode, beside those of the run.
             record: Called with each call once it has ended, on the thread that served it.
+            token: The secret that requests bring; default: a random one.
+            keep: Whether `Seat.calls` has the calls: a seat that serves for days has too many.
 
         Raises:
             UsageError: The budget is in dollars, and a price is not known.
@@ -140,7 +148,7 @@ class Gateway:
                 f"the price of {self.upstream.name} is not known, so its cost cannot be limited: "
                 "give a file of prices, or limit the tokens"
             )
-        seat = Seat(self, budget, record, self._seats.discard)
+        seat = Seat(self, budget, record, self._seats.discard, token, keep=keep)
         self._seats.add(seat)
         return seat
 
@@ -181,15 +189,21 @@ class Seat:
         budget: Budget | None,
         record: Callable[[Call], None] | None,
         ended: Callable[[Seat], None],
+        token: str | None = None,
+        *,
+        keep: bool = True,
     ) -> None:
-        self.token = secrets.token_urlsafe(32)
+        self.token = token or secrets.token_urlsafe(32)
         self.failure: ModelError | None = None
         self._calls: list[Call] = []
         self._gateway, self._budget, self._record, self._ended = gateway, budget, record, ended
-        self._guard = Guard(self.token)
+        self._guard = Guard(self.token, pages=False)
+        self._keep = keep
         self._turns = threading.BoundedSemaphore(gateway.terms.at_once)
         self._changed = threading.Condition()
-        self._begun = self._counts = 0
+        self._begun = self._ended_calls = self._counts = 0
+        self._draining = False
+        self._unpaid = False
         self._open: set[Open] = set()
         self._connections: set[socket.socket] = set()
         self._closed = False
@@ -210,6 +224,16 @@ class Seat:
         """Calls that have ended."""
         with self._changed:
             return tuple(self._calls)
+
+    def drain(self, seconds: float) -> None:
+        """Begin no further calls, and wait for those under way.
+
+        Args:
+            seconds: The longest wait.
+        """
+        with self._changed:
+            self._draining = True
+            self._changed.wait_for(lambda: self._ended_calls >= self._begun, seconds)
 
     def close(self) -> None:
         """Refuse all further requests, and break off those under way. Idempotent."""
@@ -278,7 +302,7 @@ class Seat:
             raise Refusal(415, "a body is sent as it is, without Content-Encoding")
         gateway, name = self._gateway, _PATHS.get(path, "messages")
         given = parsed(door.body())
-        if name not in _SPOKEN.get(gateway.upstream.provider, (name,)):
+        if name not in SPOKEN.get(gateway.upstream.provider, (name,)):
             raise Refusal(404, f"{gateway.upstream.name} does not speak the protocol of {path}")
         model = gateway.model(given.get("model"))
         try:
@@ -304,9 +328,11 @@ class Seat:
 
     def _begin(self) -> None:
         with self._changed:
+            if self._draining:
+                raise Refusal(503, "the gateway ends")
             most = self._gateway.terms.max_calls
             if most is not None and self._begun >= most:
-                raise Refusal(402, f"the {most} calls of this episode have been made")
+                raise Refusal(NOT_PAID, f"the {most} calls that may be made have been made")
             self._begun += 1
 
     def _count(
@@ -344,11 +370,19 @@ class Seat:
         door.answer(200, body)
 
     def note(self, call: Call) -> None:
-        """Record a call."""
-        with self._changed:
-            self._calls.append(call)
-        if self._record is not None:
-            self._record(call)
+        """Record a call; of those that no budget allows, the dialogue of the first one only."""
+        if call.unpaid and self._unpaid:
+            call = replace(call, messages=())
+        self._unpaid = call.unpaid
+        try:
+            if self._record is not None:
+                self._record(call)
+        finally:
+            with self._changed:
+                self._ended_calls += call.protocol != "count"
+                if self._keep:
+                    self._calls.append(call)
+                self._changed.notify_all()
 
     def hold(self, answer: Open) -> None:
         """Let `close` break off an answer."""
@@ -566,14 +600,12 @@ class _Passing:
         )
 
     def _fail(self, error: Exception, seconds: float) -> None:
-        status, body = 402, b""
+        status, body = 503, b""
         if isinstance(error, BudgetError):
-            status = 402
+            status = NOT_PAID
         elif self._failure:
             status, body = self._failure
-            status = 502 if status in {401, 402} else status  # the token is right, our key is not
-        else:
-            status = 503
+            status = 502 if status in {401, NOT_PAID} else status  # the token is right; our key not
         if isinstance(error, ModelUnavailableError | ModelAccessError):
             self._seat.failure = error
             body = body if self._failure and self._failure[0] == status else b""

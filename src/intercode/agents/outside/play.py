@@ -46,8 +46,6 @@ GRACE = 30.0
 KEPT = 20_000
 """Bytes of a program's output that are kept in the record."""
 _CHUNK = 65_536
-_NOT_PAID = 402
-"""The status of a call that no budget allows."""
 _CANNOT_START = 127
 """The exit code of a program that cannot be started, as a shell counts."""
 
@@ -198,7 +196,7 @@ class Player:
             return
         if seat.failure is not None:
             raise seat.failure
-        if last.status == _NOT_PAID:
+        if last.unpaid:
             raise BudgetError(f"agent {name} was refused a call: {last.error}")
 
     def _filled(self, query: str, seat: Seat) -> Callable[[str], str]:
