@@ -248,8 +248,9 @@ def test_a_profile_says_what_its_agent_needs_and_a_run_goes_before_it(
     Path(profile).write_text(
         Path(profile).read_text() + '[limits]\nmemory = "2G"\nprocesses = 77\n'
     )
-    play(agent=profile)
+    play(GOLD, Line("Done."), agent=profile)
     play(agent=profile, options=["--processes", "66"], out="told")
+    assert main(["rescore", str(tmp_path / "run"), "--quiet"]) == 0
     limits = [
         json.loads((tmp_path / out / "run.json").read_text())["env"]["limits"]
         for out in ("run", "told")
