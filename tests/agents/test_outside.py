@@ -242,6 +242,33 @@ def test_an_agent_is_added_by_a_profile_alone(play: Play, profile: str) -> None:
     assert not episode.success
 
 
+def test_a_profile_says_what_its_agent_needs_and_a_run_goes_before_it(
+    play: Play, profile: str, tmp_path: Path
+) -> None:
+    Path(profile).write_text(
+        Path(profile).read_text() + '[limits]\nmemory = "2G"\nprocesses = 77\n'
+    )
+    play(GOLD, Line("Done."), agent=profile)
+    play(agent=profile, options=["--processes", "66"], out="told")
+    assert main(["rescore", str(tmp_path / "run"), "--quiet"]) == 0
+    limits = [
+        json.loads((tmp_path / out / "run.json").read_text())["env"]["limits"]
+        for out in ("run", "told")
+    ]
+    assert [(one["memory"], one["processes"]) for one in limits] == [(2 << 30, 77), (2 << 30, 66)]
+    assert [one["disk"] for one in limits] == [1 << 30] * 2
+
+
+def test_edits_that_no_turn_tells_are_not_rescored_as_nothing(play: Play, tmp_path: Path) -> None:
+    edits = f"cli:sh -c 'python3 /opt/tiny.py \"$1\"; {GOLD}' sh {{query}}"
+    episode = play(agent=edits)
+    assert episode.reward == 0.5 and not episode.turns  # the file, but no answer
+    again_in = ["--out", str(tmp_path / "again"), "--quiet"]
+    assert main(["rescore", str(tmp_path / "run"), *again_in]) == 1
+    again = next(read_episodes(tmp_path / "again" / "episodes.jsonl"))
+    assert again.score is None and "agent's actions is recorded" in str(again.error)
+
+
 @pytest.fixture
 def skill(tmp_path: Path) -> Path:
     home = tmp_path / "greet"

@@ -88,6 +88,20 @@ class Score(_Table, frozen=True, kw_only=True):
     with counts all the same."""
 
 
+class Needs(_Table, frozen=True, kw_only=True):
+    """The limits of a sandbox in which it can work, where a run names no others."""
+
+    memory: str | None = None
+    """Bytes, as ``4G``."""
+    processes: int | None = None
+    disk: str | None = None
+
+    def needed(self) -> dict[str, Any]:
+        """Return those that are given, by name."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in given.items() if value is not None}
+
+
 class Record(_Table, frozen=True, kw_only=True):
     """How its tool calls and their results become actions and observations."""
 
@@ -112,6 +126,7 @@ class Profile(_Table, frozen=True, kw_only=True):
     """How it speaks to its model."""
     install: Install | None = None
     run: Run
+    limits: Needs = Needs()
     score: Score = Score()
     record: Record = Record()
 
