@@ -11,7 +11,6 @@ from intercode.gateway.tables import Name
 from intercode.models import anthropic, openai, wire
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 
-
 NOT_PAID = 402
 """The status of a call that no budget allows."""
 
