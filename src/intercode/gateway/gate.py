@@ -46,6 +46,7 @@ from intercode.gateway.rules import (
 from intercode.gateway.streams import Assembly
 from intercode.gateway.tables import COUNT, MODELS, TABLES, Name
 from intercode.gateway.upstream import Connections, Open, Upstream
+from intercode.gateway.veil import Veil
 from intercode.guard import Guard
 from intercode.known_secrets import hide_in
 from intercode.models import wire
@@ -448,7 +449,10 @@ class _Passing:
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._raw = gateway.upstream.without_key(answer.read(LONGEST_ANSWER))
-            self._body = wire.load(self._raw)
+            found = wire.load(self._raw)
+            self._body = hide_in(found, gateway.upstream.key)
+            if self._body != found:  # it was there by escapes
+                self._raw = json.dumps(self._body).encode()
             return answered(self._name, self._body)
         finally:
             self._seat.drop(answer)
@@ -457,16 +461,17 @@ class _Passing:
     def _stream(self, answer: Open) -> Answer:
         """Pass on a stream. Once its first event has gone to the client, there is no other try."""
         assembly, passed = Assembly(self._name), bytearray()
-        door, begun = self._door, False
+        door, begun, veil = self._door, False, Veil(self._gateway.upstream.key)
         try:
             while data := answer.some():
                 events = assembly.feed(data)
-                raw = b"".join(event.raw for event in events if not self._ours(event.data))
                 if not begun and assembly.error:
                     said = json.dumps({"error": assembly.error})
                     raise AttemptError(f"an error in the stream: {said[: wire.LONGEST]}")
+                raw = veil.through(event for event in events if not self._ours(event.data))
+                if assembly.whole:
+                    raw += veil.rest()
                 if raw:
-                    raw = self._gateway.upstream.without_key(raw)
                     if not begun:
                         begun = True
                         door.begin(200, [("content-type", _STREAM)])
