@@ -412,6 +412,12 @@ def test_refusals_come_before_any_work(
         ('name = "a"\n[run]\ncommand = ["a"]\nskills = "skills"', "run.skills"),
         ('name = "a"\n[run]\ncommand = ["a"]\n[record]\noutput = "("', "record.output"),
         ('name = "a"\n[run]\ncommand = ["a"]\n[record]\nexit_code = "a"', "no group"),
+        ('name = "a"\n[run]\ncommand = ["a"]\n[record]\nreply = "$.a"', "record.reply"),
+        (
+            'name = "a"\n[install]\nfrom = "pypi"\npackages = []\npython = "three"\n'
+            '[run]\ncommand = ["a"]',
+            "install.python",
+        ),
         ("name =", "Invalid value"),
     ],
 )
@@ -448,6 +454,13 @@ def test_the_calls_of_tools_become_actions() -> None:
             "8\n",
             2,
         ),
+        (
+            "openhands",
+            "8\n[The command completed with exit code 2.]\n[Current working directory: /root]\n"
+            "[Command finished with exit code 2]",
+            "8",
+            2,
+        ),
         ("mini-swe-agent", '{\n  "returncode": 2,\n  "output": "8\\n"\n}', "8\n", 2),
         ("mini-swe-agent", "the tool was not called", "the tool was not called", None),
     ],
@@ -462,3 +475,23 @@ def test_results_as_the_tools_of_real_agents_send_them(
     told = replace(asked, messages=(*first, Message("tool", result, call_id="1")), tool_calls=())
     ((turn,), _) = retell("model", [asked, told], profile_of(agent).record)
     assert (turn.action, turn.observation, turn.exit_code) == ("act", output, exit_code)
+
+
+def test_keystrokes_in_replies_become_actions() -> None:
+    """As Terminus sends them, in the pinned version."""
+    commands = [{"keystrokes": 'echo "a\\b"\n', "duration": 1.0}, {"keystrokes": "C-c"}]
+    said = json.dumps({"analysis": "an é", "commands": commands})
+    done = json.dumps({"analysis": "all is done", "commands": [], "task_complete": True})
+    screen = "New Terminal Output:\n\nroot@box:/# echo\na\\b"
+    sure = (
+        f"Current terminal state:\n{screen}\n\nAre you sure you want to mark the task as complete?"
+    )
+    dialogue = [Message("user", "do it"), Message("assistant", said), Message("user", screen)]
+    dialogue += [Message("assistant", done), Message("user", sure)]
+    calls = [
+        Call("chat", "/v1/chat/completions", "model", tuple(dialogue[: 2 * number + 1]), text=text)
+        for number, text in enumerate((said, done, done))
+    ]
+    ((turn,), _) = retell("model", calls, profile_of("terminus").record)
+    assert turn.action == 'echo "a\\b"\nC-c'
+    assert turn.observation == "root@box:/# echo\na\\b"
