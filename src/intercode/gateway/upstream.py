@@ -50,6 +50,12 @@ class Upstream:
     url: str
     key: str = field(default="", repr=False)
 
+    def __post_init__(self) -> None:
+        if not self.key.isascii():
+            raise UsageError(
+                f"the key of {self.name} has characters that no key has: copy it again"
+            )
+
     @classmethod
     def of(cls, model: str, base_url: str | None = None) -> Upstream:
         """Find the server of a model, and the key, as the clients of our own agents do.
