@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,29 @@ from soak.held import AHEAD, held
 KEY = "sk-very-secret-0123456789"
 PRICE = {"input": 2.5, "output": 10.0}
 TRIES = 3
+SUBMITS = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""The line by which mini-swe-agent is told that its model has done the task."""
 BASH = ("shop-07", "project-05", "archive-10")
+FILES = ("fleet-04", "fleet-13", "fleet-14")
+"""They ask for files only, not for what a command prints, which a terminal's screen surrounds."""
 SWE = ("swe-duedate", "swe-keepsake", "swe-tidyconf")
+
+
+def by_tool(gold: str, end: Line = Line("Done.")) -> list[Line]:  # noqa: B008 - frozen
+    """Return the replies of a model that calls its agent's shell tool once."""
+    return [shell(gold), end]
+
+
+def by_keys(gold: str) -> list[Line]:
+    """Return those of a model that types into a terminal, and is asked whether it is done."""
+    typed = {"keystrokes": f"{gold}\n", "duration": 1.0}
+    told = [{"commands": [typed], "task_complete": False}, {"commands": [], "task_complete": True}]
+    return [Line(json.dumps({"analysis": "a", "plan": "p", **each})) for each in told]
+
+
+def by_edits(gold: str) -> list[Line]:
+    """Return the only one of a model that writes edits."""
+    return [Line(f"I change it.\n\n{edits(gold)}")]
 
 
 @dataclass(frozen=True)
@@ -39,29 +61,25 @@ class Driven:
     """How a model makes an agent solve a task.
 
     Attributes:
+        replies: Makes its replies of gold; the last one is repeated.
         model: The model, by a name whose edit format the agent knows, if it has one.
         env: The environment of its kind of tasks.
         tasks: Of that kind.
-        end: The reply after the action.
     """
 
+    replies: Callable[[str], list[Line]] = by_tool
     model: str = "openai-compatible/scripted"
     env: str = "bash"
     tasks: Sequence[str] = BASH
-    end: Line = Line("Done.")  # noqa: RUF009 - frozen
-
-    def solve(self, gold: str) -> list[Line]:
-        """Return the replies that solve a task."""
-        if self.env == "swe":
-            return [Line(f"I change it.\n\n{edits(gold)}")]  # there are replies in its prompt
-        return [shell(gold), self.end]
 
 
 AGENTS = {
-    "aider": Driven("openai-compatible/gpt-4o", "swe", SWE),
-    "claude-code": Driven("anthropic/scripted"),
+    "aider": Driven(by_edits, "openai-compatible/gpt-4o", "swe", SWE),
+    "claude-code": Driven(model="anthropic/scripted"),
     "codex": Driven(),
-    "mini-swe-agent": Driven(end=shell("echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")),
+    "mini-swe-agent": Driven(partial(by_tool, end=shell(f"echo {SUBMITS}"))),
+    "openhands": Driven(),
+    "terminus": Driven(by_keys, tasks=FILES),
 }
 CHOSEN = os.environ.get("INTERCODE_AGENTS", "aider mini-swe-agent").split()
 
@@ -149,8 +167,9 @@ def test_it_solves_tasks_of_its_kind_and_every_command_reads_its_record(
         gold = next((gold for query, gold in golds.items() if query in told), None)
         if gold is None:
             return Line("A title")  # what a client asks for itself
-        replies = driven.solve(gold)
-        return replies[min(sum(m.role == "assistant" for m in messages), len(replies) - 1)]
+        replies = driven.replies(gold)
+        said = sum(m.role == "assistant" for m in messages)
+        return replies[min(said, len(replies) - 1)]
 
     server.script = say
     run = tmp_path / "run"
@@ -162,7 +181,7 @@ def test_it_solves_tasks_of_its_kind_and_every_command_reads_its_record(
         assert episode.metadata["model"]["calls"], "its dialogue is kept"
         if driven.env == "bash":
             gold = golds[episode.query]
-            assert gold in [turn.action for turn in episode.turns]
+            assert gold in [turn.action.strip() for turn in episode.turns]
             assert all(turn.exit_code in (0, None) for turn in episode.turns[:1])
     outcomes = [Outcome.of(episode) for episode in episodes]
     taken = Usage(sum(o.tokens_in or 0 for o in outcomes), sum(o.tokens_out or 0 for o in outcomes))
@@ -207,11 +226,12 @@ def test_one_whose_model_never_answers_is_ended_and_scored(
 def test_one_whose_budget_is_spent_is_ended_and_scored(
     server: ScriptedServer, agent: str, price: Path, tmp_path: Path
 ) -> None:
-    # Aider asks again once its model has named a file.
-    named = "I need to see keepsake/cache.py first."
-    server.script = lambda _: shell("true") if AGENTS[agent].env == "bash" else Line(named)
+    driven = AGENTS[agent]
+    # An edit of text that is not there is asked for again.
+    idle = "+++ b/keepsake/cache.py\n@@ @@\n-no such line\n+x" if driven.env == "swe" else "true"
+    server.script = lambda _: driven.replies(idle)[0]
     options = ["--prices", str(price), "--episode-cost", "0.000001"]
-    task = ["swe-keepsake"] if AGENTS[agent].env == "swe" else BASH[:1]
+    task = ["swe-keepsake"] if driven.env == "swe" else driven.tasks[:1]
     [episode] = play(server, agent, tmp_path / "run", *options, tasks=task)
     assert episode.metadata["ended_by"] == "cost" and episode.error is None
     assert len(server.exchanges) == 1 and not episode.success  # what it asks for again is refused
