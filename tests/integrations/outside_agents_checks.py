@@ -234,4 +234,5 @@ def test_one_whose_budget_is_spent_is_ended_and_scored(
     task = ["swe-keepsake"] if driven.env == "swe" else driven.tasks[:1]
     [episode] = play(server, agent, tmp_path / "run", *options, tasks=task)
     assert episode.metadata["ended_by"] == "cost" and episode.error is None
-    assert len(server.exchanges) == 1 and not episode.success  # what it asks for again is refused
+    # Those that were under way together are answered; whatever it asks for then is refused.
+    assert len(server.exchanges) <= 3 and not episode.success
