@@ -17,10 +17,11 @@ import pytest
 
 import intercode
 from intercode.agents.outside import layers
+from intercode.agents.outside.profile import profile_of
 from intercode.cli.main import main
 from intercode.episode import Episode
 from intercode.errors import FetchError, ImageError
-from intercode.models.base import Usage
+from intercode.models.base import Message, Usage
 from intercode.models.prices import Price
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
@@ -136,9 +137,12 @@ def price(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Check that no sandbox is left, which holds all that ran in it."""
+    """Check that no sandbox, control group, mount or saved state is left."""
+    mounts = held()["mounts"]
     yield
-    assert held(get_provider("native"))["sandboxes"] <= AHEAD
+    left = held(get_provider("native"))
+    assert max(left["sandboxes"], left["cgroups"]) <= AHEAD
+    assert (left["mounts"], left["snapshots"]) == (mounts, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +169,7 @@ def test_it_solves_tasks_of_its_kind_and_every_command_reads_its_record(
     driven = AGENTS[agent]
     golds = {t.query: str(t.gold[0]) for t in intercode.load_dataset(driven.env)}
 
-    def say(messages: Sequence[intercode.models.Message]) -> Line:
+    def say(messages: Sequence[Message]) -> Line:
         told = "\n".join(message.content for message in messages)
         gold = next((gold for query, gold in golds.items() if query in told), None)
         if gold is None:
@@ -238,3 +242,30 @@ def test_one_whose_budget_is_spent_is_ended_and_scored(
     assert episode.metadata["ended_by"] == "cost" and episode.error is None
     # Those that were under way together are answered; whatever it asks for then is refused.
     assert len(server.exchanges) <= 3 and not episode.success
+
+
+def test_one_that_calls_tools_is_told_of_a_skill_and_cannot_write_it(
+    server: ScriptedServer, agent: str, tmp_path: Path
+) -> None:
+    driven = AGENTS[agent]
+    if driven.replies in (by_edits, by_keys):
+        pytest.skip(f"not for {agent}: its model calls no tools")
+    skill = tmp_path / "greet"
+    skill.mkdir()
+    (skill / "SKILL.md").write_text("---\nname: greet\ndescription: How to greet.\n---\nWave.\n")
+    home = f"{profile_of(agent).home_of_skills or '/skills'}/greet"
+    tries = ("echo x >> SKILL.md", "touch new", "rm SKILL.md")
+    steps = [f"cat {home}/SKILL.md", *(f"cd {home} && {each}" for each in tries)]
+    replies = [*map(shell, steps), driven.replies("true")[-1]]
+
+    def say(messages: Sequence[Message]) -> Line:
+        return replies[min(sum(m.role == "assistant" for m in messages), len(replies) - 1)]
+
+    server.script = say
+    run = tmp_path / "run"
+    [episode] = play(server, agent, run, "--skill", str(skill), tasks=driven.tasks[:1])
+    assert episode.error is None and "Wave." in episode.turns[0].observation
+    assert any("How to greet." in json.dumps(each.body) for each in server.exchanges[:2])
+    for turn in episode.turns[1:]:
+        assert "denied" in turn.observation or "Read-only" in turn.observation, turn
+    assert len(episode.turns) == len(steps)
