@@ -26,6 +26,7 @@ from intercode.models.prices import Price
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.sandbox import get_provider
+from intercode.sandbox.native import cgroup
 from intercode.testing import ScriptedServer, shell
 from soak.held import AHEAD, held
 
@@ -141,7 +142,8 @@ def nothing_left() -> Iterator[None]:
     mounts = held()["mounts"]
     yield
     left = held(get_provider("native"))
-    assert max(left["sandboxes"], left["cgroups"]) <= AHEAD
+    assert left["sandboxes"] <= AHEAD
+    assert left["cgroups"] <= AHEAD * len(list(cgroup.parents()))
     assert (left["mounts"], left["snapshots"]) == (mounts, 0)
 
 
