@@ -7,11 +7,10 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_cluster import KEY, Nodes, lines, nodes, recorded, wait_for_lines
+from ray_cluster import KEY, Nodes, lines, recorded, wait_for_lines
 
 from intercode.evaluate import evaluate
 from intercode.models.scripted import Line
@@ -19,6 +18,7 @@ from intercode.spec import RunSpec
 from intercode.testing.server import ScriptedServer
 from sandbox import rootfs
 
+pytest_plugins = ["ray_cluster"]
 KILLS = int(os.environ.get("INTERCODE_SOAK_NODES", "3"))
 TOTAL = 500 if KILLS <= 3 else 200 * KILLS
 TASKS = 20
@@ -36,12 +36,6 @@ class Waiting:
 def make(task):
     return Waiting()
 """
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with nodes(3) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

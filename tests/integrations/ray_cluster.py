@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ray.cluster_utils import Cluster
 
 from waiting import eventually
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-
 
 KEY = "sk-the-key-of-the-nodes-0123456789"
 """The nodes' key to a model; nobody else has it."""
@@ -77,9 +77,9 @@ class Nodes:
         return [sys.executable, "-m", "intercode.cli", *map(str, arguments)]
 
 
-@contextmanager
-def nodes(count: int) -> Iterator[Nodes]:
-    found = Nodes(count)
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Nodes]:
+    found = Nodes(3)
     try:
         yield found
     finally:

@@ -7,28 +7,23 @@ from typing import Any
 
 import pytest
 import ray
-from ray_cluster import Nodes, nodes
+from ray_cluster import Nodes
 
 import intercode
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ActionError, UsageError, VectorError
 
+pytest_plugins = ["ray_cluster"]
 COUNT = 4
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    with nodes(2) as found:
-        ray.init(found.cluster.address, log_to_driver=False)
-        yield found
-        ray.shutdown()
-
-
-@pytest.fixture(scope="module")
 def vector(cluster: Nodes) -> Iterator[ThreadVectorEnv]:
+    ray.init(cluster.cluster.address, log_to_driver=False)
     made = intercode.make_vec("bash", COUNT, backend="ray")
     yield made
     made.close()
+    ray.shutdown()
 
 
 def pid(vector: ThreadVectorEnv) -> list[str]:
@@ -51,7 +46,7 @@ def test_the_same_episodes(vector: ThreadVectorEnv) -> None:
         assert played(vector) == played(here)
     finally:
         here.close()
-    assert len(set(pid(vector))) == 2
+    assert len(set(pid(vector))) == 3
 
 
 def test_groups_and_forks(vector: ThreadVectorEnv) -> None:

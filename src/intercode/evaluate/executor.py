@@ -74,18 +74,25 @@ class Work:
 class Executor(Protocol):
     """Runs the episodes of a run."""
 
+    def check(self, spec: RunSpec) -> None:
+        """Refuse a spec that cannot be run there, before anything is started.
+
+        Raises:
+            UsageError: It cannot.
+        """
+
     def start(self, jobs: Sequence[Job], work: Work) -> Runs:
         """Return the jobs as what runs them, in this order as far as possible.
 
         It records each episode by `Work.record`, in this process, before it yields it.
-
-        Raises:
-            UsageError: It cannot run them.
         """
 
 
 class Threads:
     """Runs episodes on threads of this process, which have an environment each."""
+
+    def check(self, spec: RunSpec) -> None:
+        """Accept any."""
 
     def start(self, jobs: Sequence[Job], work: Work) -> Pool:
         """See `Executor`."""
@@ -96,7 +103,7 @@ def executor_of(spec: RunSpec) -> Executor:
     """Return the executor that a spec names.
 
     Raises:
-        UsageError: There is none of that name, or its package is not installed.
+        UsageError: There is none of that name.
     """
     if spec.how.on is None:
         return Threads()

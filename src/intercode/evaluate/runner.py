@@ -230,6 +230,7 @@ def run(
     planned = plan(asked, progress) if isinstance(asked, RunSpec) else asked
     budget = budget or budget_of(planned.spec)
     executor = executor or executor_of(planned.spec)
+    executor.check(planned.spec)
     who = actors(planned.spec, budget)
     with ExitStack() as stack:
         stack.callback(who.close)

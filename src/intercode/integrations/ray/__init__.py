@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import UsageError
+from intercode.spec import portable
 
 if TYPE_CHECKING:
     from intercode.evaluate.executor import Work
     from intercode.evaluate.worker import Job
     from intercode.integrations.ray.driver import Spread
+    from intercode.spec import RunSpec
 
 
 class Ray:
@@ -36,13 +38,17 @@ class Ray:
         self.address = None if address in (None, "ray", "ray://") else address
         self.cpus = cpus
 
-    def start(self, jobs: Sequence[Job], work: Work) -> Spread:
+    def check(self, spec: RunSpec) -> None:
         """See `intercode.evaluate.executor.Executor`.
 
         Raises:
-            UsageError: Ray is not installed, or there is no such cluster.
+            UsageError: Ray is not installed, or an option has a password.
         """
+        refuse_passwords(spec.flat())
         library()
+
+    def start(self, jobs: Sequence[Job], work: Work) -> Spread:
+        """See `intercode.evaluate.executor.Executor`."""
         from intercode.integrations.ray.driver import Spread
 
         return Spread(jobs, work, self)
@@ -58,6 +64,20 @@ class Ray:
         finally:
             if not was:
                 ray.shutdown()
+
+
+def refuse_passwords(options: Mapping[str, Any]) -> None:
+    """Keep passwords out of the cluster, whose object store and logs many can read.
+
+    Raises:
+        UsageError: An option's URL has one.
+    """
+    for name, value in options.items():
+        if portable(value) != value:
+            raise UsageError(
+                f"--{name.replace('_', '-')} has a password, which would travel to the nodes: leave "
+                "it out of the URL; each node takes an engine's from its own PGPASSWORD or MYSQL_PWD"
+            )
 
 
 def library() -> Any:
@@ -104,12 +124,8 @@ def nodes_with_room(most: int, cpus: float = 1.0, without: Collection[str] = ())
         for node in library().nodes()
         if node["Alive"] and node["NodeID"] not in without
     }
-    wanted: Counter[str] = Counter()
-    while wanted.total() < min(most, sum(room.values())):
-        for node in room:
-            if wanted[node] < room[node] and wanted.total() < most:
-                wanted[node] += 1
-    return wanted
+    turns = sorted((turn, node) for node, places in room.items() for turn in range(places))
+    return Counter(node for _, node in turns[:most])
 
 
 def on_node(node: str) -> Any:

@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from heapq import heapify, heapreplace
 from itertools import count
 from math import ceil
 from pathlib import Path
@@ -294,16 +295,18 @@ class Spread:
     # Jobs
 
     def _hand_out(self) -> None:
-        busy = sum(post.busy for post in self._posts)
-        ready = [post for post in self._posts if post.is_open]
-        while self._left and ready and busy < self._workers:
-            post = min(ready, key=lambda one: one.busy)
+        free = self._workers - sum(post.busy for post in self._posts)
+        ready = [(post.busy, n, post) for n, post in enumerate(self._posts) if post.is_open]
+        heapify(ready)
+        while self._left and ready and free > 0:
+            _, n, post = ready[0]
             batch = self._batch()
             keys = [(job.epoch, job.task.task_id) for job in batch]
             call = _Call(post, batch, time.monotonic())
             self._calls[post.actor.play.remote(keys)] = call
             post.busy += 1
-            busy += 1
+            free -= 1
+            heapreplace(ready, (post.busy, n, post))
 
     def _batch(self) -> list[Job]:
         """Take jobs for a batch; one that was lost before goes alone."""

@@ -28,7 +28,13 @@ from intercode.errors import (
     SandboxUnavailableError,
 )
 from intercode.evaluate.worker import PATIENCE
-from intercode.integrations.ray import connect, library, nodes_with_room, on_node
+from intercode.integrations.ray import (
+    connect,
+    library,
+    nodes_with_room,
+    on_node,
+    refuse_passwords,
+)
 from intercode.project import create, is_project, sharing_gold
 from intercode.serve.client import raised
 
@@ -384,6 +390,7 @@ def make(
     options: dict[str, Any],
 ) -> ThreadVectorEnv:
     """Make a vector on the cluster; see `intercode.project.create_vec`."""
+    refuse_passwords(options)
     if not library().is_initialized():
         connect()
     env = str(Path(env).absolute()) if is_project(env) else env
