@@ -6,7 +6,6 @@ package ray: ``.venv-integrations/ray/bin/python benchmarks/bench.py --only clus
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
-from intercode.integrations.ray import Ray
+from intercode.integrations.ray import Ray, driver
 from intercode.spec import RunSpec
 from intercode.testing import Fault, Line, ScriptedServer
 from rows import Row
@@ -27,25 +26,10 @@ THOUGHT = 0.2
 """Seconds that the model takes for an answer."""
 SKIPPED = 0.2
 """The share of the episodes that are left out at the beginning."""
-FREE = """
-from dataclasses import replace
-from intercode.envs.elsewhere import Elsewhere, Reply
-from intercode.envs.traits import SHELL
-
-class Free(Elsewhere):
-    name = "free"
-    traits = replace(SHELL, elsewhere=True)
-
-    def _begin(self, task, seed):
-        return task.query
-
-    def _take(self, action):
-        return Reply(action)
-
-    def _submit(self, answer):
-        return Reply("", 1.0)
-"""
-"""An environment whose episodes cost nothing."""
+FREE = Path(__file__).with_name("free")
+"""A project whose episodes cost nothing."""
+WAITING = 10_000
+"""Calls under way, at which a driver looks."""
 
 
 class Pace(Progress):
@@ -88,15 +72,9 @@ def measure(episodes: int) -> list[Row]:
     """
     with TemporaryDirectory() as name, cluster() as place:
         folder = Path(name)
-        (folder / "free.py").write_text(FREE)
-        (folder / "intercode.toml").write_text('env = "free.py:Free"\ntasks = "tasks.json"\n')
-        tasks = [
-            {"task_id": f"t{n}", "query": "Say hi.", "gold": f"echo {n} > file"} for n in range(20)
-        ]
-        (folder / "tasks.json").write_text(json.dumps(tasks))
 
         def rate(on: Ray | None, env: str, count: int, workers: int, **more: Any) -> float:
-            asked = {"env": env, "data": folder / "tasks.json", "epochs": max(1, count // 20)}
+            asked = {"env": env, "data": FREE / "tasks.json", "epochs": max(1, count // 20)}
             out = folder / f"run-{time.monotonic_ns()}"
             pace = Pace()
             spec = RunSpec.of({"agent": "oracle", **asked, "workers": workers, "out": out, **more})
@@ -123,14 +101,43 @@ def measure(episodes: int) -> list[Row]:
             Row("episodes, 200 ms of thought, 6 on three nodes", there, "/s", ">= 2.7 x 2 workers",
                 times >= 2.7, f"{times:.2f} x"),
         ]  # fmt: skip
-        here = rate(None, str(folder), 10 * episodes, 1)
-        one, many = (rate(place, str(folder), 20 * episodes, n) for n in (1, NODES))
+        free = str(FREE)
+        here = rate(None, free, 10 * episodes, 1)
+        one, many = (rate(place, free, 20 * episodes, n) for n in (1, NODES))
+        driver.LARGEST = 1
+        alone = rate(place, free, 5 * episodes, NODES)
         rows += [
             Row("free episodes, one process with one worker", here, "/s"),
             Row("what the cluster adds to an episode", 1000 * (1 / one - 1 / here), "ms"),
             Row("free episodes that a driver takes and writes", many, "/s"),
+            Row("the same, one in a batch", alone, "/s"),
+            Row("a driver's look at a call under way", 1e6 * look(place) / WAITING, "us"),
         ]
-        return rows
+        record = min(folder.glob("*/episodes.jsonl")).read_bytes()
+        rows.append(Row("the record of an episode", len(record) / record.count(b"\n"), "B"))
+        return [*rows, Row("the disk, written and synced", disk(folder) / 1e6, "MB/s")]
+
+
+def look(place: Ray) -> float:
+    """Seconds in which a driver looks for answers among many calls."""
+    with place.connected() as ray:
+        never = ray.remote(num_cpus=1000)(int)
+        calls = [never.remote() for _ in range(WAITING)]
+        began = time.monotonic()
+        ray.wait(calls, num_returns=len(calls), timeout=0)
+        return time.monotonic() - began
+
+
+def disk(folder: Path) -> float:
+    """Bytes a second."""
+    piece, count = os.urandom(1 << 20), 64
+    began = time.monotonic()
+    with (folder / "written").open("wb") as file:
+        for _ in range(count):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return count * len(piece) / (time.monotonic() - began)
 
 
 if __name__ == "__main__":

@@ -247,9 +247,7 @@ def test_a_wrong_password_is_said_at_once(url: str) -> None:
     assert "not-" not in str(raised.value)
 
 
-def test_a_password_comes_from_the_environment(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_password_comes_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if url.startswith("postgresql"):
         pytest.skip("not for postgresql: who may enter its folder needs no password")
     password = url.partition("root:")[2].partition("@")[0]

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ray_cluster import KEY, Nodes, lines, recorded, wait_for_lines
+from ray_cluster import KEY, Nodes, held, lines, recorded, wait_for_lines
 
 from intercode.evaluate import evaluate
 from intercode.models.scripted import Line
@@ -22,6 +22,7 @@ pytest_plugins = ["ray_cluster"]
 KILLS = int(os.environ.get("INTERCODE_SOAK_NODES", "3"))
 TOTAL = 500 if KILLS <= 3 else 200 * KILLS
 TASKS = 20
+FREE = Path(__file__).parents[2] / "benchmarks" / "free"
 TASK_IDS = [f"t{n}" for n in range(TASKS)]
 WAITING = """
 import time
@@ -164,3 +165,20 @@ def test_an_interrupt_drains(cluster: Nodes, data: Path, local: Path, tmp_path: 
     some = recorded(run)
     assert 20 <= len(some) < 200
     assert some.items() <= recorded(local).items()
+
+
+@pytest.mark.skipif("INTERCODE_SOAK_NODES" not in os.environ, reason="make soak")
+def test_memory_stays_flat(cluster: Nodes, tmp_path: Path) -> None:
+    """That of the driver and of the stations, over episodes that cost nothing."""
+    run, total = tmp_path / "run", 50_000
+    command = ["run", FREE, "--agent", "oracle", "--epochs", total // TASKS]
+    process = cluster.intercode(*command, "--on", "ray", "--workers", 3, "--out", run, "--quiet")
+    wait_for_lines(run, total // 4, process)
+    early = held(process.pid)
+    wait_for_lines(run, total - total // 20, process)
+    late = held(process.pid)
+    assert process.wait() == 0 and lines(run) == total
+    growth = {name: late[name] - early[name] for name in early}
+    print("MiB, and what came to them:", late, growth)
+    assert set(late) == set(early) and len(growth) == 4
+    assert max(growth.values()) < 30, growth

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,3 +109,18 @@ def recorded(run: Path) -> dict[tuple[int, str], Any]:
 
 def wait_for_lines(run: Path, count: int, process: subprocess.Popen[bytes]) -> None:
     assert eventually(lambda: lines(run) >= count or process.poll() is not None)
+
+
+def held(driver: int) -> dict[str, int]:
+    """The MiB that a run's driver and each of its stations hold."""
+    found = {"driver": driver}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (folder / "cmdline").read_bytes().startswith(b"ray::Station"):
+                found[f"station {folder.name}"] = int(folder.name)
+    return {name: _rss(pid) for name, pid in found.items()}
+
+
+def _rss(pid: int) -> int:
+    (line,) = re.findall(r"RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(line) // 1024

@@ -74,9 +74,10 @@ def refuse_passwords(options: Mapping[str, Any]) -> None:
     """
     for name, value in options.items():
         if portable(value) != value:
+            flag = name.replace("_", "-")
             raise UsageError(
-                f"--{name.replace('_', '-')} has a password, which would travel to the nodes: leave "
-                "it out of the URL; each node takes an engine's from its own PGPASSWORD or MYSQL_PWD"
+                f"--{flag} has a password, which would travel to the nodes: leave it out of the "
+                "URL; each node takes an engine's from its own PGPASSWORD or MYSQL_PWD"
             )
 
 
