@@ -1,0 +1,132 @@
+"""The parts that all families share: a seeded draw, the names and values of a split, a draft.
+
+A draw uses `random.Random` by its method ``random`` alone: that is the one whose numbers Python
+promises to keep from version to version.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SPLITS = ("train", "validation", "test", "compositions")
+"""``validation`` and ``test`` have names and values that ``train`` never has; ``compositions`` has
+those of ``train``, and pairs of operations that no other split has."""
+
+_WORDS = """
+amber anchor apron badger barrel basil beacon birch bishop blanket bramble brass bridge bucket
+butter cabin canal candle canvas carbon castle cedar cellar chalk cherry cinder clover cobalt comet
+copper coral cradle crystal dagger daisy delta ember falcon fennel ferry fiddle flint forest
+fountain gable garnet ginger glacier granite hammer harbour hazel helmet heron hollow indigo island
+ivory jasmine jigsaw juniper kernel kestrel kettle ladder lagoon lantern lemon lichen lobster maple
+marble meadow mirror mustard needle nickel nutmeg oyster paddle parcel pebble pepper pewter pigeon
+pillow plover pocket quartz quiver raven ribbon saddle saffron sandal sparrow spindle tunnel velvet
+"""
+_HELD = 4
+"""One pair of operations in so many is kept for ``compositions``."""
+
+
+class Draw:
+    """A source of choices, the same for the same facts on every machine."""
+
+    def __init__(self, *facts: object) -> None:
+        self._next = random.Random("/".join(map(str, facts))).random
+
+    def below(self, limit: int) -> int:
+        """Draw a whole number from 0, below a limit."""
+        return int(self._next() * limit)
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """Draw one of them."""
+        return choices[self.below(len(choices))]
+
+    def some(self, choices: Sequence[T], count: int) -> list[T]:
+        """Draw so many different ones."""
+        left = list(choices)
+        return [left.pop(self.below(len(left))) for _ in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The names and values of a split."""
+
+    words: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """Of two digits."""
+    few: tuple[int, ...]
+    """How many to take, as of lines."""
+    ends: tuple[str, ...]
+    """Suffixes of files."""
+
+    @classmethod
+    def of(cls, split: str) -> Pool:
+        """Return those of a split."""
+        return _POOLS["train" if split == "compositions" else split]
+
+
+def _pool(parts: Sequence[int], few: Sequence[int], ends: str) -> Pool:
+    """Return the names and values of so many sixths."""
+    words = tuple(word for row, word in enumerate(_WORDS.split()) if row % 6 in parts)
+    numbers = tuple(number for number in range(10, 100) if number % 6 in parts)
+    return Pool(words, numbers, tuple(few), tuple(ends.split()))
+
+
+_POOLS = {
+    "train": _pool((1, 2, 3, 4), (2, 3, 5), "txt log csv md"),
+    "validation": _pool((0, 5), (4,), "dat tmp"),
+    "test": _pool((0, 5), (6,), "cfg bak"),
+}
+# The last two sixths are shared out: by halves, so that both have even and odd numbers.
+for _at, _name in enumerate(("validation", "test")):
+    _whole = _POOLS[_name]
+    _POOLS[_name] = Pool(
+        _whole.words[_at::2],
+        tuple(n for n in _whole.numbers if (n + 1) // 6 % 2 == _at),
+        _whole.few,
+        _whole.ends,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A task before it has a name."""
+
+    query: str
+    gold: str
+    wrong: tuple[str, ...]
+    """Gold without one of its steps: it has another effect."""
+    operations: tuple[str, ...]
+    looks: tuple[str, ...] = ()
+    """Actions that show what gold needs and the query does not tell."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of the task."""
+
+
+Wanted = Callable[[Sequence[str]], bool]
+"""Whether operations in this order belong to the split."""
+Family = Callable[[Draw, Pool, int, Wanted], "Draft | None"]
+"""Drafts a task of so many steps; None: what was drawn makes no good one."""
+
+
+def held_out(kind: str, operations: Sequence[str]) -> bool:
+    """Whether any two operations that follow each other are a pair for ``compositions``."""
+    return any(_held(kind, *pair) for pair in pairwise(operations))
+
+
+@cache
+def _held(kind: str, one: str, other: str) -> bool:
+    digest = blake2b(f"{kind}/{one}/{other}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % _HELD == 0
+
+
+def joined(steps: Sequence[str]) -> str:
+    """Join steps to a sentence's end: ``a, b, then c``."""
+    *before, last = steps
+    return f"{', '.join(before)}, then {last}" if before else last
