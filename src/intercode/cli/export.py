@@ -12,6 +12,7 @@ Examples:
   intercode export RUN --to chat --solved --out train.jsonl
   intercode export RUN --to paper --out ic_bash_multiturn_mine_10_turns.json
   intercode export RUN --to csv --turns > turns.csv
+  intercode export RUN --to parquet --tokens --out tokens.parquet
   intercode export RUN --to inspect --out logs      (a folder: named as Inspect finds it)
 """
 
@@ -53,6 +54,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--turns", action="store_true", help="for csv and parquet: a row for each turn"
     )
     parser.add_argument(
+        "--tokens",
+        action="store_true",
+        help="for parquet: token ids, log-probabilities and mask, of runs with --record-tokens",
+    )
+    parser.add_argument(
         "--redact",
         action="store_true",
         help="replace what looks like a key in dialogues, too (see docs/reference/run-folder.md)",
@@ -66,6 +72,8 @@ def execute(args: argparse.Namespace) -> int:
     """Write the file."""
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
+    if args.tokens and (args.to != "parquet" or args.turns):
+        raise UsageError("--tokens is for parquet, and has rows of its own: leave out --turns")
     redactor = Redactor(everywhere=args.redact)  # the record may be of an older version
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
@@ -161,6 +169,9 @@ def _write(
 def _table(
     args: argparse.Namespace, chosen: Iterable[Episode]
 ) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
+    if args.tokens:
+        tokens = (row for episode in chosen for row in export.token_rows(episode))
+        return export.TOKEN_COLUMNS, tokens
     if args.turns:
         turns = (row for episode in chosen for row in export.turn_rows(episode))
         return export.TURN_COLUMNS, turns

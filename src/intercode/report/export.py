@@ -22,7 +22,7 @@ from intercode.files import replaced
 from intercode.models.base import as_openai
 from intercode.records import Outcome, ending_of
 from intercode.syntax import quoted
-from intercode.talks import Talk, talk_of
+from intercode.talks import Call, Talk, talk_of
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""
@@ -43,6 +43,14 @@ TURN_COLUMNS = {
     **{"reward": _NUMBER, "ok": "BOOLEAN", "exit_code": _COUNT, "seconds": _NUMBER},
 }
 """Columns of a table of turns, which count from 1."""
+
+_IDS = "INTEGER[]"
+TOKEN_COLUMNS = {
+    **{"task_id": _TEXT, "epoch": _COUNT, "part": _COUNT, "reward": _NUMBER, "success": "BOOLEAN"},
+    **{"turns": _IDS, "prompt_ids": _IDS, "completion_ids": _IDS, "logprobs": "DOUBLE[]"},
+    "env_mask": _IDS,
+}
+"""Columns of a table of tokens, under the names of TRL's rollouts."""
 
 
 def to_chat(episode: Episode) -> dict[str, Any]:
@@ -114,6 +122,42 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     for number, turn in enumerate(episode.turns, 1):
         key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": number}
         yield cleaned({**key, **{name: getattr(turn, name) for name in own}})
+
+
+def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
+    """Yield an episode's tokens under `TOKEN_COLUMNS`, as they were recorded.
+
+    A row is a dialogue as one text in tokens. Where a prompt does not begin with all tokens before
+    it, as it does not if the server has tokenized the dialogue again, another row begins: nothing
+    that the model was not shown or has not made is in any.
+    """
+    calls = (talk_of(episode) or Talk()).get("calls", ())
+    told = [call for call in calls if "prompt_token_ids" in call and "token_ids" in call]
+    key = {"task_id": episode.task_id, "epoch": episode.epoch}
+    result = {"reward": episode.reward, "success": episode.success}
+    for number, part in enumerate(_sequences(told), 1):
+        row = {**key, **result, "part": number, **part}
+        yield cleaned({name: row[name] for name in TOKEN_COLUMNS})
+
+
+def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for call in calls:
+        prompt, ids = call["prompt_token_ids"], call["token_ids"]
+        whole = [*found[-1]["prompt_ids"], *found[-1]["completion_ids"]] if found else []
+        if not found or prompt[: len(whole)] != whole:
+            whole = prompt
+            empty: dict[str, Any] = {"completion_ids": [], "logprobs": [], "env_mask": []}
+            found.append({"turns": [], "prompt_ids": prompt, **empty})
+        last, shown = found[-1], prompt[len(whole) :]
+        last["turns"].append(call.get("turn", 0) + 1)
+        last["completion_ids"] += [*shown, *ids]
+        last["env_mask"] += [0] * len(shown) + [1] * len(ids)
+        known = last["logprobs"] is not None and "logprobs" in call
+        last["logprobs"] = (
+            [*last["logprobs"], *[0.0] * len(shown), *call["logprobs"]] if known else None
+        )
+    return found
 
 
 def cleaned(values: dict[str, Any]) -> dict[str, Any]:
