@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import intercode
 from intercode import datasets
+from intercode.cli.main import main
 from intercode.datasets.generated import KINDS, SPLITS, generated, task
 from intercode.datasets.generated.draw import _WORDS, Pool
 from intercode.errors import TaskError, TaskNotFoundError, UsageError
@@ -177,6 +179,33 @@ def test_what_the_oracle_looks_at_tells_what_the_question_does_not(kind: str) ->
     found = re.findall(r"[a-z]{4,}|\d\d", shown)[-1]
     env.close()
     assert found in solution[1] and found not in query
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_oracles_episodes_are_whole_dialogues(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run, out = (
+        f"generated-{kind}:difficulty=2,seed=2,count=40",
+        tmp_path / "r",
+        tmp_path / "c",
+    )
+    oracle = ["--agent", "oracle", "--quiet", "--workers", "2"]
+    looks = [one for one in datasets.load(data) if LOOKS in one.metadata][:2]
+    rest = [one for one in datasets.load(data) if LOOKS not in one.metadata][:2]
+    named = [part for one in (*looks, *rest) for part in ("--task", one.task_id)]
+    assert main(["run", kind, "--data", data, *named, *oracle, "--out", str(run)]) == 0
+    assert main(["export", str(run), "--to", "chat", "--solved", "--out", str(out)]) == 0
+    capsys.readouterr()
+    told = {
+        row["task_id"]: row["messages"] for row in map(json.loads, out.read_text().splitlines())
+    }
+    assert looks and told.keys() == {one.task_id for one in (*looks, *rest)}
+    for one in (*looks, *rest):
+        said = [message["content"] for message in told[one.task_id]]
+        assert said[0] == one.query
+        assert said[1::2] == [*one.metadata.get(LOOKS, ()), one.gold[0], "submit"]
+        assert [m["role"] for m in told[one.task_id]] == ["user", "assistant"] * (len(said) // 2)
 
 
 def test_by_name_with_options() -> None:
