@@ -41,6 +41,33 @@ def test_a_failure_is_not_lost_by_the_deadline(tmp_path: Path) -> None:
     assert done.returncode == 1 and "1 failed, 1 rerun" in done.stdout, done.stdout + done.stderr
 
 
+FLAKY = """
+import pathlib, pytest
+
+@pytest.mark.parametrize("number", range({count}))
+def test_it(number, request):
+    done = pathlib.Path(__file__).with_name(f"done-{{number}}")
+    if not done.exists():
+        done.touch()
+        assert not "the first time"
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "deadline", "code", "said"),
+    [(2, "", 0, "passed only when repeated"), (3, "", 1, "3 were repeated"), (3, "9e9", 0, "")],
+)
+def test_few_tests_may_need_a_second_try(
+    tmp_path: Path, count: int, deadline: str, code: int, said: str
+) -> None:
+    (tmp_path / "test_it.py").write_text(FLAKY.format(count=count))
+    command = ["-m", "pytest", "-p", "repeated", "--reruns", "1", "-c", "/dev/null", "-n", "2"]
+    variables = {"CI_DEADLINE": deadline, "PYTHONPATH": str(ROOT / ".ci")}
+    done = run(*command, str(tmp_path), **variables)
+    assert done.returncode == code and f"{count} rerun" in done.stdout, done.stdout + done.stderr
+    assert said in done.stdout and "the first time" in done.stdout
+
+
 def test_how_much_of_this_machine_is_ours() -> None:
     done = run(".ci/starved.py")
     assert done.returncode == 0, done.stderr

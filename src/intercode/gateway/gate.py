@@ -45,7 +45,8 @@ from intercode.gateway.rules import (
 )
 from intercode.gateway.streams import Assembly
 from intercode.gateway.tables import COUNT, MODELS, TABLES, Name
-from intercode.gateway.upstream import Open, Upstream
+from intercode.gateway.upstream import Connections, Open, Upstream
+from intercode.gateway.veil import Veil
 from intercode.guard import Guard
 from intercode.known_secrets import hide_in
 from intercode.models import wire
@@ -89,6 +90,7 @@ class Gateway:
         prices: Prices | None = None,
     ) -> None:
         self.upstream, self.terms = upstream, terms
+        self.connections = Connections(upstream)
         prices = prices or Prices()
         around = around or Around()
         self._names = dict(terms.models) if terms.models is not None else {}
@@ -115,9 +117,10 @@ class Gateway:
         self.close()
 
     def close(self) -> None:
-        """Close all seats. Idempotent."""
+        """Close all seats, and the connections to the server. Idempotent."""
         for seat in tuple(self._seats):
             seat.close()
+        self.connections.close()
 
     def seat(
         self, *, budget: Budget | None = None, record: Callable[[Call], None] | None = None
@@ -434,7 +437,9 @@ class _Passing:
         """Make one call; see `Client.send`."""
         gateway = self._gateway
         body = json.dumps(self._sent, ensure_ascii=False).encode(errors="replace")
-        answer = gateway.upstream.open("POST", self._target, body, self._headers, gateway.timeout)
+        answer = gateway.connections.open(
+            "POST", self._target, body, self._headers, gateway.timeout
+        )
         self._seat.hold(answer)
         try:
             if answer.status != 200:
@@ -444,7 +449,10 @@ class _Passing:
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._raw = gateway.upstream.without_key(answer.read(LONGEST_ANSWER))
-            self._body = wire.load(self._raw)
+            found = wire.load(self._raw)
+            self._body = hide_in(found, gateway.upstream.key)
+            if self._body != found:  # it was there by escapes
+                self._raw = json.dumps(self._body).encode()
             return answered(self._name, self._body)
         finally:
             self._seat.drop(answer)
@@ -453,16 +461,17 @@ class _Passing:
     def _stream(self, answer: Open) -> Answer:
         """Pass on a stream. Once its first event has gone to the client, there is no other try."""
         assembly, passed = Assembly(self._name), bytearray()
-        door, begun = self._door, False
+        door, begun, veil = self._door, False, Veil(self._gateway.upstream.key)
         try:
             while data := answer.some():
                 events = assembly.feed(data)
-                raw = b"".join(event.raw for event in events if not self._ours(event.data))
                 if not begun and assembly.error:
                     said = json.dumps({"error": assembly.error})
                     raise AttemptError(f"an error in the stream: {said[: wire.LONGEST]}")
+                raw = veil.through(event for event in events if not self._ours(event.data))
+                if assembly.whole:
+                    raw += veil.rest()
                 if raw:
-                    raw = self._gateway.upstream.without_key(raw)
                     if not begun:
                         begun = True
                         door.begin(200, [("content-type", _STREAM)])
@@ -555,7 +564,7 @@ def _count(
         sent.pop(key, None)
     try:
         data = json.dumps(sent).encode()
-        answer = gateway.upstream.open("POST", target, data, headers, gateway.timeout)
+        answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
         try:
             body, status = answer.read(_LONGEST_ERROR), answer.status
         finally:

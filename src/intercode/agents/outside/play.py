@@ -61,6 +61,8 @@ class OutsideAgents:
         model: The model's name, as ``openai/gpt-5``.
         limits: The limits of an episode.
         calls: The calls to the model that an episode may make.
+        skills: The offer of skills, told after the task; empty: there are none, or the agent finds
+            them by itself.
     """
 
     def __init__(
@@ -70,12 +72,14 @@ class OutsideAgents:
         model: str,
         limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 - frozen
         calls: int = CALLS,
+        skills: str = "",
     ) -> None:
         self.profile = profile
         self.gateway = gateway
         self.model = model
         self.limits = limits
         self.calls = calls
+        self.skills = skills
         self.name = profile.name
 
     def facts(self) -> dict[str, Any]:
@@ -198,6 +202,7 @@ class Player:
 
     def _filled(self, query: str, seat: Seat) -> Callable[[str], str]:
         name = self._agents.model.partition("/")[2] or self._agents.model
+        query = "\n\n".join(filter(None, (query, self._agents.skills)))
         values = {"query": query, "model": name, "token": seat.token}
         return lambda text: self._agents.profile.filled(text, **values)
 

@@ -8,8 +8,9 @@ needs none::
     intercode run bash --agent 'cli:python3 /opt/mine.py {query}' --model openai/gpt-5
 
 In the words of a command, in the values of its environment and in its files stand, as often as they
-are needed: ``{query}`` the task, ``{model}`` the model's name, ``{url}`` the model's address as
-Anthropic's clients have it, ``{url_v1}`` as OpenAI's have it, ``{token}`` the key that it takes.
+are needed: ``{query}`` the task, and the offer of skills to an agent that does not look for them;
+``{model}`` the model's name, ``{url}`` the model's address as Anthropic's clients have it,
+``{url_v1}`` as OpenAI's have it, ``{token}`` the key that it takes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _ENV = {
     "INTERCODE_QUERY": "{query}",
 }
 """The environment of an agent that is only a command."""
+WHOLE = "whole"
+"""In place of a folder of skills: the agent is told all of them."""
 MEMBER = "$."
 """The beginning of the name of a JSON object's member, in place of a pattern."""
 _PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
@@ -72,6 +75,9 @@ class Run(_Table, frozen=True, kw_only=True):
     """A command for the shell, before."""
     files: dict[str, str] = {}
     """The content of files that are written before, by path."""
+    skills: Annotated[str, Meta(pattern=f"^(/.+|{WHOLE})$")] | None = None
+    """The folder where the agent looks for skills by itself. None: its task tells of them, and
+    `WHOLE`: tells all of them, as the agent cannot read what it is not given."""
 
 
 class Score(_Table, frozen=True, kw_only=True):
@@ -108,6 +114,11 @@ class Profile(_Table, frozen=True, kw_only=True):
     run: Run
     score: Score = Score()
     record: Record = Record()
+
+    @property
+    def home_of_skills(self) -> str | None:
+        """The folder where it looks for skills by itself; None: it has none."""
+        return None if self.run.skills == WHOLE else self.run.skills
 
     def filled(self, text: str, **values: str) -> str:
         """Return a text of the profile with the values in their places."""
