@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         action="store_true",
-        help="for parquet: token ids, log-probabilities and mask, of runs with --record-tokens",
+        help="for parquet: token ids, log-probabilities and mask, where a run has recorded them",
     )
     parser.add_argument(
         "--redact",
