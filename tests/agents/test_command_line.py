@@ -87,7 +87,7 @@ def test_tokens_are_recorded_if_asked_for(server: ScriptedServer, folder: Path) 
             assert len(call["prompt_token_ids"]) == call["input_tokens"] > 0
     options = ["--to", "parquet", "--tokens", "--out", "tokens.parquet"]
     assert main(["export", "run", *options]) == 0
-    parts = duckdb.sql("SELECT sum(len(turns)), sum(list_sum(env_mask)) FROM 'tokens.parquet'")
+    parts: Any = duckdb.sql("SELECT sum(len(turns)), sum(list_sum(env_mask)) FROM 'tokens.parquet'")
     made = sum(
         len(call["token_ids"])
         for episode in read_episodes(folder / "run" / "episodes.jsonl")

@@ -54,7 +54,7 @@ def exported(run: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, An
     out = run.parent / "tokens.parquet"
     assert main(["export", str(run), "--to", "parquet", "--tokens", "--out", str(out)]) == 0
     capsys.readouterr()
-    found = duckdb.sql(f"SELECT * FROM '{out}' ORDER BY task_id, epoch, part")
+    found: Any = duckdb.sql(f"SELECT * FROM '{out}' ORDER BY task_id, epoch, part")
     return [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
 
 
@@ -149,9 +149,11 @@ def test_what_is_exported_is_what_a_server_had(
 ) -> None:
     data, server = intercode.load_dataset("generated-bash:count=1"), Server(faithful)
     agents = TRY_AGAIN(server, settings=Settings(trace=True))
-    evaluate(
-        data, agents, lambda: intercode.make("bash", data=data).unwrapped, out=tmp_path / "run"
-    )
+
+    def make() -> Any:
+        return intercode.make("bash", data=data).unwrapped
+
+    evaluate(data, agents, make, out=tmp_path / "run")
     rows = exported(tmp_path / "run", capsys)
     assert len(server.calls) == 3
     if faithful:

@@ -24,7 +24,7 @@ class _Filter:
     code: str
     does: Callable[[Lines, str, str, int], Lines]
     reads: str = " "
-    """What stands between the command and the file that it reads."""
+    """The text between the command and the file that it reads."""
     pairs: bool = False
     """Whether it needs lines of a word and a number."""
     ends: bool = False
@@ -206,7 +206,7 @@ Files = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """What is done with files; ``{s}`` is how words or the shell choose them."""
+    """An operation on files; ``{s}`` is how words or the shell choose them."""
 
     says: tuple[str, ...]
     code: str
