@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.agents.outside import layers
 from intercode.agents.outside.profile import Record, profile_of
 from intercode.agents.outside.turns import action_of, retell
 from intercode.calls import ToolCall
@@ -242,6 +241,33 @@ def test_an_agent_is_added_by_a_profile_alone(play: Play, profile: str) -> None:
     assert not episode.success
 
 
+def test_a_profile_says_what_its_agent_needs_and_a_run_goes_before_it(
+    play: Play, profile: str, tmp_path: Path
+) -> None:
+    Path(profile).write_text(
+        Path(profile).read_text() + '[limits]\nmemory = "2G"\nprocesses = 77\n'
+    )
+    play(GOLD, Line("Done."), agent=profile)
+    play(agent=profile, options=["--processes", "66"], out="told")
+    assert main(["rescore", str(tmp_path / "run"), "--quiet"]) == 0
+    limits = [
+        json.loads((tmp_path / out / "run.json").read_text())["env"]["limits"]
+        for out in ("run", "told")
+    ]
+    assert [(one["memory"], one["processes"]) for one in limits] == [(2 << 30, 77), (2 << 30, 66)]
+    assert [one["disk"] for one in limits] == [1 << 30] * 2
+
+
+def test_edits_that_no_turn_tells_are_not_rescored_as_nothing(play: Play, tmp_path: Path) -> None:
+    edits = f"cli:sh -c 'python3 /opt/tiny.py \"$1\"; {GOLD}' sh {{query}}"
+    episode = play(agent=edits)
+    assert episode.reward == 0.5 and not episode.turns  # the file, but no answer
+    again_in = ["--out", str(tmp_path / "again"), "--quiet"]
+    assert main(["rescore", str(tmp_path / "run"), *again_in]) == 1
+    again = next(read_episodes(tmp_path / "again" / "episodes.jsonl"))
+    assert again.score is None and "agent's actions is recorded" in str(again.error)
+
+
 @pytest.fixture
 def skill(tmp_path: Path) -> Path:
     home = tmp_path / "greet"
@@ -293,24 +319,6 @@ def test_a_skill_is_where_a_profile_says_that_its_agent_looks(
     play(agent=profile, options=["--skill", str(skill)], out="whole")
     assert asked(server).endswith("# greet\n\nHow to greet.\n\nRun it.")
     assert all(profile_of(name).home_of_skills for name in ("claude-code", "codex"))
-
-
-INSTALLED = [name for name in ("claude-code", "codex") if layers.installed(layers.recipe_of(name))]
-"""Agents that find skills by themselves, and are installed: `intercode agents install`."""
-
-
-@pytest.mark.parametrize("name", INSTALLED)
-def test_an_installed_agent_finds_the_skill_and_tells_its_model_of_it(
-    play: Play, server: ScriptedServer, skill: Path, name: str
-) -> None:
-    home = f"{profile_of(name).home_of_skills}/greet"
-    steps = [f"cat {home}/SKILL.md", f"cd {home} && {WRITES}", f"sh {home}/scripts/greet.sh"]
-    roomy = ["--memory", "4G", "--processes", "400", "--disk", "2G"]
-    episode = play(*steps, Line("Done."), agent=name, options=[*roomy, "--skill", str(skill)])
-    assert "greet: How to greet." in json.dumps(server.exchanges[0].body)
-    assert "How to greet." in episode.turns[0].observation
-    assert episode.turns[1].observation.strip() == "3"
-    assert episode.success, episode.score
 
 
 def test_a_skill_is_compared_with_none(
@@ -385,6 +393,13 @@ def test_refusals_come_before_any_work(
         ('name = "a"\n[run]\ncommand = ["a"]\nskills = "skills"', "run.skills"),
         ('name = "a"\n[run]\ncommand = ["a"]\n[record]\noutput = "("', "record.output"),
         ('name = "a"\n[run]\ncommand = ["a"]\n[record]\nexit_code = "a"', "no group"),
+        ('name = "a"\n[run]\ncommand = ["a"]\n[record]\nreply = "$.a"', "record.reply"),
+        (
+            'name = "a"\n[install]\nfrom = "pypi"\npackages = []\npython = "three"\n'
+            '[run]\ncommand = ["a"]',
+            "install.python",
+        ),
+        ('name = "a"\n[run]\ncommand = ["a"]\n[limits]\nmemory = "4X"', "limit 'memory'"),
         ("name =", "Invalid value"),
     ],
 )
@@ -421,6 +436,13 @@ def test_the_calls_of_tools_become_actions() -> None:
             "8\n",
             2,
         ),
+        (
+            "openhands",
+            "8\n[The command completed with exit code 2.]\n[Current working directory: /root]\n"
+            "[Command finished with exit code 2]",
+            "8",
+            2,
+        ),
         ("mini-swe-agent", '{\n  "returncode": 2,\n  "output": "8\\n"\n}', "8\n", 2),
         ("mini-swe-agent", "the tool was not called", "the tool was not called", None),
     ],
@@ -435,3 +457,23 @@ def test_results_as_the_tools_of_real_agents_send_them(
     told = replace(asked, messages=(*first, Message("tool", result, call_id="1")), tool_calls=())
     ((turn,), _) = retell("model", [asked, told], profile_of(agent).record)
     assert (turn.action, turn.observation, turn.exit_code) == ("act", output, exit_code)
+
+
+def test_keystrokes_in_replies_become_actions() -> None:
+    """As Terminus sends them, in the pinned version."""
+    commands = [{"keystrokes": 'echo "a\\b"\n', "duration": 1.0}, {"keystrokes": "C-c"}]
+    said = json.dumps({"analysis": "an é", "commands": commands})
+    done = json.dumps({"analysis": "all is done", "commands": [], "task_complete": True})
+    screen = "New Terminal Output:\n\nroot@box:/# echo\na\\b"
+    sure = (
+        f"Current terminal state:\n{screen}\n\nAre you sure you want to mark the task as complete?"
+    )
+    dialogue = [Message("user", "do it"), Message("assistant", said), Message("user", screen)]
+    dialogue += [Message("assistant", done), Message("user", sure)]
+    calls = [
+        Call("chat", "/v1/chat/completions", "model", tuple(dialogue[: 2 * number + 1]), text=text)
+        for number, text in enumerate((said, done, done))
+    ]
+    ((turn,), _) = retell("model", calls, profile_of("terminus").record)
+    assert turn.action == 'echo "a\\b"\nC-c'
+    assert turn.observation == "root@box:/# echo\na\\b"

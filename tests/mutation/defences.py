@@ -30,6 +30,9 @@ SKILLS = "intercode/agents/skills.py"
 LAYERS = "intercode/agents/outside/layers.py"
 PLAY = "intercode/agents/outside/play.py"
 ARCHIVE = "intercode/sandbox/images/archive.py"
+GATE = "intercode/gateway/gate.py"
+RULES = "intercode/gateway/rules.py"
+DOOR = "intercode/gateway/door.py"
 
 
 @dataclass(frozen=True)
@@ -798,13 +801,68 @@ DEFENCES = [
     _one("purse_of_tokens", "self DoS", PLAY, "tokens, limits.tokens)", "tokens, None)"),
     _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
     _one(
-        "seat_token", "lateral", "intercode/gateway/gate.py",
-        "self._guard = Guard(self.token)", "self._guard = Guard()",
-    ),
-    _one(
         "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
         "if path in gold.touched or path in gold.before:", "if False:",
     ),
+    _one(
+        "gateway_paths", "exfiltration", GATE,
+        'elif asked.method == "POST" and parts.path in {*_PATHS, COUNT}:',
+        'elif asked.method == "POST":',
+    ),
+    _one("gateway_fields", "exfiltration", RULES, "        if key in known:", "        if True:"),
+    _one(
+        "gateway_stored", "exfiltration", RULES,
+        "if not terms.stored and value is not False:", "if False:",
+    ),
+    _one(
+        "gateway_hosted", "exfiltration", RULES,
+        'if known or terms.hosted == "pass":', "if True:",
+    ),
+    _one("gateway_remote", "exfiltration", RULES, "    if terms.remote:\n", "    if True:\n"),
+    _one("gateway_token", "lateral", GATE, "Guard(self.token", "Guard(None"),
+    _one(
+        "gateway_closed", "lateral", GATE,
+        "        if self._closed:\n            raise Refusal(401",
+        "        if False:\n            raise Refusal(401",
+    ),
+    _one(
+        "gateway_credentials", "exfiltration", GATE,
+        'headers = {"Content-Type": "application/json"}',
+        'headers = {name: text for name, text in asked.headers if name == "cookie"}',
+    ),
+    Defence(
+        "gateway_key", "host leak",
+        (
+            Edit("intercode/gateway/upstream.py", "if len(self.key) >= SHORTEST", "if False"),
+            Edit(GATE, "self._body = hide_in(found, gateway.upstream.key)", "self._body = found"),
+        ),
+    ),
+    _one(
+        "gateway_key_in_pieces", "host leak", "intercode/gateway/veil.py",
+        "        if self.secret in text:", "        if False:",
+    ),
+    _one(
+        "gateway_budget", "peer DoS", "intercode/models/remote.py",
+        ", *([budget] if budget else [])]", "]",
+    ),
+    _one(
+        "gateway_calls", "peer DoS", GATE,
+        "if most is not None and self._begun >= most:", "if False:",
+    ),
+    _one(
+        "gateway_counts", "peer DoS", GATE,
+        "if self._counts >= FREE_COUNTS + COUNTS_A_CALL * self._begun:", "if False:",
+    ),
+    _one("gateway_body", "host DoS", DOOR, "if len(found) > self._terms.max_body:", "if False:"),
+    _one(
+        "gateway_head", "host DoS", DOOR,
+        "max_incomplete_event_size=LONGEST_HEAD", "max_incomplete_event_size=2**30",
+    ),
+    _one(
+        "gateway_slow_client", "host DoS", DOOR,
+        "self._deadline = time.monotonic() + self._terms.patience", "pass",
+    ),
+    _one("gateway_record", "self DoS", GATE, "messages=spoken(name, sent),", "messages=(),"),
     _one(
         "serve_orphans", "host DoS", "intercode/serve/session.py",
         "tasks: set[asyncio.Task[Any]] = {work, gone, over}",

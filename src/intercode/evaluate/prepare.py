@@ -253,10 +253,13 @@ def _outside(spec: RunSpec, budget: Budget, offered: tuple[Skill, ...]) -> Actor
     upstream = Upstream.of(spec.model.name, spec.model.base_url)
     gateway = Gateway(upstream, around=around, prices=prices)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
-    offer = skills.offer(offered, readable=profile.run.skills != WHOLE)
-    offer = "" if profile.home_of_skills else offer
+    offer = ""
+    if profile.home_of_skills is None:  # else it finds them by itself
+        offer = skills.offer(offered, readable=profile.run.skills != WHOLE)
     agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls, offer)
     asks: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
+    if needs := profile.limits.needed():
+        asks["limits"] = needs
     if (layer := layer_of(profile)) is not None:
         asks["layers"] = [str(layer)]
     return Actors(agents, name, {}, asks, offered, gateway.close)
@@ -427,9 +430,11 @@ def setting(
     _check_options(spec, given, known)
     judge = judge_of(spec, budget)
     sandbox = given.get("sandbox", "native")
-    options: dict[str, Any] = {"data": plan.dataset, **given, **(asks or {})}
-    facts = _facts(spec)
-    if layers := _layers(spec, (asks or {}).get("layers", ())):
+    asked = {**(asks or {})}
+    needs, layered = asked.pop("limits", {}), asked.pop("layers", ())
+    options: dict[str, Any] = {"data": plan.dataset, **given, **asked}
+    facts = _facts(spec, needs)
+    if layers := _layers(spec, layered):
         options["layers"] = layers
     provider = None
     if "engine" in known:
@@ -440,7 +445,7 @@ def setting(
         provider = provider_of(env.name, sandbox, progress.say)
         facts["sandbox"] = sandbox
     if "limits" in known:
-        options["limits"] = _limits(spec)
+        options["limits"] = _limits(spec, needs)
     if "cache_gold" in known:
         options.setdefault("cache_gold", GoldCache())  # one for all workers
     if judge is not None:
@@ -451,8 +456,7 @@ def setting(
         return cast("InterCodeEnv[Any]", create(env.name, protocol=env.protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    told = {name: value for name, value in (asks or {}).items() if name != "layers"}
-    return Setting(make, {**facts, **told}, provider, judge)
+    return Setting(make, {**facts, **asked}, provider, judge)
 
 
 def _layers(spec: RunSpec, asked: Sequence[str]) -> list[str]:
@@ -479,10 +483,10 @@ def _takes_layers(spec: RunSpec) -> bool:
     return "layers" in taken(registered(spec.env.name, spec.env.protocol))
 
 
-def _facts(spec: RunSpec) -> dict[str, Any]:
-    """Return the facts of an environment that its spec alone says."""
+def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of an environment that its spec, and the needs of its agent, say."""
     given, reward = spec.env.options, spec.reward
-    limits = asdict(_limits(spec))
+    limits = asdict(_limits(spec, needs))
     del limits["debugger"]  # an environment says whether programs can be traced
     return {
         "env": spec.env.name,
@@ -496,9 +500,10 @@ def _facts(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _limits(spec: RunSpec) -> Limits:
+def _limits(spec: RunSpec, needs: Mapping[str, Any]) -> Limits:
+    """Return the limits of a spec: those that it names, then those that its agent needs."""
     given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
-    return Limits.of(given)
+    return Limits.of({**needs, **given})
 
 
 _IDENTIFYING = ("sandbox", "network", "attempts", "python")

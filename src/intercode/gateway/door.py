@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +18,8 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.gateway.rules import Refusal, Terms
+
+log = logging.getLogger(__name__)
 
 LONGEST_HEAD = 32 * 1024
 _CHUNK = 65_536
@@ -107,6 +110,7 @@ class Door:
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer that there is no answer."""
+        log.info("refused with status %d: %s", refusal.status, refusal)
         body = b"" if self._bodiless else failure(refusal.status, str(refusal))
         self.answer(refusal.status, body, [("x-should-retry", "false")])
 

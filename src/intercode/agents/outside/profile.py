@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from intercode.errors import UsageError
+from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 
 FOLDER = Path(__file__).parent / "profiles"
@@ -33,6 +34,8 @@ COMMAND = "cli:"
 PORT = 8080
 """The port of the sandbox's loopback at which an agent finds its model."""
 URL = f"http://127.0.0.1:{PORT}"
+SYSTEM = "system"
+"""The Python of the image."""
 _ENV = {
     "OPENAI_BASE_URL": "{url_v1}",
     "OPENAI_API_BASE": "{url_v1}",
@@ -60,10 +63,13 @@ class Install(_Table, frozen=True, kw_only=True):
     source: Literal["npm", "pypi"] = msgspec.field(name="from")
     packages: tuple[str, ...]
     """Names; the first is installed in the profile's version, others name theirs (``x==1``)."""
-    python: str = "system"
-    """The Python that it runs with, the image's own in any case: any version, or ``3.12``."""
+    python: Annotated[str, Meta(pattern=r"^(system|3\.\d+)$")] = SYSTEM
+    """The Python that it runs with: the image's own, or a release (``3.12``) that the layer
+    carries."""
     scripts: bool = False
     """Whether the packages' own install scripts run."""
+    built: tuple[str, ...] = ()
+    """Packages of PyPI that have no wheel, and are built from source."""
 
 
 class Run(_Table, frozen=True, kw_only=True):
@@ -88,12 +94,29 @@ class Score(_Table, frozen=True, kw_only=True):
     with counts all the same."""
 
 
+class Needs(_Table, frozen=True, kw_only=True):
+    """The limits of a sandbox in which it can work, where a run names no others."""
+
+    memory: str | None = None
+    """Bytes, as ``4G``."""
+    processes: int | None = None
+    disk: str | None = None
+
+    def needed(self) -> dict[str, Any]:
+        """Return those that are given, by name."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in given.items() if value is not None}
+
+
 class Record(_Table, frozen=True, kw_only=True):
     """How its tool calls and their results become actions and observations."""
 
     action: tuple[str, ...] = ("command", "cmd", "script", "code")
     """The argument of a tool that is the action, the first that it has; a call without any of them
     is the action itself, as JSON."""
+    reply: str | None = None
+    """Of an agent whose model calls no tools: a pattern whose first group is the action in a reply,
+    as a text or as a string of JSON; several of them are one action. None: the code in it."""
     output: str | None = None
     """A pattern whose first group is the output of a command within a tool's result; or
     ``$.NAME``: a member of the JSON object that the result is."""
@@ -112,6 +135,7 @@ class Profile(_Table, frozen=True, kw_only=True):
     """How it speaks to its model."""
     install: Install | None = None
     run: Run
+    limits: Needs = Needs()
     score: Score = Score()
     record: Record = Record()
 
@@ -171,12 +195,14 @@ def read(path: Path) -> Profile:
         import tomli as tomllib
     try:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
-    except (OSError, ValueError) as error:  # TOML's errors and msgspec's are values' errors
+        Limits.of(found.limits.needed())
+    except (OSError, ValueError) as error:  # all others here are values' errors
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {why}") from None
-    for name, pattern in (("output", found.record.output), ("exit_code", found.record.exit_code)):
+    for name in ("reply", "output", "exit_code"):
+        pattern = getattr(found.record, name)
         try:
-            if pattern is None or pattern.startswith(MEMBER):
+            if pattern is None or (pattern.startswith(MEMBER) and name != "reply"):
                 continue
             groups = re.compile(pattern).groups
         except re.error as error:
