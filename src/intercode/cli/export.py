@@ -10,6 +10,7 @@ forms:
 
 Examples:
   intercode export RUN --to chat --solved --out train.jsonl
+  intercode export RUN --to chat --style chat --out train.jsonl  (a run of the oracle, to train on)
   intercode export RUN --to paper --out ic_bash_multiturn_mine_10_turns.json
   intercode export RUN --to csv --turns > turns.csv
   intercode export RUN --to parquet --tokens --out tokens.parquet
@@ -32,6 +33,7 @@ from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
 from intercode.redaction import Redactor
+from intercode.registry import MESSAGES
 from intercode.report import export
 from intercode.spec import natural
 from intercode.units import counted
@@ -49,6 +51,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--solved", action="store_true", help="only episodes with reward 1.0")
     parser.add_argument(
         "--epoch", type=natural, metavar="N", help="only this attempt at each task, from 0"
+    )
+    parser.add_argument(
+        "--style",
+        choices=MESSAGES.names(),
+        help="for chat, of an agent that is no model: its episodes as the model of try-again "
+        "(chat) or tool-calling (tools) would have played them (default: plain)",
     )
     parser.add_argument(
         "--turns", action="store_true", help="for csv and parquet: a row for each turn"
@@ -72,6 +80,8 @@ def execute(args: argparse.Namespace) -> int:
     """Write the file."""
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
+    if args.style and args.to != "chat":
+        raise UsageError("--style is for chat")
     if args.tokens and (args.to != "parquet" or args.turns):
         raise UsageError("--tokens is for parquet, and has rows of its own: leave out --turns")
     redactor = Redactor(everywhere=args.redact)  # the record may be of an older version
@@ -161,7 +171,9 @@ def _write(
 
         file.writelines(to_inspect(chosen.again(), manifest, chosen))
     elif args.to == "chat":
-        file.writelines(f"{json.dumps(export.to_chat(episode))}\n" for episode in chosen)
+        style, env = args.style or "plain", manifest.get("env", {})
+        told = (export.to_chat(episode, style, env) for episode in chosen)
+        file.writelines(f"{json.dumps(one)}\n" for one in told)
     else:
         file.writelines(f"{episode.to_json()}\n" for episode in chosen)
 

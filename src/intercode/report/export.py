@@ -13,16 +13,20 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.retelling import as_said
+from intercode.envs.traits import traits_of
 from intercode.episode import Episode, Turn
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.models.base import as_openai
 from intercode.records import Outcome, ending_of
+from intercode.registry import MESSAGES
 from intercode.syntax import quoted
 from intercode.talks import Call, Talk, talk_of
+from intercode.task import Task
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""
@@ -53,15 +57,24 @@ TOKEN_COLUMNS = {
 """Columns of a table of tokens, under the names of TRL's rollouts."""
 
 
-def to_chat(episode: Episode) -> dict[str, Any]:
+def to_chat(
+    episode: Episode, style: str = "plain", env: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return a dialogue for fine-tuning: OpenAI's messages, and the reward.
 
     It consists of the messages that the model was last sent, and its reply. Where no model's
-    messages are recorded the query and the observations are the user's, the actions the
-    assistant's.
+    messages are recorded, as of the oracle, the episode is told in a style.
+
+    Args:
+        episode: The episode.
+        style: As of `InterCodeEnv.messages`: ``plain`` has the query and the observations as the
+            user's words, the actions as the assistant's; ``chat`` and ``tools`` have what the
+            agents ``try-again`` and ``tool-calling`` would have been sent, so that a model that
+            learns from it can play as one of them.
+        env: The environment's facts in the run's record.
     """
     model = talk_of(episode) or Talk()
-    messages = _recorded(model) or [*map(as_openai, as_said(episode))]
+    messages = _recorded(model) or _told(episode, style, env)
     told: dict[str, Any] = {
         "messages": messages,
         "task_id": episode.task_id,
@@ -72,6 +85,18 @@ def to_chat(episode: Episode) -> dict[str, Any]:
     if tools := model.get("tools"):
         told["tools"] = [{"type": "function", "function": tool} for tool in tools]
     return cleaned(told)
+
+
+def _told(episode: Episode, style: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if style == "plain":  # bytes that are no text stay readable
+        return [*map(as_openai, as_said(episode))]
+    traits = traits_of(episode.env, str(env.get("protocol", "default")))
+    facts = {"name": episode.env, "traits": traits, "max_turns": env.get("max_turns", _TURNS)}
+    task = Task(episode.task_id, episode.query)
+    told: list[dict[str, Any]] = MESSAGES.get(style)(
+        SimpleNamespace(**facts, episode=episode), task
+    )
+    return told
 
 
 def _recorded(model: Talk) -> list[dict[str, Any]]:

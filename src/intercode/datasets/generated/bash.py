@@ -153,7 +153,7 @@ def _lines(draw: Draw, pool: Pool, count: int, wanted: Wanted, looks: bool) -> D
         return None
     told = [draw.pick(step.says) for step in steps]
     if looks:
-        if not any("{w}" in text for text in told):
+        if not any("{w}" in text for text in told) or results[0] == [w]:  # the look's own output
             return None
         contents[_KEY] = [w]
     asked = {**given, "w": f"the word in {_KEY}"} if looks else given

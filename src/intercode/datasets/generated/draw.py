@@ -20,15 +20,10 @@ SPLITS = ("train", "validation", "test", "compositions")
 """``validation`` and ``test`` have names and values that ``train`` never has; ``compositions`` has
 those of ``train``, and pairs of operations that no other split has."""
 
-_WORDS = """
-amber anchor apron badger barrel basil beacon birch bishop blanket bramble brass bridge bucket
-butter cabin canal candle canvas carbon castle cedar cellar chalk cherry cinder clover cobalt comet
-copper coral cradle crystal dagger daisy delta ember falcon fennel ferry fiddle flint forest
-fountain gable garnet ginger glacier granite hammer harbour hazel helmet heron hollow indigo island
-ivory jasmine jigsaw juniper kernel kestrel kettle ladder lagoon lantern lemon lichen lobster maple
-marble meadow mirror mustard needle nickel nutmeg oyster paddle parcel pebble pepper pewter pigeon
-pillow plover pocket quartz quiver raven ribbon saddle saffron sandal sparrow spindle tunnel velvet
-"""
+_SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "su")
+_WORDS = tuple(one + other for one in _SYLLABLES for other in _SYLLABLES)
+"""Words of four letters: none is part of another, a command, or a word of a question (which has
+"take", "line" and "move"). A policy can spell one that it has never seen."""
 _HELD = 4
 """One pair of operations in so many is kept for ``compositions``."""
 
@@ -49,8 +44,10 @@ class Draw:
 
     def some(self, choices: Sequence[T], count: int) -> list[T]:
         """Draw so many different ones."""
-        left = list(choices)
-        return [left.pop(self.below(len(left))) for _ in range(count)]
+        drawn: dict[int, None] = {}
+        while len(drawn) < count:
+            drawn.setdefault(self.below(len(choices)))
+        return [choices[place] for place in drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +70,15 @@ class Pool:
 
 def _pool(parts: Sequence[int], few: Sequence[int], ends: str) -> Pool:
     """Return the names and values of so many sixths."""
-    words = tuple(word for row, word in enumerate(_WORDS.split()) if row % 6 in parts)
+    words = tuple(word for row, word in enumerate(_WORDS) if row % 6 in parts)
     numbers = tuple(number for number in range(10, 100) if number % 6 in parts)
     return Pool(words, numbers, tuple(few), tuple(ends.split()))
 
 
 _POOLS = {
-    "train": _pool((1, 2, 3, 4), (2, 3, 5), "txt log csv md"),
-    "validation": _pool((0, 5), (4,), "dat tmp"),
-    "test": _pool((0, 5), (6,), "cfg bak"),
+    "train": _pool((1, 2, 3, 4), (2, 3, 5, 8), "txt log csv md ini doc"),
+    "validation": _pool((0, 5), (7,), "dat tmp"),
+    "test": _pool((0, 5), (4, 6), "cfg bak"),
 }
 # The last two sixths are shared out: by halves, so that both have even and odd numbers.
 for _at, _name in enumerate(("validation", "test")):
