@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--style",
         choices=MESSAGES.names(),
-        help="for chat, of an agent that is no model: its episodes as the model of try-again "
+        help="for chat, where no model has played: its episodes as the model of try-again "
         "(chat) or tool-calling (tools) would have played them (default: plain)",
     )
     parser.add_argument(

@@ -88,7 +88,7 @@ def to_chat(
 
 
 def _told(episode: Episode, style: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if style == "plain":  # bytes that are no text stay readable
+    if style == "plain":  # bytes outside of any text stay readable
         return [*map(as_openai, as_said(episode))]
     traits = traits_of(episode.env, str(env.get("protocol", "default")))
     facts = {"name": episode.env, "traits": traits, "max_turns": env.get("max_turns", _TURNS)}

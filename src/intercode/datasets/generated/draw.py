@@ -24,6 +24,7 @@ _SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "
 _WORDS = tuple(one + other for one in _SYLLABLES for other in _SYLLABLES)
 """Words of four letters: none is part of another, a command, or a word of a question (which has
 "take", "line" and "move"). A policy can spell one that it has never seen."""
+_ENDS = tuple(one + last for one in _SYLLABLES for last in "bgklmnt")
 _HELD = 4
 """One pair of operations in so many is kept for ``compositions``."""
 
@@ -68,17 +69,18 @@ class Pool:
         return _POOLS["train" if split == "compositions" else split]
 
 
-def _pool(parts: Sequence[int], few: Sequence[int], ends: str) -> Pool:
+def _pool(parts: Sequence[int], few: Sequence[int]) -> Pool:
     """Return the names and values of so many sixths."""
-    words = tuple(word for row, word in enumerate(_WORDS) if row % 6 in parts)
-    numbers = tuple(number for number in range(10, 100) if number % 6 in parts)
-    return Pool(words, numbers, tuple(few), tuple(ends.split()))
+    words, ends = (
+        tuple(one for row, one in enumerate(every) if row % 6 in parts) for every in (_WORDS, _ENDS)
+    )
+    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in parts), tuple(few), ends)
 
 
 _POOLS = {
-    "train": _pool((1, 2, 3, 4), (2, 3, 5, 8), "txt log csv md ini doc"),
-    "validation": _pool((0, 5), (7,), "dat tmp"),
-    "test": _pool((0, 5), (4, 6), "cfg bak"),
+    "train": _pool((1, 2, 3, 4), (2, 3, 5, 8)),
+    "validation": _pool((0, 5), (7,)),
+    "test": _pool((0, 5), (4, 6)),
 }
 # The last two sixths are shared out: by halves, so that both have even and odd numbers.
 for _at, _name in enumerate(("validation", "test")):
@@ -87,7 +89,7 @@ for _at, _name in enumerate(("validation", "test")):
         _whole.words[_at::2],
         tuple(n for n in _whole.numbers if (n + 1) // 6 % 2 == _at),
         _whole.few,
-        _whole.ends,
+        _whole.ends[_at::2],
     )
 
 
