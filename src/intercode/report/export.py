@@ -17,7 +17,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.retelling import as_said
-from intercode.envs.traits import traits_of
+from intercode.envs.traits import traits_of, turns_of
 from intercode.episode import Episode, Turn
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
@@ -90,8 +90,9 @@ def to_chat(
 def _told(episode: Episode, style: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:
     if style == "plain":  # bytes outside of any text stay readable
         return [*map(as_openai, as_said(episode))]
-    traits = traits_of(episode.env, str(env.get("protocol", "default")))
-    facts = {"name": episode.env, "traits": traits, "max_turns": env.get("max_turns", _TURNS)}
+    named = episode.env, str(env.get("protocol", "default"))
+    turns = env.get("max_turns") or turns_of(*named)
+    facts = {"name": episode.env, "traits": traits_of(*named), "max_turns": turns}
     task = Task(episode.task_id, episode.query)
     told: list[dict[str, Any]] = MESSAGES.get(style)(
         SimpleNamespace(**facts, episode=episode), task
