@@ -36,9 +36,11 @@ def overview(runs: Sequence[Run], compared: Sequence[Held] | None = None) -> dic
 
     Args:
         runs: The runs; their names tell them apart.
-        compared: What `held` returns for them, if that is known.
+        compared: What `held` returns for them, if that is known. Else an agent that was shown gold
+            is not what others are held against, wherever it stands.
     """
-    compared = held(runs) if compared is None else compared
+    if compared is None:
+        compared = held(sorted(runs, key=lambda run: run.shown_gold))
     sections = [("Side by side", of_runs(runs))] if len(runs) > 1 else []
     if tables := [table for one in compared for table in one.tables()]:
         sections.append(("Compared", tables))
