@@ -20,7 +20,7 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-integrations test-cgroup2 soak chaos lint bench graders dist clean
+.PHONY: help demo set-up test test-integrations test-agents test-cgroup2 soak chaos lint bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -82,6 +82,12 @@ INTEGRATIONS ?= $(VENV)-integrations
 ONLY ?=
 test-integrations:  ## The adapters, against the frameworks (not offline at first)
 	@scripts/test-integrations $(INTEGRATIONS) $(ONLY)
+
+# Some hundred megabytes each, which stay in the cache; mini-swe-agent and aider are in test-integrations.
+AGENTS ?= claude-code codex
+test-agents:  ## The large command-line agents, really installed (not offline at first)
+	@scripts/need-system npm
+	@INTERCODE_AGENTS="$(AGENTS)" scripts/test-integrations $(INTEGRATIONS) outside
 
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
 	@scripts/need-system debootstrap mke2fs

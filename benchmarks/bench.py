@@ -24,6 +24,7 @@ import episodes
 import forking
 import gate
 import intercode
+import outside
 import python
 import reach
 import runner
@@ -149,6 +150,7 @@ def main() -> int:
         "swe": swe.issues,
         "docker": containers.measure,
         "gateway": lambda: gate.measure(args.rounds, args.episodes, args.agents),
+        "agents": lambda: outside.measure(args.agents, max(outside.FEW + 1, args.episodes // 4)),
         "reach": lambda: reach.measure(args.rounds, args.episodes, args.sessions, args.sandboxes),
     }
     if args.upstream:

@@ -65,6 +65,19 @@ def test_reach_measures_every_road(tmp_path: Path) -> None:
     assert rows["processes left"]["value"] == 0
 
 
+def test_agents_at_once_are_episodes_of_a_run(tmp_path: Path) -> None:
+    size = ["--episodes", "2", "--agents", "3"]
+    done = subprocess.run(
+        [sys.executable, BENCH, "--only", "agents", *size, "--results", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (0, 1) and not done.stderr  # 1: a target was missed
+    rows = {row["name"]: row for row in json.loads((tmp_path / "bench.json").read_text())["rows"]}
+    memory = rows["3 agents in a run: memory of its process"]
+    assert memory["value"] > 0 and memory["note"].startswith("9 calls, $")
+
+
 def test_gateway_is_measured_against_direct_calls(tmp_path: Path) -> None:
     size = ["--rounds", "1", "--episodes", "2", "--agents", "3"]
     done = subprocess.run(

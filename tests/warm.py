@@ -32,7 +32,8 @@ CLIENT = f"""#!{sys.executable} -IS
 import _socket, marshal, os, struct, sys
 words, name = sys.argv[1:], os.path.basename(sys.argv[0])
 real = "{BIN}/" + name
-if name == "python" and (not words or words[0] != "-m" and words[0].startswith("-")):
+within = "{CHANNEL}" not in os.environ  # started by a command that is warm itself
+if within or name == "python" and (not words or words[0] != "-m" and words[0].startswith("-")):
     os.execv(real, [real, *words])
 environment = dict(os.environ)
 channel = _socket.socket(fileno=int(environment.pop("{CHANNEL}")))

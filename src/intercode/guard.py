@@ -35,9 +35,13 @@ class Guard:
     Args:
         token: The secret that clients bring; None: they need none.
         names: Host names by which clients may call the server, beside addresses of numbers.
+        pages: Whether the server has web pages of its own, whose requests are let in.
     """
 
-    def __init__(self, token: str | None = None, names: Collection[str] = ()) -> None:
+    def __init__(
+        self, token: str | None = None, names: Collection[str] = (), *, pages: bool = True
+    ) -> None:
+        self._pages = pages
         self._token = None if token is None else token.encode()
         self._names = {"localhost", socket.gethostname().lower(), *(map(str.lower, names))}
 
@@ -51,7 +55,8 @@ class Guard:
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             return HTTPStatus.FORBIDDEN, "this server is not called so: see --allow-host"
-        if {origin.partition("://")[2].lower() for origin in origins} - {hosts[0].lower()}:
+        own = {hosts[0].lower()} if self._pages else set()
+        if {origin.partition("://")[2].lower() for origin in origins} - own:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"
         if {*headers.get_all("Sec-Fetch-Site")} - {"none", "same-origin"}:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"

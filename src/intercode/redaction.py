@@ -76,6 +76,11 @@ class Redactor:
             text = pattern.sub(rf"\g<1>{GONE}" if pattern.groups else GONE, text)
         return text
 
+    def dialogue(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a part of a dialogue, as JSON data, without known values."""
+        found: dict[str, Any] = _each(said, self.text if self._everywhere else self.values)
+        return found
+
     def facts(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts of a ``run.json`` without secrets."""
         found: dict[str, Any] = _each(manifest, self.text)
@@ -92,8 +97,7 @@ class Redactor:
             line = episode.to_json() if self._values else ""
             if not any(json.dumps(value)[1:-1] in line for value in self._values):
                 return episode
-        change = self.text if self._everywhere else self.values
-        return Episode.from_dict(_each(episode.to_dict(), change))
+        return Episode.from_dict(self.dialogue(episode.to_dict()))
 
 
 def _more_patterns() -> list[re.Pattern[str]]:

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -222,6 +223,45 @@ def test_an_agent_of_pypi_and_a_password(
     assert "hunter2" not in "".join(capsys.readouterr())
 
 
+def _carrying(release: str) -> None:
+    """Let ``pytiny`` carry a Python of this release."""
+    text = PROFILE.format(name="pytiny", source="pypi")
+    text = text.replace("[run]", f'python = "{release}"\n[run]')
+    (profile.FOLDER / "pytiny.toml").write_text(text)
+
+
+def test_an_agent_carries_its_python(
+    index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    release = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    pyenv = tmp_path / "pyenv" / "versions" / f"{release}.0" / "bin"
+    pyenv.mkdir(parents=True)
+    (pyenv / f"python{release}").symlink_to(Path(sys.executable).resolve())
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path))
+    _carrying(release)
+    layer = layers.install("pytiny", print)
+    first = layer.packages
+    python = f"python=={platform.python_version()}"
+    assert set(first) == {python, "pytiny==1.0.0"} and first[python].startswith("sha256:")
+    assert _says(layer, "/opt/agents/pytiny/bin/pytiny") == "works\n"
+    code = "import sqlite3, ssl, sys; print(sys.base_prefix, open('/proc/self/maps').read())"
+    prefix, maps = _says(layer, "/opt/agents/pytiny/bin/python", "-c", code).split(" ", 1)
+    assert prefix == "/opt/agents/pytiny/python"
+    mapped = {line.split()[-1] for line in maps.splitlines() if "libpython" in line}
+    assert all(path.startswith(prefix) for path in mapped)
+
+    layers.remove("pytiny")
+    assert layers.install("pytiny", print).packages == first
+
+
+def test_a_python_that_is_not_here(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    _carrying("3.99")
+    assert main(["agents", "install", "pytiny"]) == 2
+    assert "uv python install 3.99" in capsys.readouterr().err
+    assert not index.asked and not _kept()
+
+
 def test_refused_before_any_work(
     index: Index, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,5 +324,5 @@ def test_only_an_operators_names_may_be_private() -> None:
 
 def test_every_profile_that_installs_is_pinned() -> None:
     found = layers.recipes()
-    assert {"claude-code", "codex"} <= set(found)
+    assert {"claude-code", "codex", "openhands", "terminus"} <= set(found)
     assert all(recipe.version and recipe.licence for recipe in found.values())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import intercode
+from intercode.agents.outside import layers
 from intercode.agents.outside.profile import Record, profile_of
 from intercode.agents.outside.turns import action_of, retell
 from intercode.calls import ToolCall
@@ -21,6 +22,7 @@ from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.gateway import Call
 from intercode.models import Message
+from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.testing import ScriptedServer, shell
@@ -161,6 +163,25 @@ def test_a_limit_ends_the_calls_of_the_model(
     assert episode.status == "submitted" and 0 < len(server.exchanges) <= 3
 
 
+def test_dollars_end_the_calls_of_the_model(
+    play: Play, server: ScriptedServer, tmp_path: Path
+) -> None:
+    """The price is the reader's, the tokens are the server's, and what was reached is scored."""
+    name = "openai-compatible/test"
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"models": {name: {"input": 10_000, "output": 100_000}}}))
+    price = Prices(prices).find(name)
+    assert price is not None
+    options = ["--prices", str(prices), "--episode-cost", "2"]
+    episode = play(GOLD, options=options)
+    assert episode.success and episode.status == "submitted" and episode.error is None
+    assert episode.metadata["ended_by"] == "cost"
+    assert episode.turns[0].action == GOLD
+    costs = [price.of(each.usage) for each in server.exchanges if each.usage is not None]
+    assert len(costs) > 1 and sum(costs[:-1]) < 2 <= sum(costs)
+    assert Outcome.of(episode).cost == pytest.approx(sum(costs))
+
+
 def test_a_program_that_goes_on_without_its_model_is_killed(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +242,124 @@ def test_an_agent_is_added_by_a_profile_alone(play: Play, profile: str) -> None:
     assert not episode.success
 
 
+def test_a_profile_says_what_its_agent_needs_and_a_run_goes_before_it(
+    play: Play, profile: str, tmp_path: Path
+) -> None:
+    Path(profile).write_text(
+        Path(profile).read_text() + '[limits]\nmemory = "2G"\nprocesses = 77\n'
+    )
+    play(GOLD, Line("Done."), agent=profile)
+    play(agent=profile, options=["--processes", "66"], out="told")
+    assert main(["rescore", str(tmp_path / "run"), "--quiet"]) == 0
+    limits = [
+        json.loads((tmp_path / out / "run.json").read_text())["env"]["limits"]
+        for out in ("run", "told")
+    ]
+    assert [(one["memory"], one["processes"]) for one in limits] == [(2 << 30, 77), (2 << 30, 66)]
+    assert [one["disk"] for one in limits] == [1 << 30] * 2
+
+
+def test_edits_that_no_turn_tells_are_not_rescored_as_nothing(play: Play, tmp_path: Path) -> None:
+    edits = f"cli:sh -c 'python3 /opt/tiny.py \"$1\"; {GOLD}' sh {{query}}"
+    episode = play(agent=edits)
+    assert episode.reward == 0.5 and not episode.turns  # the file, but no answer
+    again_in = ["--out", str(tmp_path / "again"), "--quiet"]
+    assert main(["rescore", str(tmp_path / "run"), *again_in]) == 1
+    again = next(read_episodes(tmp_path / "again" / "episodes.jsonl"))
+    assert again.score is None and "agent's actions is recorded" in str(again.error)
+
+
+@pytest.fixture
+def skill(tmp_path: Path) -> Path:
+    home = tmp_path / "greet"
+    (home / "scripts").mkdir(parents=True)
+    (home / "SKILL.md").write_text("---\nname: greet\ndescription: How to greet.\n---\nRun it.\n")
+    (home / "scripts/greet.sh").write_text("echo 42 > /root/answer; echo made\n")
+    return home
+
+
+def asked(server: ScriptedServer) -> str:
+    """The task as the agent has told it to its model."""
+    return str(server.exchanges[0].body["messages"][0]["content"])
+
+
+WRITES = (
+    "for i in 'echo x >> SKILL.md' 'touch new' 'rm SKILL.md'; do eval $i; done |& grep -c denied"
+)
+OFFERED = "- greet: How to greet. (/skills/greet/SKILL.md)"
+
+
+def test_a_skill_is_told_of_in_the_task_and_cannot_be_written(
+    play: Play, server: ScriptedServer, skill: Path, tmp_path: Path
+) -> None:
+    home, options = "/skills/greet", ["--skill", str(skill)]
+    steps = [f"cat {home}/SKILL.md", f"cd {home}; {WRITES}", f"sh {home}/scripts/greet.sh"]
+    episode = play(*steps, Line("Done."), options=options)
+    assert episode.success, episode.score
+    assert asked(server).startswith(TASK["query"]) and asked(server).endswith(OFFERED)
+    read, written, run = (turn.observation for turn in episode.turns)
+    assert "How to greet." in read and run == "made\n"
+    assert written == "3\n"
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert list(manifest["agent"]["skills"]) == ["greet"]
+    assert main(["rescore", str(tmp_path / "run"), "--quiet"]) == 0
+
+
+def test_a_skill_is_where_a_profile_says_that_its_agent_looks(
+    play: Play, server: ScriptedServer, skill: Path, profile: str
+) -> None:
+    text = Path(profile).read_text()
+    Path(profile).write_text(
+        text.replace("[run.files]", 'skills = "/root/.mine/skills"\n[run.files]')
+    )
+    steps = ["cat /skills/greet/SKILL.md", "sh /root/.mine/skills/greet/scripts/greet.sh"]
+    episode = play(*steps, Line("Done."), agent=profile, options=["--skill", str(skill)])
+    assert asked(server) == TASK["query"], "it is the agent that tells of it"
+    assert episode.success and "How to greet." in episode.turns[0].observation
+    Path(profile).write_text(text.replace("[run.files]", 'skills = "whole"\n[run.files]'))
+    play(agent=profile, options=["--skill", str(skill)], out="whole")
+    assert asked(server).endswith("# greet\n\nHow to greet.\n\nRun it.")
+    assert all(profile_of(name).home_of_skills for name in ("claude-code", "codex"))
+
+
+INSTALLED = [name for name in ("claude-code", "codex") if layers.installed(layers.recipe_of(name))]
+"""Agents that find skills by themselves, and are installed: `intercode agents install`."""
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_an_installed_agent_finds_the_skill_and_tells_its_model_of_it(
+    play: Play, server: ScriptedServer, skill: Path, name: str
+) -> None:
+    home = f"{profile_of(name).home_of_skills}/greet"
+    steps = [f"cat {home}/SKILL.md", f"cd {home} && {WRITES}", f"sh {home}/scripts/greet.sh"]
+    roomy = ["--memory", "4G", "--processes", "400", "--disk", "2G"]
+    episode = play(*steps, Line("Done."), agent=name, options=[*roomy, "--skill", str(skill)])
+    assert "greet: How to greet." in json.dumps(server.exchanges[0].body)
+    assert "How to greet." in episode.turns[0].observation
+    assert episode.turns[1].observation.strip() == "3"
+    assert episode.success, episode.score
+
+
+def test_a_skill_is_compared_with_none(
+    server: ScriptedServer, image: str, skill: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def say(messages: Sequence[Message]) -> Line:
+        if len(messages) > 1 or OFFERED not in messages[0].content:
+            return Line("Done.")
+        return shell("sh /skills/greet/scripts/greet.sh")
+
+    monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
+    server.script = say
+    data = tmp_path / "tasks.json"
+    data.write_text(json.dumps([TASK]))
+    args = ["sweep", f"bash={data}", "--agent", AGENT, "--model", "openai-compatible/test"]
+    args += ["--base-url", server.url, "--image", image, "--skill", "none", "--skill", str(skill)]
+    assert main([*args, "--out", str(tmp_path / "sweep"), "--quiet", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    assert (found["tasks"], found["first"], found["second"]) == (1, 0.0, 1.0)
+
+
 def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
     play: Play, tmp_path: Path
 ) -> None:
@@ -242,6 +381,7 @@ def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
         (["python", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
         (["bash", "--agent", AGENT], "needs --model"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"], "takes no"),
+        (["bash", "--agent", AGENT, "--model", "openai/x", "--skill", "/no"], "no such folder"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "without --network"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--sandbox", "docker"], "native"),
         (["bash", "--agent", "cli:", "--model", "openai/x"], "needs a command"),
@@ -269,8 +409,15 @@ def test_refusals_come_before_any_work(
         ('name = "a"', "run"),
         ('name = "a"\nwhat = 1\n[run]\ncommand = ["a"]', "what"),
         ('name = "a"\n[run]\ncommand = []', "length >= 1"),
+        ('name = "a"\n[run]\ncommand = ["a"]\nskills = "skills"', "run.skills"),
         ('name = "a"\n[run]\ncommand = ["a"]\n[record]\noutput = "("', "record.output"),
         ('name = "a"\n[run]\ncommand = ["a"]\n[record]\nexit_code = "a"', "no group"),
+        ('name = "a"\n[run]\ncommand = ["a"]\n[record]\nreply = "$.a"', "record.reply"),
+        (
+            'name = "a"\n[install]\nfrom = "pypi"\npackages = []\npython = "three"\n'
+            '[run]\ncommand = ["a"]',
+            "install.python",
+        ),
         ("name =", "Invalid value"),
     ],
 )
@@ -307,6 +454,13 @@ def test_the_calls_of_tools_become_actions() -> None:
             "8\n",
             2,
         ),
+        (
+            "openhands",
+            "8\n[The command completed with exit code 2.]\n[Current working directory: /root]\n"
+            "[Command finished with exit code 2]",
+            "8",
+            2,
+        ),
         ("mini-swe-agent", '{\n  "returncode": 2,\n  "output": "8\\n"\n}', "8\n", 2),
         ("mini-swe-agent", "the tool was not called", "the tool was not called", None),
     ],
@@ -321,3 +475,23 @@ def test_results_as_the_tools_of_real_agents_send_them(
     told = replace(asked, messages=(*first, Message("tool", result, call_id="1")), tool_calls=())
     ((turn,), _) = retell("model", [asked, told], profile_of(agent).record)
     assert (turn.action, turn.observation, turn.exit_code) == ("act", output, exit_code)
+
+
+def test_keystrokes_in_replies_become_actions() -> None:
+    """As Terminus sends them, in the pinned version."""
+    commands = [{"keystrokes": 'echo "a\\b"\n', "duration": 1.0}, {"keystrokes": "C-c"}]
+    said = json.dumps({"analysis": "an é", "commands": commands})
+    done = json.dumps({"analysis": "all is done", "commands": [], "task_complete": True})
+    screen = "New Terminal Output:\n\nroot@box:/# echo\na\\b"
+    sure = (
+        f"Current terminal state:\n{screen}\n\nAre you sure you want to mark the task as complete?"
+    )
+    dialogue = [Message("user", "do it"), Message("assistant", said), Message("user", screen)]
+    dialogue += [Message("assistant", done), Message("user", sure)]
+    calls = [
+        Call("chat", "/v1/chat/completions", "model", tuple(dialogue[: 2 * number + 1]), text=text)
+        for number, text in enumerate((said, done, done))
+    ]
+    ((turn,), _) = retell("model", calls, profile_of("terminus").record)
+    assert turn.action == 'echo "a\\b"\nC-c'
+    assert turn.observation == "root@box:/# echo\na\\b"

@@ -153,3 +153,15 @@ def test_validate_is_interrupted(cli: Run, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "but not all were tried" in shown
     assert "list.json is not written" in said and not (tmp_path / "list.json").exists()
+
+
+def test_the_environment_first_and_the_tasks_by_an_option(cli: Run, data: Path) -> None:
+    given = ["--data", data, "--task", "hello", "--json", "-q"]
+    assert parsed(cli("validate", "bash", *given))["env"] == "bash"
+    told = cli("validate", "bash", *given, "--env", "sql", code=2).stderr
+    assert "which environment: 'bash' or 'sql'?" in told
+
+
+def test_options_are_not_abbreviated(cli: Run) -> None:
+    told = cli("run", "bash", "--dat", "tasks.json", code=2).stderr
+    assert "there is no option --dat; did you mean '--data'?" in told

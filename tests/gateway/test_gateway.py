@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
 from intercode.gateway import Gateway, Seat, Terms, Upstream
 from intercode.gateway.calls import answered
+from intercode.gateway.gate import FREE_COUNTS
+from intercode.gateway.rules import Refusal, admitted
 from intercode.gateway.streams import Assembly
-from intercode.gateway.tables import TABLES
+from intercode.gateway.tables import TABLES, Name
 from intercode.models.cache import Cache
-from intercode.models.limits import Budget, Retry
+from intercode.models.limits import Budget, RateLimit, Retry
 from intercode.models.prices import Price
 from intercode.models.remote import Around
 from intercode.models.scripted import Line, Rule, script
@@ -161,6 +163,18 @@ def test_remote_parts_are_refused(
     assert (code, server.exchanges) == (400, []), answer
 
 
+def test_of_hosted_parts_only_known_ones_pass() -> None:
+    every = Terms(hosted="pass", remote=True)
+    for kind in ("web_search_call", "item_reference"):
+        body = {"input": [{"type": kind, "id": "x"}]}
+        assert admitted("responses", body, every)["input"] == body["input"]
+    others: list[tuple[Name, str]] = [("responses", "x"), ("messages", "web_search_call")]
+    for name, part in [*others, ("chat", "container")]:
+        said = [{"role": "user", "content": [{"type": part}]}]
+        with pytest.raises(Refusal, match="a part of type"):
+            admitted(name, {"input" if name == "responses" else "messages": said}, every)
+
+
 @pytest.mark.parametrize(
     ("path", "more"),
     [
@@ -276,6 +290,55 @@ def test_a_stream_that_breaks_off_is_seen_and_recorded(path: str) -> None:
             (call,) = seat.calls
             assert "last event" in call.error
             assert budget.presumed.tokens > 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_error_in_a_stream_is_recorded(path: str) -> None:
+    plan = first(Fault("overloaded"))
+    with (
+        ScriptedServer(script([Rule(Line("one two three"))]), plan=plan, key=KEY) as server,
+        gate(server, retry=Retry(retries=0)) as gateway,
+        gateway.seat() as seat,
+    ):
+        body = json.dumps({"model": "any", **BODIES[path], "stream": True}).encode()
+        with raw(seat) as client:
+            client.sendall(_request(path, seat.token, body, "Connection: close\r\n"))
+            assert b"verloaded" in said(client)
+        (call,) = seat.calls
+        assert "verloaded" in call.error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_is_cut_short_is_recorded_so(stream: bool) -> None:
+    with (
+        ScriptedServer(script([Rule(Line("word " * 40))]), key=KEY) as server,
+        gate(server) as gateway,
+        gateway.seat() as seat,
+    ):
+        body = {**BODIES[PATHS[1]], "max_output_tokens": 16, "stream": stream}
+        assert ask(seat, PATHS[1], body)[0] == 200
+        (call,) = seat.calls
+        assert "max_output_tokens" in call.error
+        assert call.usage.output_tokens == 16
+
+
+def test_counts_are_recorded_apart_and_limited(server: ScriptedServer) -> None:
+    waits: list[float] = []
+    clock = iter(range(0, 10**6, 2))
+    pace = RateLimit(1, clock=lambda: float(next(clock)), sleep=waits.append)
+    body, path = BODIES["/v1/messages"], "/v1/messages/count_tokens"
+    server.exchanges.clear()
+    with gate(server, rate_limit=pace) as gateway, gateway.seat() as seat:
+        for _ in range(FREE_COUNTS):
+            assert ask(seat, path, body)[0] == 200
+        assert ask(seat, path, body)[0] == 429
+        assert len(server.exchanges) == len(seat.calls) == FREE_COUNTS
+        assert waits, "counts go at the pace of the calls"
+        assert {(call.protocol, call.cost, call.error) for call in seat.calls} == {
+            ("count", 0.0, "")
+        }
+        assert json.loads(seat.calls[0].text)["input_tokens"] > 0
+        assert ask(seat, "/v1/messages", body)[0] == ask(seat, path, body)[0] == 200
 
 
 def test_a_provider_that_cannot_be_reached_is_no_agents_failure(server: ScriptedServer) -> None:

@@ -26,6 +26,13 @@ NETWORK = "intercode/sandbox/network.py"
 FORWARD = "intercode/sandbox/forward.py"
 PROXY = "intercode/sandbox/proxy.py"
 GUARD = "intercode/guard.py"
+SKILLS = "intercode/agents/skills.py"
+LAYERS = "intercode/agents/outside/layers.py"
+PLAY = "intercode/agents/outside/play.py"
+ARCHIVE = "intercode/sandbox/images/archive.py"
+GATE = "intercode/gateway/gate.py"
+RULES = "intercode/gateway/rules.py"
+DOOR = "intercode/gateway/door.py"
 
 
 @dataclass(frozen=True)
@@ -721,14 +728,141 @@ DEFENCES = [
         'free = self.total("sessions") < most', "free = True",
     ),
     _one(
-        "skill_link", "host leak", "intercode/agents/skills.py",
+        "skill_link", "host leak", SKILLS,
         "if PurePosixPath(path).is_absolute() or not _is_within(home / path, home):",
         "if PurePosixPath(path).is_absolute():",
     ),
     _one(
-        "skill_symlink", "host leak", "intercode/agents/skills.py",
+        "skill_symlink", "host leak", SKILLS,
         "if target.is_absolute() or not _is_within(path, home):", "if target.is_absolute():",
     ),
+    _one("skill_fifo", "host DoS", SKILLS, "elif kind != stat.S_IFDIR:", "elif False:"),
+    _one("skill_size", "host DoS", SKILLS, "            if rest < 0:\n", "            if False:\n"),
+    _one("skill_files", "host DoS", SKILLS, "if len(paths) > FILES:", "if False:"),
+    _one("skill_text", "self DoS", SKILLS, "if size > TEXT:", "if False:"),
+    _one("skill_name", "escape", SKILLS, "_NAME.fullmatch(name) is None", "not name"),
+    _one("skill_read_only", "cheating", SKILLS, ", read_only=True)", ")"),
+    _one(
+        "layer_elsewhere", "escape", LAYERS,
+        'if ".." in parts or "/".join(parts[:3]) != inside:', 'if ".." in parts:',
+    ),
+    _one(
+        "layer_parents", "escape", LAYERS,
+        'if ".." in parts or "/".join(parts[:3]) != inside:', 'if "/".join(parts[:3]) != inside:',
+    ),
+    _one(
+        "layer_checksums_of_npm", "escape", LAYERS,
+        "if bare := [name for name, checksum in found.items() if not checksum]:", "if bare := []:",
+    ),
+    _one(
+        "layer_left_out_by_npm", "escape", LAYERS,
+        'if missing := sorted(needed - there["packages"].keys()):', "if missing := []:",
+    ),
+    _one(
+        "layer_lock_of_npm", "escape", LAYERS,
+        'command = "ci" if before is not None else "install"', 'command = "install"',
+    ),
+    _one(
+        "layer_checksums_of_pip", "escape", LAYERS,
+        "        if not checksum:\n", "        if False:\n",
+    ),
+    _one(
+        "layer_lock_of_pip", "escape", LAYERS,
+        "    if before is not None:\n        sandbox.write_file(_LOCK",
+        "    if False:\n        sandbox.write_file(_LOCK",
+    ),
+    _one(
+        "layer_password", "host leak", LAYERS,
+        r'said = re.sub(r"//[^/@\s]*@", "//", said)', "pass",
+    ),
+    _one(
+        "network_operators_names", "host leak", NETWORK,
+        "self._private = private", "self._private = True",
+    ),
+    _one(
+        "archive_devices", "escape", ARCHIVE,
+        """raise ImageError(f"{member.name!r} is a device or of an unknown type")""",
+        "os.mkfifo(path, 0o600)",
+    ),
+    _one("archive_parents", "escape", ARCHIVE, '    if ".." in parts:\n', "    if False:\n"),
+    _one(
+        "archive_links", "host leak", ARCHIVE,
+        "os.link(target, path, follow_symlinks=False)", "os.link(target.resolve(), path)",
+    ),
+    _one(
+        "player_kills_all", "host DoS", PLAY,
+        "sandbox.kill()  # and all that it began", "pass",
+    ),
+    _one(
+        "player_hides_its_token", "host leak", PLAY,
+        'output = output.replace(self._seat.token, "***")', "pass",
+    ),
+    _one("purse_of_calls", "self DoS", PLAY, "(self._calls, self._most)", "(self._calls, None)"),
+    _one("purse_of_tokens", "self DoS", PLAY, "tokens, limits.tokens)", "tokens, None)"),
+    _one("purse_of_dollars", "self DoS", PLAY, "cost, limits.cost)", "cost, None)"),
+    _one(
+        "ignored_paths_of_the_task", "cheating", "intercode/rewards/bash.py",
+        "if path in gold.touched or path in gold.before:", "if False:",
+    ),
+    _one(
+        "gateway_paths", "exfiltration", GATE,
+        'elif asked.method == "POST" and parts.path in {*_PATHS, COUNT}:',
+        'elif asked.method == "POST":',
+    ),
+    _one("gateway_fields", "exfiltration", RULES, "        if key in known:", "        if True:"),
+    _one(
+        "gateway_stored", "exfiltration", RULES,
+        "if not terms.stored and value is not False:", "if False:",
+    ),
+    _one(
+        "gateway_hosted", "exfiltration", RULES,
+        'if known or terms.hosted == "pass":', "if True:",
+    ),
+    _one("gateway_remote", "exfiltration", RULES, "    if terms.remote:\n", "    if True:\n"),
+    _one("gateway_token", "lateral", GATE, "Guard(self.token", "Guard(None"),
+    _one(
+        "gateway_closed", "lateral", GATE,
+        "        if self._closed:\n            raise Refusal(401",
+        "        if False:\n            raise Refusal(401",
+    ),
+    _one(
+        "gateway_credentials", "exfiltration", GATE,
+        'headers = {"Content-Type": "application/json"}',
+        'headers = {name: text for name, text in asked.headers if name == "cookie"}',
+    ),
+    Defence(
+        "gateway_key", "host leak",
+        (
+            Edit("intercode/gateway/upstream.py", "if len(self.key) >= SHORTEST", "if False"),
+            Edit(GATE, "self._body = hide_in(found, gateway.upstream.key)", "self._body = found"),
+        ),
+    ),
+    _one(
+        "gateway_key_in_pieces", "host leak", "intercode/gateway/veil.py",
+        "        if self.secret in text:", "        if False:",
+    ),
+    _one(
+        "gateway_budget", "peer DoS", "intercode/models/remote.py",
+        ", *([budget] if budget else [])]", "]",
+    ),
+    _one(
+        "gateway_calls", "peer DoS", GATE,
+        "if most is not None and self._begun >= most:", "if False:",
+    ),
+    _one(
+        "gateway_counts", "peer DoS", GATE,
+        "if self._counts >= FREE_COUNTS + COUNTS_A_CALL * self._begun:", "if False:",
+    ),
+    _one("gateway_body", "host DoS", DOOR, "if len(found) > self._terms.max_body:", "if False:"),
+    _one(
+        "gateway_head", "host DoS", DOOR,
+        "max_incomplete_event_size=LONGEST_HEAD", "max_incomplete_event_size=2**30",
+    ),
+    _one(
+        "gateway_slow_client", "host DoS", DOOR,
+        "self._deadline = time.monotonic() + self._terms.patience", "pass",
+    ),
+    _one("gateway_record", "self DoS", GATE, "messages=spoken(name, sent),", "messages=(),"),
     _one(
         "serve_orphans", "host DoS", "intercode/serve/session.py",
         "tasks: set[asyncio.Task[Any]] = {work, gone, over}",

@@ -11,8 +11,10 @@ from __future__ import annotations
 import atexit
 import ctypes
 import errno
+import importlib
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -21,29 +23,19 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
-from intercode.envs.bash import BashEnv
 from intercode.errors import SandboxError
 from intercode.rights import permitted
 from intercode.sandbox import get_provider
 from intercode.sandbox.images import host
 from intercode.sandbox.native import syscalls as sc
-from intercode.task import Dataset, Task
 from intercode.units import MIB
 from waiting import new_marker
 
-from . import (
-    probes_caller,
-    probes_docker,
-    probes_grading,
-    probes_limits,
-    probes_network,
-    probes_serve,
-    probes_skills,
-)
 from .defences import DOCKER
 from .tools import (
     ProbeError,
@@ -62,15 +54,6 @@ from .tools import (
 HOLDS, GONE, BROKEN, SKIPPED = 0, 1, 2, 77
 _X86 = platform.machine() == "x86_64"
 _SECRET = "INTERCODE_PROBE_SECRET"
-_OTHERS = (
-    probes_caller,
-    probes_docker,
-    probes_grading,
-    probes_limits,
-    probes_network,
-    probes_serve,
-    probes_skills,
-)
 
 # -- escape ------------------------------------------------------------------------------------
 
@@ -282,6 +265,9 @@ def private_folders() -> bool:
 
 
 def the_same_host_for_gold() -> bool:
+    from intercode.envs.bash import BashEnv
+    from intercode.task import Dataset, Task
+
     with tempfile.TemporaryDirectory() as name:
         host.SEARCH_PATH = f"{host.SEARCH_PATH}:{name}"
         with closing(BashEnv(Dataset([Task("t", "?", gold=["echo x"])]))) as env:
@@ -521,17 +507,23 @@ def spawner_killed() -> bool:
         return ends(inside)
 
 
+def _probe(name: str) -> Callable[[], bool]:
+    """Find a probe; of the modules that have them, only its own is imported."""
+    if (probe := globals().get(name)) is None:
+        begins = re.compile(rf"^(def )?{name}\b", re.MULTILINE)
+        others = Path(__file__).parent.glob("probes_*.py")
+        (module,) = [path.stem for path in others if begins.search(path.read_text())]
+        probe = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+    return cast("Callable[[], bool]", probe)
+
+
 def main(name: str, src: str) -> int:
     try:
         import intercode.sandbox.base as loaded
 
         if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
             raise ProbeError(f"{loaded.__file__} is not in {src}")
-        probe = globals().get(name)
-        for module in _OTHERS:
-            probe = probe or getattr(module, name, None)
-        assert probe is not None, f"no probe is named {name}"
-        if probe():
+        if _probe(name)():
             return HOLDS
         return GONE
     except SkippedError as why:

@@ -45,6 +45,10 @@ def network_private() -> bool:
     return one_of(found, holds="a private address", gone="127.0.0.1")
 
 
+network_operators_names = network_private
+"""The same, where the list is not of an operator's names."""
+
+
 def network_rebinding() -> bool:
     network.not_public = lambda _: ""
     with socket.create_server((_OTHER, 0)) as one:

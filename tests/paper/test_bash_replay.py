@@ -36,7 +36,7 @@ ACTIONS = [["echo goodbye world", "echo hello"], ["touch /data/y.txt", "echo x >
 def recorded(provider, image, tmp_path):
     """A results file of a run in our own environment."""
     data = Dataset(TASKS, "made")
-    env = PaperBashEnv(data, image=image.name, provider=provider, reward_every_turn=True)
+    env = PaperBashEnv(data, image=image.name, sandbox=provider, reward_every_turn=True)
     episodes = {}
     for row, actions in enumerate(ACTIONS):
         env.reset(options={"task_id": str(row)})

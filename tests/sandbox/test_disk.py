@@ -77,8 +77,8 @@ def test_nobody_else_reaches_what_is_saved(cache: Path) -> None:
 def test_a_cache_of_before_is_closed(cache: Path) -> None:
     for name in ("images", "snapshots"):
         (cache / name).mkdir(parents=True, mode=0o755)
-    with closing(NativeProvider()) as provider:
-        provider.start().snapshot().delete()
+    with closing(NativeProvider()) as provider, closing(provider.start()) as sandbox:
+        sandbox.snapshot().delete()
     assert {p.name for p in cache.iterdir() if p.stat().st_mode & OF_OTHERS} == {"locks", "users"}
 
 

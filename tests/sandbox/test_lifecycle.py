@@ -189,7 +189,7 @@ def test_a_program_that_is_lost_with_its_sandbox_has_no_exit_code() -> None:
     """Or a verification that the machine has killed would be one that failed."""
     provider, marker = NativeProvider(), new_marker()
     tasks = Dataset([Task("a", "?", verification=f"exec sleep {marker}", timeout=60)])
-    with closing(BashEnv(tasks, image="host", provider=provider)) as env:
+    with closing(BashEnv(tasks, image="host", sandbox=provider)) as env:
         env.reset()
         spawner = provider._spawner
         assert spawner is not None

@@ -9,8 +9,8 @@ where an agent looks for it; `offer` makes the text that a model is told::
     skill = read("examples/skills/invoice-numbers")
     env = intercode.make("bash", layers=[str(skill.layer())])
 
-A command-line agent finds skills in a folder of its own; for Claude Code's the layer is
-``skill.layer("/root/.claude/skills")``.
+A command-line agent may look for skills in a folder of its own, which its profile names
+(``run.skills``): there is a second layer for it, as ``skill.layer("/root/.claude/skills")``.
 """
 
 from __future__ import annotations

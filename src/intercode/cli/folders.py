@@ -16,12 +16,11 @@ from pathlib import Path
 
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import LiveLine, one_line, print_json, safe
-from intercode.cli.validate import spec_of
+from intercode.cli.validate import add_tasks, spec_of
 from intercode.envs.base import InterCodeEnv
 from intercode.errors import TaskError, UsageError
 from intercode.evaluate.exclusion import not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
-from intercode.spec import EnvSpec, RunSpec, add_options, environment_options, options_of
 from intercode.units import counted
 
 FORMS = ("harbor",)
@@ -29,12 +28,10 @@ FORMS = ("harbor",)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("data", metavar="NAME|FILE|FOLDER")
     parser.add_argument("--to", choices=FORMS, required=True, help="the framework")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the folder for the tasks' folders"
     )
-    parser.add_argument("--env", metavar="ENV", help="default: what the tasks look like")
     parser.add_argument(
         "--base",
         default="host",
@@ -42,12 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the image after FROM, where a task has this machine's programs (default: host, "
         "which only InterCode builds)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_options(parser, options_of(RunSpec), "limit", "tasks")
-    where = parser.add_argument_group("where")
-    add_options(where, options_of(EnvSpec), less="data secret")
-    add_options(where, environment_options())
+    add_tasks(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

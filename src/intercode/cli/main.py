@@ -45,6 +45,7 @@ COMMANDS = {
     "export": "a finished run in another form",
     "validate": "check that the tasks of a benchmark work",
     "serve": "serve environments to programs elsewhere, by OpenEnv's WebSocket",
+    "gateway": "put a recorded, limited gate in front of a model",
     "replay": "repeat recorded runs of the 2023 paper, and compare",
     "datasets": "list and fetch datasets, check that their tasks work",
     "agents": "install command-line agents of others, list and remove them",

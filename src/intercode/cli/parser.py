@@ -14,7 +14,14 @@ USAGE = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the arguments of a command; its subcommands are parsed likewise."""
+    """Parses the arguments of a command; its subcommands are parsed likewise.
+
+    Options are written in full: an abbreviation would mean another option wherever a command has
+    no such one, as ``--data`` would be ``--databases``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and where to read on; end with exit code 2."""

@@ -105,6 +105,9 @@ def execute(args: argparse.Namespace) -> int:
     # The agent has asked for some options, which are taken over.
     env = manifest["env"]
     asks = {name: env[name] for name in ASKED if env.get(name) is not None}
+    actor = manifest["agent"].get("language_model") or {}
+    needs = actor.get("profile", {}).get("limits", {})
+    asks["limits"] = {name: value for name, value in needs.items() if value is not None}
 
     @cache
     def where() -> Setting:

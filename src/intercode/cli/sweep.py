@@ -173,7 +173,7 @@ def _skills(args: argparse.Namespace, agent: str) -> Sequence[str | None]:
 
 
 def _reads_skills(agent: str) -> bool:
-    return strategy_of(agent) is not None or is_reference(agent)
+    return strategy_of(agent) is not None or is_outside(agent) or is_reference(agent)
 
 
 def _refuse_same_folders(specs: Sequence[RunSpec]) -> None:

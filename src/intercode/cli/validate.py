@@ -23,6 +23,7 @@ from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
 from intercode.envs.traits import environment_for
 from intercode.episode import Episode
+from intercode.errors import UsageError
 from intercode.evaluate.checks import GOLD, NOTHING, WRONG, guesses
 from intercode.evaluate.exclusion import Exclusion, not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
@@ -47,8 +48,6 @@ from intercode.units import counted
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("data", metavar="NAME|FILE|FOLDER")
-    parser.add_argument("--env", metavar="ENV", help="default: what the tasks look like")
     parser.add_argument(
         "--workers", type=positive, default=1, metavar="N", help="tasks at a time (default: 1)"
     )
@@ -65,12 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SANDBOX",
         help="see that gold does the same there: native or docker; may be given several times",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_options(parser, options_of(RunSpec), "limit", "tasks")
-    where = parser.add_argument_group("where")
-    add_options(where, options_of(EnvSpec), less="data secret")
-    add_options(where, environment_options())
+    add_tasks(parser)
 
 
 _SHOWN = 20
@@ -140,8 +134,30 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if found.valid else 1
 
 
+def add_tasks(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command that looks at tasks: which, and where they are tried."""
+    parser.add_argument("data", metavar="NAME|FILE|FOLDER")
+    parser.add_argument(
+        "--data",
+        dest="data_option",
+        metavar="FILE",
+        help="the tasks, where the first argument is their environment, as for 'intercode run'",
+    )
+    parser.add_argument("--env", metavar="ENV", help="default: what the tasks look like")
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_options(parser, options_of(RunSpec), "limit", "tasks")
+    where = parser.add_argument_group("where")
+    add_options(where, options_of(EnvSpec), less="data secret")
+    add_options(where, environment_options())
+
+
 def spec_of(args: argparse.Namespace) -> RunSpec:
     """Make the spec; without an environment it is the one that the tasks look like."""
+    if args.data_option is not None:
+        if args.env not in (None, args.data):
+            raise UsageError(f"which environment: {args.data!r} or {args.env!r}?")
+        args.env, args.data = args.data, args.data_option
     options, folder = given(args), None
     if args.data not in DATASETS and Path(args.data).is_dir():
         folder = from_toml(args.data)

@@ -13,7 +13,7 @@ from intercode import datasets
 from intercode.agents import registry, skills
 from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
 from intercode.agents.language import LanguageAgents, Strategy
-from intercode.agents.outside.profile import is_outside, profile_of
+from intercode.agents.outside.profile import WHOLE, is_outside, profile_of
 from intercode.agents.skills import Skill
 from intercode.databases import shared_engine
 from intercode.envs.base import InterCodeEnv
@@ -210,7 +210,7 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
         return Actors(agents, agents.name, {}, asks, offered, model.close)
     if is_outside(name):
-        return _outside(spec, budget or budget_of(spec))
+        return _outside(spec, budget or budget_of(spec), offered)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
         flag = "--" + without[0].replace("_", "-")
         raise UsageError(
@@ -222,7 +222,7 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
     return Actors(registry.get(name, **options), name, options, skills=offered)
 
 
-def _outside(spec: RunSpec, budget: Budget) -> Actors:
+def _outside(spec: RunSpec, budget: Budget, offered: tuple[Skill, ...]) -> Actors:
     """Make the agents of a profile, with a gateway to their model.
 
     Raises:
@@ -253,15 +253,19 @@ def _outside(spec: RunSpec, budget: Budget) -> Actors:
     upstream = Upstream.of(spec.model.name, spec.model.base_url)
     gateway = Gateway(upstream, around=around, prices=prices)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
-    agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls)
+    offer = skills.offer(offered, readable=profile.run.skills != WHOLE)
+    offer = "" if profile.home_of_skills else offer
+    agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls, offer)
     asks: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
+    if needs := profile.limits.needed():
+        asks["limits"] = needs
     if (layer := layer_of(profile)) is not None:
         asks["layers"] = [str(layer)]
-    return Actors(agents, name, {}, asks, close=gateway.close)
+    return Actors(agents, name, {}, asks, offered, gateway.close)
 
 
 _OUTSIDE = {
-    *("agent", "episode_cost", "episode_tokens", "episode_seconds"),
+    *("agent", "skill", "episode_cost", "episode_tokens", "episode_seconds"),
     *("model", "base_url", "prices", "max_cost", "max_tokens"),
 }
 """The options of an agent and its model that one from outside takes."""
@@ -425,9 +429,11 @@ def setting(
     _check_options(spec, given, known)
     judge = judge_of(spec, budget)
     sandbox = given.get("sandbox", "native")
-    options: dict[str, Any] = {"data": plan.dataset, **given, **(asks or {})}
-    facts = _facts(spec)
-    if layers := _layers(spec, (asks or {}).get("layers", ())):
+    asked = {**(asks or {})}
+    needs, layered = asked.pop("limits", {}), asked.pop("layers", ())
+    options: dict[str, Any] = {"data": plan.dataset, **given, **asked}
+    facts = _facts(spec, needs)
+    if layers := _layers(spec, layered):
         options["layers"] = layers
     provider = None
     if "engine" in known:
@@ -438,7 +444,7 @@ def setting(
         provider = provider_of(env.name, sandbox, progress.say)
         facts["sandbox"] = sandbox
     if "limits" in known:
-        options["limits"] = _limits(spec)
+        options["limits"] = _limits(spec, needs)
     if "cache_gold" in known:
         options.setdefault("cache_gold", GoldCache())  # one for all workers
     if judge is not None:
@@ -449,8 +455,7 @@ def setting(
         return cast("InterCodeEnv[Any]", create(env.name, protocol=env.protocol, **options))
 
     facts["images"] = _digests(make, plan.tasks, progress)
-    told = {name: value for name, value in (asks or {}).items() if name != "layers"}
-    return Setting(make, {**facts, **told}, provider, judge)
+    return Setting(make, {**facts, **asked}, provider, judge)
 
 
 def _layers(spec: RunSpec, asked: Sequence[str]) -> list[str]:
@@ -463,8 +468,13 @@ def _layers(spec: RunSpec, asked: Sequence[str]) -> list[str]:
     """
     if spec.agent.skill and spec.env.protocol != "default":
         raise UsageError("--skill goes with the default protocol only: in 2023 there were none")
-    offered = skills.read_all(spec.agent.skill) if _takes_layers(spec) else ()
-    return [*asked, *(str(skill.layer()) for skill in offered)]
+    if not spec.agent.skill or not _takes_layers(spec):
+        return [*asked]
+    homes = [skills.HOME]  # also for an agent that looks elsewhere: a skill's text may name it
+    if is_outside(spec.agent.name) and (own := profile_of(spec.agent.name).home_of_skills):
+        homes.append(own)
+    offered = skills.read_all(spec.agent.skill)
+    return [*asked, *(str(skill.layer(home)) for home in dict.fromkeys(homes) for skill in offered)]
 
 
 def _takes_layers(spec: RunSpec) -> bool:
@@ -472,10 +482,10 @@ def _takes_layers(spec: RunSpec) -> bool:
     return "layers" in taken(registered(spec.env.name, spec.env.protocol))
 
 
-def _facts(spec: RunSpec) -> dict[str, Any]:
-    """Return the facts of an environment that its spec alone says."""
+def _facts(spec: RunSpec, needs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of an environment that its spec, and the needs of its agent, say."""
     given, reward = spec.env.options, spec.reward
-    limits = asdict(_limits(spec))
+    limits = asdict(_limits(spec, needs))
     del limits["debugger"]  # an environment says whether programs can be traced
     return {
         "env": spec.env.name,
@@ -489,9 +499,10 @@ def _facts(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _limits(spec: RunSpec) -> Limits:
+def _limits(spec: RunSpec, needs: Mapping[str, Any]) -> Limits:
+    """Return the limits of a spec: those that it names, then those that its agent needs."""
     given = {name: value for name, value in spec.env.options.items() if name in _LIMITS}
-    return Limits.of(given)
+    return Limits.of({**needs, **given})
 
 
 _IDENTIFYING = ("sandbox", "network", "attempts", "python")

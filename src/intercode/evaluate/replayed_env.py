@@ -101,9 +101,12 @@ def replay(
         shared: See `run_episode`.
 
     Raises:
-        NotReproducibleError: An observation differs, or an action ran into the time limit then.
+        NotReproducibleError: An observation differs, an action ran into the time limit then, or
+            none of an agent from outside is recorded.
         InterCodeError: As for `run_episode`.
     """
+    if "outside" in recorded.metadata and not recorded.turns:  # it may have edited files by itself
+        raise NotReproducibleError("not reproducible: none of its agent's actions is recorded")
     for number, turn in enumerate(recorded.turns, 1):
         if turn.info.get("timed_out"):  # it may get further now, or less far
             raise NotReproducibleError(f"not reproducible: turn {number} ran into the time limit")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from intercode.gateway.tables import Name
 from intercode.models import anthropic, openai, wire
 from intercode.models.base import Answer, Message, Role, ToolCall, Usage
+
+NOT_PAID = 402
+"""The status of a call that no budget allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,8 @@ class Call:
     """One call through the gate.
 
     Attributes:
-        protocol: ``chat``, ``responses`` or ``messages``.
+        protocol: ``chat``, ``responses`` or ``messages``; ``count``: tokens were only counted, and
+            `text` is the answer to that.
         path: The path that the client called.
         model: The model that answered, as its provider names it; else the one that was asked.
         messages: The dialogue that was sent. Images are ``[image]``.
@@ -38,7 +42,7 @@ class Call:
         tools: Names of the tools that were offered.
     """
 
-    protocol: Name
+    protocol: Name | Literal["count"]
     path: str
     model: str
     messages: tuple[Message, ...] = ()
@@ -57,6 +61,11 @@ class Call:
     prompt_token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     tools: tuple[str, ...] = ()
+
+    @property
+    def unpaid(self) -> bool:
+        """Whether it was refused, as no budget allows it."""
+        return self.status == NOT_PAID
 
 
 def answered(name: Name, body: dict[str, Any]) -> Answer:
@@ -97,6 +106,17 @@ def _call(item: Mapping[str, Any]) -> ToolCall:
     given = item.get("arguments", item.get("input", item.get("action")))
     name = str(item.get("name") or item.get("type"))
     return ToolCall(str(item.get("call_id") or item.get("id") or ""), name, wire.arguments(given))
+
+
+def shortfall(body: Mapping[str, Any]) -> str:
+    """Say why an answer is not whole, as its server tells; empty: it is whole.
+
+    Only ``responses`` has such answers; in a stream, all protocols have errors.
+    """
+    said = body.get("error") or body.get("incomplete_details")
+    if not said and body.get("status") not in {"failed", "incomplete"}:
+        return ""
+    return json.dumps(said or {"status": body["status"]})[: wire.LONGEST]
 
 
 def traced(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intercode.errors import UsageError
 from intercode.gateway.rules import Refusal, Terms
 
-if TYPE_CHECKING:
-    import h11
+log = logging.getLogger(__name__)
 
 LONGEST_HEAD = 32 * 1024
 _CHUNK = 65_536
@@ -54,18 +54,12 @@ class Door:
     """
 
     def __init__(self, connection: socket.socket, terms: Terms) -> None:
-        try:
-            self._h11: Any = importlib.import_module("h11")
-        except ImportError:
-            raise UsageError(
-                "the gateway needs the package h11: pip install 'intercode-gym[gateway]'"
-            ) from None
+        self._h11 = h11()
         self._socket, self._terms = connection, terms
-        self._http: h11.Connection = self._h11.Connection(
-            self._h11.SERVER, max_incomplete_event_size=LONGEST_HEAD
-        )
+        self._http = self._h11.Connection(self._h11.SERVER, max_incomplete_event_size=LONGEST_HEAD)
         self._deadline = 0.0
         self._bodiless = False
+        self._unsent = b""
         self.status = 0
         """The status of the present answer; 0: there is none yet."""
 
@@ -116,6 +110,7 @@ class Door:
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer that there is no answer."""
+        log.info("refused with status %d: %s", refusal.status, refusal)
         body = b"" if self._bodiless else failure(refusal.status, str(refusal))
         self.answer(refusal.status, body, [("x-should-retry", "false")])
 
@@ -132,10 +127,10 @@ class Door:
         """Begin an answer."""
         self.status = status
         kept = [*headers, ("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
-        self._send(self._h11.Response(status_code=status, headers=kept))
+        self._send(self._h11.Response(status_code=status, headers=kept), more=True)
 
     def more(self, data: bytes) -> None:
-        """Send a part of an answer's body."""
+        """Send a part of an answer's body, the first one with the head."""
         if data:
             self._send(self._h11.Data(data=data))
 
@@ -179,8 +174,10 @@ class Door:
         self._http.start_next_cycle()
         return True
 
-    def _send(self, event: Any) -> None:
-        if data := self._http.send(event):
+    def _send(self, event: Any, *, more: bool = False) -> None:
+        self._unsent += self._http.send(event) or b""
+        if self._unsent and not more:
+            data, self._unsent = self._unsent, b""
             try:
                 self._socket.settimeout(self._terms.patience)
                 self._socket.sendall(data)
@@ -201,6 +198,20 @@ class Door:
     def _last(self, status: int) -> None:
         body = failure(status, "not a request of HTTP that can be read")
         self.answer(status, body, [("connection", "close")])
+
+
+def h11() -> Any:
+    """Import the package.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    try:
+        return importlib.import_module("h11")
+    except ImportError:
+        raise UsageError(
+            "the gateway needs the package h11: pip install 'intercode-gym[gateway]'"
+        ) from None
 
 
 def failure(status: int, why: str) -> bytes:

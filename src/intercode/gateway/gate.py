@@ -12,7 +12,6 @@ has a token of its own, the only secret that the sandbox sees::
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import socket
 import threading
@@ -31,7 +30,7 @@ from intercode.errors import (
     ModelUnavailableError,
     UsageError,
 )
-from intercode.gateway.calls import Call, answered, offered, spoken, traced
+from intercode.gateway.calls import NOT_PAID, Call, answered, offered, shortfall, spoken, traced
 from intercode.gateway.door import Asked, Door, Gone
 from intercode.gateway.rules import (
     Refusal,
@@ -45,7 +44,8 @@ from intercode.gateway.rules import (
 )
 from intercode.gateway.streams import Assembly
 from intercode.gateway.tables import COUNT, MODELS, TABLES, Name
-from intercode.gateway.upstream import Open, Upstream
+from intercode.gateway.upstream import Connections, Open, Upstream
+from intercode.gateway.veil import Veil
 from intercode.guard import Guard
 from intercode.known_secrets import hide_in
 from intercode.models import wire
@@ -55,16 +55,19 @@ from intercode.models.limits import Budget
 from intercode.models.prices import Prices
 from intercode.models.remote import BYTES_PER_TOKEN, Around, Frame
 
-log = logging.getLogger(__name__)
-
 LONGEST_ANSWER = 64 * 1024**2
 _LONGEST_ERROR = 64 * 1024
 _CLOSE_SECONDS = 5.0
+FREE_COUNTS, COUNTS_A_CALL = 16, 4
+"""Counts of tokens, which are free, that an episode may ask for, and more for each of its calls."""
 _STREAM = "text/event-stream"
+_UNCOUNTED = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
+"""Fields of a call that a count does not have."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
 """Parts of a query that agents send. None changes an answer, but ``beta=true`` of Anthropic's."""
 _PATHS: dict[str, Name] = {table.path: name for name, table in TABLES.items()}
-_SPOKEN: dict[str, tuple[Name, ...]] = {"openai": ("chat", "responses"), "anthropic": ("messages",)}
+SPOKEN: dict[str, tuple[Name, ...]] = {"openai": ("chat", "responses"), "anthropic": ("messages",)}
+"""Provider → the protocols that it speaks; others speak all."""
 
 
 class Gateway:
@@ -89,6 +92,7 @@ class Gateway:
         prices: Prices | None = None,
     ) -> None:
         self.upstream, self.terms = upstream, terms
+        self.connections = Connections(upstream)
         prices = prices or Prices()
         around = around or Around()
         self._names = dict(terms.models) if terms.models is not None else {}
@@ -115,18 +119,26 @@ class Gateway:
         self.close()
 
     def close(self) -> None:
-        """Close all seats. Idempotent."""
+        """Close all seats, and the connections to the server. Idempotent."""
         for seat in tuple(self._seats):
             seat.close()
+        self.connections.close()
 
     def seat(
-        self, *, budget: Budget | None = None, record: Callable[[Call], None] | None = None
+        self,
+        *,
+        budget: Budget | None = None,
+        record: Callable[[Call], None] | None = None,
+        token: str | None = None,
+        keep: bool = True,
     ) -> Seat:
         """Make a seat, for one episode or one fork.
 
         Args:
             budget: Money and tokens of the episode, beside those of the run.
             record: Called with each call once it has ended, on the thread that served it.
+            token: The secret that requests bring; default: a random one.
+            keep: Whether `Seat.calls` has the calls: a seat that serves for days has too many.
 
         Raises:
             UsageError: The budget is in dollars, and a price is not known.
@@ -136,7 +148,7 @@ class Gateway:
                 f"the price of {self.upstream.name} is not known, so its cost cannot be limited: "
                 "give a file of prices, or limit the tokens"
             )
-        seat = Seat(self, budget, record, self._seats.discard)
+        seat = Seat(self, budget, record, self._seats.discard, token, keep=keep)
         self._seats.add(seat)
         return seat
 
@@ -177,15 +189,21 @@ class Seat:
         budget: Budget | None,
         record: Callable[[Call], None] | None,
         ended: Callable[[Seat], None],
+        token: str | None = None,
+        *,
+        keep: bool = True,
     ) -> None:
-        self.token = secrets.token_urlsafe(32)
+        self.token = token or secrets.token_urlsafe(32)
         self.failure: ModelError | None = None
         self._calls: list[Call] = []
         self._gateway, self._budget, self._record, self._ended = gateway, budget, record, ended
-        self._guard = Guard(self.token)
+        self._guard = Guard(self.token, pages=False)
+        self._keep = keep
         self._turns = threading.BoundedSemaphore(gateway.terms.at_once)
         self._changed = threading.Condition()
-        self._begun = 0
+        self._begun = self._ended_calls = self._counts = 0
+        self._draining = False
+        self._unpaid = False
         self._open: set[Open] = set()
         self._connections: set[socket.socket] = set()
         self._closed = False
@@ -206,6 +224,16 @@ class Seat:
         """Calls that have ended."""
         with self._changed:
             return tuple(self._calls)
+
+    def drain(self, seconds: float) -> None:
+        """Begin no further calls, and wait for those under way.
+
+        Args:
+            seconds: The longest wait.
+        """
+        with self._changed:
+            self._draining = True
+            self._changed.wait_for(lambda: self._ended_calls >= self._begun, seconds)
 
     def close(self) -> None:
         """Refuse all further requests, and break off those under way. Idempotent."""
@@ -274,7 +302,7 @@ class Seat:
             raise Refusal(415, "a body is sent as it is, without Content-Encoding")
         gateway, name = self._gateway, _PATHS.get(path, "messages")
         given = parsed(door.body())
-        if name not in _SPOKEN.get(gateway.upstream.provider, (name,)):
+        if name not in SPOKEN.get(gateway.upstream.provider, (name,)):
             raise Refusal(404, f"{gateway.upstream.name} does not speak the protocol of {path}")
         model = gateway.model(given.get("model"))
         try:
@@ -289,7 +317,7 @@ class Seat:
                 headers["anthropic-beta"] = flags
         with self._turns:
             if path == COUNT:
-                _count(gateway, door, path + query, sent, headers, size)
+                self._count(door, path + query, sent, headers, size)
                 return
             try:
                 passing = _Passing(self, gateway, door, name, path + query, sent, headers, size)
@@ -300,17 +328,61 @@ class Seat:
 
     def _begin(self) -> None:
         with self._changed:
+            if self._draining:
+                raise Refusal(503, "the gateway ends")
             most = self._gateway.terms.max_calls
             if most is not None and self._begun >= most:
-                raise Refusal(402, f"the {most} calls of this episode have been made")
+                raise Refusal(NOT_PAID, f"the {most} calls that may be made have been made")
             self._begun += 1
 
-    def note(self, call: Call) -> None:
-        """Record a call."""
+    def _count(
+        self, door: Door, target: str, sent: dict[str, Any], headers: dict[str, str], size: int
+    ) -> None:
+        """Answer how many tokens a request has: the server's count, or else an estimate."""
         with self._changed:
-            self._calls.append(call)
-        if self._record is not None:
-            self._record(call)
+            if self._counts >= FREE_COUNTS + COUNTS_A_CALL * self._begun:
+                raise Refusal(429, "tokens were counted too often for the calls that were made")
+            self._counts += 1
+        gateway, started = self._gateway, time.monotonic()
+        data = json.dumps({key: sent[key] for key in sent.keys() - _UNCOUNTED}).encode()
+
+        def send() -> bytes:
+            answer = gateway.connections.open("POST", target, data, headers, gateway.timeout)
+            self.hold(answer)
+            try:
+                body = answer.read(_LONGEST_ERROR)
+            finally:
+                self.drop(answer)
+                answer.close()
+            if answer.status != 200:
+                raise AttemptError(f"status {answer.status}")
+            return body
+
+        error = ""
+        try:
+            body = gateway.frame(sent["model"]).unpaid(send)
+        except AttemptError as failure:
+            error = f"an estimate: {failure}"
+            body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
+        body = gateway.upstream.without_key(body)
+        call = Call("count", COUNT, sent["model"], text=body.decode(errors="replace"), cost=0.0)
+        self.note(replace(call, error=error, seconds=time.monotonic() - started))
+        door.answer(200, body)
+
+    def note(self, call: Call) -> None:
+        """Record a call; of those that no budget allows, the dialogue of the first one only."""
+        if call.unpaid and self._unpaid:
+            call = replace(call, messages=())
+        self._unpaid = call.unpaid
+        try:
+            if self._record is not None:
+                self._record(call)
+        finally:
+            with self._changed:
+                self._ended_calls += call.protocol != "count"
+                if self._keep:
+                    self._calls.append(call)
+                self._changed.notify_all()
 
     def hold(self, answer: Open) -> None:
         """Let `close` break off an answer."""
@@ -384,6 +456,8 @@ class _Passing:
         self._failure: tuple[int, bytes] | None = None
         """The server's last refusal."""
         self._error = ""
+        self._broken = False
+        """Whether the answer breaks off: the client sees that, as it would without a gate."""
 
     def run(self) -> None:
         """Ask, answer, record."""
@@ -403,8 +477,8 @@ class _Passing:
             self._fail(error, time.monotonic() - started)
             return
         self._note(reply)
-        if self._error:
-            raise Gone  # the client sees a connection that ends early, as it would without a gate
+        if self._broken:
+            raise Gone
         if not self._door.status:
             self._door.answer(200, self._raw)
         elif self._streamed:
@@ -434,7 +508,9 @@ class _Passing:
         """Make one call; see `Client.send`."""
         gateway = self._gateway
         body = json.dumps(self._sent, ensure_ascii=False).encode(errors="replace")
-        answer = gateway.upstream.open("POST", self._target, body, self._headers, gateway.timeout)
+        answer = gateway.connections.open(
+            "POST", self._target, body, self._headers, gateway.timeout
+        )
         self._seat.hold(answer)
         try:
             if answer.status != 200:
@@ -444,7 +520,11 @@ class _Passing:
             if self._streamed and answer.headers.get("content-type", "").startswith(_STREAM):
                 return self._stream(answer)
             self._raw = gateway.upstream.without_key(answer.read(LONGEST_ANSWER))
-            self._body = wire.load(self._raw)
+            found = wire.load(self._raw)
+            self._body = hide_in(found, gateway.upstream.key)
+            if self._body != found:  # it was there by escapes
+                self._raw = json.dumps(self._body).encode()
+            self._error = shortfall(self._body)
             return answered(self._name, self._body)
         finally:
             self._seat.drop(answer)
@@ -453,16 +533,17 @@ class _Passing:
     def _stream(self, answer: Open) -> Answer:
         """Pass on a stream. Once its first event has gone to the client, there is no other try."""
         assembly, passed = Assembly(self._name), bytearray()
-        door, begun = self._door, False
+        door, begun, veil = self._door, False, Veil(self._gateway.upstream.key)
         try:
             while data := answer.some():
                 events = assembly.feed(data)
-                raw = b"".join(event.raw for event in events if not self._ours(event.data))
                 if not begun and assembly.error:
                     said = json.dumps({"error": assembly.error})
                     raise AttemptError(f"an error in the stream: {said[: wire.LONGEST]}")
+                raw = veil.through(event for event in events if not self._ours(event.data))
+                if assembly.whole:
+                    raw += veil.rest()
                 if raw:
-                    raw = self._gateway.upstream.without_key(raw)
                     if not begun:
                         begun = True
                         door.begin(200, [("content-type", _STREAM)])
@@ -470,7 +551,7 @@ class _Passing:
                     door.more(raw)
                 if len(passed) > LONGEST_ANSWER:
                     raise ValueError("the answer is too long")
-            if not assembly.whole:
+            if not assembly.whole and not assembly.error:
                 raise ValueError("the stream ended before its last event")
         except (AttemptError, ValueError) as error:
             if not begun:
@@ -479,15 +560,17 @@ class _Passing:
         except Gone:
             self._error = "the client left"
         self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
-        if assembly.error and not self._error:
-            self._error = json.dumps(assembly.error)[: wire.LONGEST]
+        self._broken = bool(self._error or assembly.error)
+        if not self._error:
+            told = {"error": assembly.error} if assembly.error else self._body
+            self._error = shortfall(hide_in(told, self._gateway.upstream.key))
         try:
             found = answered(self._name, self._body)
         except AttemptError as error:
             self._error = self._error or str(error)
             return Answer("")
         # Of an answer that broke off the tokens are not known: what was set aside counts.
-        return replace(found, usage=None) if self._error else found
+        return replace(found, usage=None) if self._broken else found
 
     def _ours(self, data: dict[str, Any] | None) -> bool:
         """Tell whether an event has the tokens that only the gate has asked for."""
@@ -517,14 +600,12 @@ class _Passing:
         )
 
     def _fail(self, error: Exception, seconds: float) -> None:
-        status, body = 402, b""
+        status, body = 503, b""
         if isinstance(error, BudgetError):
-            status = 402
+            status = NOT_PAID
         elif self._failure:
             status, body = self._failure
-            status = 502 if status in {401, 402} else status  # the token is right, our key is not
-        else:
-            status = 503
+            status = 502 if status in {401, NOT_PAID} else status  # the token is right; our key not
         if isinstance(error, ModelUnavailableError | ModelAccessError):
             self._seat.failure = error
             body = body if self._failure and self._failure[0] == status else b""
@@ -539,29 +620,3 @@ class _Passing:
 
 def _within(path: str) -> bool:
     return path.startswith(MODELS + "/")
-
-
-def _count(
-    gateway: Gateway,
-    door: Door,
-    target: str,
-    sent: dict[str, Any],
-    headers: dict[str, str],
-    size: int,
-) -> None:
-    """Answer how many tokens a request has: the server's count, or else an estimate."""
-    body, status = b"", 0
-    for key in ("stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"):
-        sent.pop(key, None)
-    try:
-        data = json.dumps(sent).encode()
-        answer = gateway.upstream.open("POST", target, data, headers, gateway.timeout)
-        try:
-            body, status = answer.read(_LONGEST_ERROR), answer.status
-        finally:
-            answer.close()
-    except AttemptError as error:
-        log.info("tokens are estimated: %s", error)
-    if status != 200:
-        body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
-    door.answer(200, gateway.upstream.without_key(body))

@@ -99,6 +99,12 @@ def _event(raw: bytes) -> Event:
     return Event(raw, data if isinstance(data, dict) else None)
 
 
+def rewritten(raw: bytes, data: object) -> bytes:
+    """Return an event with other data."""
+    rest = [line for line in _LINE.split(raw) if line and not line.startswith(b"data:")]
+    return b"\n".join([*rest, b"data: " + json.dumps(data).encode()]) + b"\n\n"
+
+
 def _chat(to: Assembly, data: dict[str, Any]) -> None:
     body = to.body
     if not body:

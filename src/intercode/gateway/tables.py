@@ -32,6 +32,7 @@ class Table:
         stored: Fields of what the provider stores, and of work without a client.
         hosted: Fields of what the provider does beside its model.
         parts: Types of messages and of their parts → the fields that these may have.
+        beyond: Further ones, of hosted tools and of files: they pass as they are, where both may.
     """
 
     path: str
@@ -44,6 +45,7 @@ class Table:
     stored: frozenset[str]
     hosted: frozenset[str]
     parts: Mapping[str, frozenset[str]]
+    beyond: frozenset[str]
 
 
 CHAT = Table(
@@ -70,6 +72,7 @@ CHAT = Table(
         "refusal": _words("refusal"),
         "image_url": _words("image_url"),
     },
+    beyond=_words("file input_audio"),
 )
 
 RESPONSES = Table(
@@ -104,6 +107,13 @@ RESPONSES = Table(
         "refusal": _words("refusal"),
         "input_image": _words("image_url detail"),
     },
+    beyond=_words(
+        "input_file item_reference compaction web_search_call file_search_call "
+        "code_interpreter_call image_generation_call computer_call computer_call_output "
+        "computer_screenshot mcp_list_tools mcp_approval_request mcp_approval_response mcp_call "
+        "shell_call shell_call_output apply_patch_call apply_patch_call_output tool_search_call "
+        "tool_search_output"
+    ),
 )
 
 MESSAGES = Table(
@@ -129,6 +139,12 @@ MESSAGES = Table(
         "thinking": _words("thinking signature"),
         "redacted_thinking": _words("data"),
     },
+    beyond=_words(
+        "server_tool_use web_search_tool_result web_fetch_tool_result code_execution_tool_result "
+        "bash_code_execution_tool_result text_editor_code_execution_tool_result mcp_tool_use "
+        "mcp_tool_result tool_search_tool_result tool_reference search_result container_upload "
+        "compaction"
+    ),
 )
 
 TABLES: dict[Name, Table] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}

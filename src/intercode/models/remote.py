@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from intercode.errors import ModelAccessError, ModelError, ModelUnavailableError, UsageError
 from intercode.models.base import (
@@ -35,6 +36,7 @@ from intercode.models.prices import Price, Prices
 from intercode.models.wire import clean
 from intercode.registry import Registry
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 GREEDY = Settings()
@@ -176,6 +178,15 @@ class Frame:
             except ModelError as error:
                 raise type(error)(f"{self.name}: {error}") from None
             time.sleep(wait)
+
+    def unpaid(self, send: Callable[[], T]) -> T:
+        """Make a request that costs nothing, once, at the pace of the calls."""
+        pace = self._around.rate_limit
+        started = pace.acquire(0)
+        try:
+            return send()
+        finally:
+            pace.release(started, succeeded=False)
 
     def _unavailable(self, error: AttemptError, failures: int) -> ModelError:
         times = "once" if failures == 1 else f"{failures} times"

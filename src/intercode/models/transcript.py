@@ -97,16 +97,16 @@ class Transcript:
     def _number(self, message: Message) -> int:
         if (seen := self._seen.get(id(message))) is not None:
             return seen[1]
-        plain = _plain(message)
-        key = json.dumps(plain, sort_keys=True)
+        found = plain(message)
+        key = json.dumps(found, sort_keys=True)
         if (number := self._numbers.get(key)) is None:
             number = self._numbers[key] = len(self._messages)
-            self._messages.append(plain)
+            self._messages.append(found)
         self._seen[id(message)] = message, number
         return number
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def plain(message: Message) -> dict[str, Any]:
     """Return a message without its empty fields."""
     found: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:

@@ -98,7 +98,7 @@ class Forward:
             listener: As for the constructor, which says what is raised.
         """
         try:
-            _listen(listener, self.port)
+            _listen(listener, self.port, self._most)
         except BaseException:
             listener.close()
             raise
@@ -224,7 +224,7 @@ class Forwards(Protocol):
         """
 
 
-def _listen(listener: socket.socket, port: int) -> None:
+def _listen(listener: socket.socket, port: int, most: int) -> None:
     # After a forward of the same port was closed, its connections may linger.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for which in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # accepted sockets count for this process
@@ -233,7 +233,7 @@ def _listen(listener: socket.socket, port: int) -> None:
     listener.settimeout(None)
     try:
         listener.bind(("127.0.0.1", port))
-        listener.listen(CONNECTIONS)
+        listener.listen(max(most, CONNECTIONS))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise CausedInsideError(f"port {port} of the sandbox is in use there") from error

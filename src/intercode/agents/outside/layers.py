@@ -12,6 +12,7 @@ checksum is not the one that the index, or a build of the same version before, h
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -33,7 +34,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from intercode.agents.outside.profile import Install, Profile, names, profile_of
+from intercode.agents.outside import pythons
+from intercode.agents.outside.profile import SYSTEM, Install, Profile, names, profile_of
 from intercode.errors import FetchError, ImageError, UsageError
 from intercode.files import cache_root, locked, remove_tree, sha256, write_whole
 from intercode.rights import installing
@@ -46,6 +48,8 @@ from intercode.spelling import meant
 
 PREFIX = "/opt/agents"
 _LOCK = "/tmp/lock"
+_PIP = "/tmp/pip"
+_CARRIED = "/tmp/python.tar"
 _CERTIFICATES = "/tmp/certificates.pem"
 _LIMITS = Limits(
     timeout=1800.0, memory=4 << 30, disk=6 << 30, files=400_000, processes=512, open_files=4096
@@ -257,12 +261,11 @@ def _policy(index: str) -> Policy:
 
 
 def _check_tools(recipe: Recipe) -> None:
-    program, package = ("npm", "npm")
-    if recipe.install.source == "pypi":
-        version = recipe.install.python
-        program, package = ("python3", "python3-pip")
-        if version != "system":
-            program, package = (f"python{version}",) * 2
+    if recipe.install.source == "pypi" and recipe.install.python != SYSTEM:
+        pythons.find(recipe.install.python, recipe.name)
+        return
+    npm = recipe.install.source == "npm"
+    program, package = ("npm", "npm") if npm else ("python3", "python3-pip")
     if shutil.which(program, path=SEARCH_PATH) is None:
         raise UsageError(
             f"{recipe.name} is installed by {program}, which is not in {SEARCH_PATH}: "
@@ -412,29 +415,37 @@ def _pypi(
     recipe: Recipe, index: str, sandbox: Sandbox, run: Callable[..., bytes], before: str | None
 ) -> _Lock:
     home = f"{PREFIX}/{recipe.name}"
-    version = recipe.install.python
-    python = "python3" if version == "system" else f"python{version}"
+    python, pip, found = "python3", "python3", dict[str, str]()
+    if recipe.install.python != SYSTEM:
+        carried = pythons.find(recipe.install.python, recipe.name)
+        packed = pythons.packed(carried, f"{home}/python")
+        sandbox.write_file(_CARRIED, packed)
+        run("tar", "-C", "/", "-xf", _CARRIED)
+        python, pip = f"{home}/python/bin/python{carried.release}", f"{_PIP}/bin/python"
+        run(python, "-m", "venv", _PIP)  # the system's pip may be too old for it
+        found[f"python=={carried.version}"] = f"sha256:{hashlib.sha256(packed).hexdigest()}"
     run(python, "-m", "venv", "--without-pip", home)
     wanted = _pinned(recipe, "==")
     if before is not None:
         sandbox.write_file(_LOCK, before.encode())
         wanted = ["--require-hashes", "-r", _LOCK]
     built = [] if recipe.install.scripts else ["--only-binary=:all:"]
+    built += [f"--no-binary={name}" for name in recipe.install.built]
     # By the environment, as a command line would be told with every error.
-    run("python3", "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *built,
+    run(pip, "-m", "pip", f"--python={home}/bin/python", "install", "--no-compile", *built,
         "--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check",
         "--report=/tmp/report.json", *wanted,
         PIP_INDEX_URL=index, PIP_CONFIG_FILE="/dev/null")  # fmt: skip
     report = msgspec.json.decode(sandbox.read_file("/tmp/report.json"))
-    found = {}
+    lines = []
     for each in report["install"]:
         checksum = each["download_info"]["archive_info"].get("hashes", {}).get("sha256")
         name = f"{each['metadata']['name']}=={each['metadata']['version']}"
         if not checksum:
             raise ImageError(f"the index tells no SHA-256 of {name}")
         found[name] = f"sha256:{checksum}"
-    lock = "".join(f"{name} --hash={checksum}\n" for name, checksum in sorted(found.items()))
-    return lock, found
+        lines.append(f"{name} --hash={found[name]}\n")
+    return "".join(sorted(lines)), found
 
 
 def _pinned(recipe: Recipe, joined: str) -> list[str]:

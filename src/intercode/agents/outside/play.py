@@ -46,8 +46,6 @@ GRACE = 30.0
 KEPT = 20_000
 """Bytes of a program's output that are kept in the record."""
 _CHUNK = 65_536
-_NOT_PAID = 402
-"""The status of a call that no budget allows."""
 _CANNOT_START = 127
 """The exit code of a program that cannot be started, as a shell counts."""
 
@@ -61,6 +59,8 @@ class OutsideAgents:
         model: The model's name, as ``openai/gpt-5``.
         limits: The limits of an episode.
         calls: The calls to the model that an episode may make.
+        skills: The offer of skills, told after the task; empty: there are none, or the agent finds
+            them by itself.
     """
 
     def __init__(
@@ -70,12 +70,14 @@ class OutsideAgents:
         model: str,
         limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 - frozen
         calls: int = CALLS,
+        skills: str = "",
     ) -> None:
         self.profile = profile
         self.gateway = gateway
         self.model = model
         self.limits = limits
         self.calls = calls
+        self.skills = skills
         self.name = profile.name
 
     def facts(self) -> dict[str, Any]:
@@ -188,16 +190,18 @@ class Player:
 
     def _refuse_failed(self, seat: Seat) -> None:
         """Raise the failure of the model, or of a budget, if that was the last the agent heard."""
-        name, last = self._agents.name, seat.calls[-1] if seat.calls else None
+        name, asked = self._agents.name, [call for call in seat.calls if call.protocol != "count"]
+        last = asked[-1] if asked else None
         if last is None or not last.error or self._purse.reached is not None:
             return
         if seat.failure is not None:
             raise seat.failure
-        if last.status == _NOT_PAID:
+        if last.unpaid:
             raise BudgetError(f"agent {name} was refused a call: {last.error}")
 
     def _filled(self, query: str, seat: Seat) -> Callable[[str], str]:
         name = self._agents.model.partition("/")[2] or self._agents.model
+        query = "\n\n".join(filter(None, (query, self._agents.skills)))
         values = {"query": query, "model": name, "token": seat.token}
         return lambda text: self._agents.profile.filled(text, **values)
 
@@ -259,9 +263,9 @@ class Purse(Budget):
         return super().reserve(tokens, cost)
 
     def count(self, call: Call) -> None:
-        """Count a call that has ended."""
+        """Count a call that has ended; counting tokens is none."""
         with self._lock:
-            self._calls += 1
+            self._calls += call.protocol != "count"
 
     def close(self) -> None:
         """Free the descriptor."""

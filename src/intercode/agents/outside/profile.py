@@ -8,8 +8,9 @@ needs none::
     intercode run bash --agent 'cli:python3 /opt/mine.py {query}' --model openai/gpt-5
 
 In the words of a command, in the values of its environment and in its files stand, as often as they
-are needed: ``{query}`` the task, ``{model}`` the model's name, ``{url}`` the model's address as
-Anthropic's clients have it, ``{url_v1}`` as OpenAI's have it, ``{token}`` the key that it takes.
+are needed: ``{query}`` the task, and the offer of skills to an agent that does not look for them;
+``{model}`` the model's name, ``{url}`` the model's address as Anthropic's clients have it,
+``{url_v1}`` as OpenAI's have it, ``{token}`` the key that it takes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ COMMAND = "cli:"
 PORT = 8080
 """The port of the sandbox's loopback at which an agent finds its model."""
 URL = f"http://127.0.0.1:{PORT}"
+SYSTEM = "system"
+"""The Python of the image."""
 _ENV = {
     "OPENAI_BASE_URL": "{url_v1}",
     "OPENAI_API_BASE": "{url_v1}",
@@ -42,6 +45,8 @@ _ENV = {
     "INTERCODE_QUERY": "{query}",
 }
 """The environment of an agent that is only a command."""
+WHOLE = "whole"
+"""In place of a folder of skills: the agent is told all of them."""
 MEMBER = "$."
 """The beginning of the name of a JSON object's member, in place of a pattern."""
 _PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
@@ -57,10 +62,13 @@ class Install(_Table, frozen=True, kw_only=True):
     source: Literal["npm", "pypi"] = msgspec.field(name="from")
     packages: tuple[str, ...]
     """Names; the first is installed in the profile's version, others name theirs (``x==1``)."""
-    python: str = "system"
-    """The Python that it runs with, the image's own in any case: any version, or ``3.12``."""
+    python: Annotated[str, Meta(pattern=r"^(system|3\.\d+)$")] = SYSTEM
+    """The Python that it runs with: the image's own, or a release (``3.12``) that the layer
+    carries."""
     scripts: bool = False
     """Whether the packages' own install scripts run."""
+    built: tuple[str, ...] = ()
+    """Packages of PyPI that have no wheel, and are built from source."""
 
 
 class Run(_Table, frozen=True, kw_only=True):
@@ -72,6 +80,9 @@ class Run(_Table, frozen=True, kw_only=True):
     """A command for the shell, before."""
     files: dict[str, str] = {}
     """The content of files that are written before, by path."""
+    skills: Annotated[str, Meta(pattern=f"^(/.+|{WHOLE})$")] | None = None
+    """The folder where the agent looks for skills by itself. None: its task tells of them, and
+    `WHOLE`: tells all of them, as the agent cannot read what it is not given."""
 
 
 class Score(_Table, frozen=True, kw_only=True):
@@ -82,12 +93,29 @@ class Score(_Table, frozen=True, kw_only=True):
     with counts all the same."""
 
 
+class Needs(_Table, frozen=True, kw_only=True):
+    """The limits of a sandbox in which it can work, where a run names no others."""
+
+    memory: str | None = None
+    """Bytes, as ``4G``."""
+    processes: int | None = None
+    disk: str | None = None
+
+    def needed(self) -> dict[str, Any]:
+        """Return those that are given, by name."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: value for name, value in given.items() if value is not None}
+
+
 class Record(_Table, frozen=True, kw_only=True):
     """How its tool calls and their results become actions and observations."""
 
     action: tuple[str, ...] = ("command", "cmd", "script", "code")
     """The argument of a tool that is the action, the first that it has; a call without any of them
     is the action itself, as JSON."""
+    reply: str | None = None
+    """Of an agent whose model calls no tools: a pattern whose first group is the action in a reply,
+    as a text or as a string of JSON; several of them are one action. None: the code in it."""
     output: str | None = None
     """A pattern whose first group is the output of a command within a tool's result; or
     ``$.NAME``: a member of the JSON object that the result is."""
@@ -106,8 +134,14 @@ class Profile(_Table, frozen=True, kw_only=True):
     """How it speaks to its model."""
     install: Install | None = None
     run: Run
+    limits: Needs = Needs()
     score: Score = Score()
     record: Record = Record()
+
+    @property
+    def home_of_skills(self) -> str | None:
+        """The folder where it looks for skills by itself; None: it has none."""
+        return None if self.run.skills == WHOLE else self.run.skills
 
     def filled(self, text: str, **values: str) -> str:
         """Return a text of the profile with the values in their places."""
@@ -163,9 +197,10 @@ def read(path: Path) -> Profile:
     except (OSError, ValueError) as error:  # TOML's errors and msgspec's are values' errors
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {why}") from None
-    for name, pattern in (("output", found.record.output), ("exit_code", found.record.exit_code)):
+    for name in ("reply", "output", "exit_code"):
+        pattern = getattr(found.record, name)
         try:
-            if pattern is None or pattern.startswith(MEMBER):
+            if pattern is None or (pattern.startswith(MEMBER) and name != "reply"):
                 continue
             groups = re.compile(pattern).groups
         except re.error as error:

@@ -1,8 +1,9 @@
 """The record of an agent that acts by itself: turns, from what it asked its model and was answered.
 
 An agent that calls tools acts by their calls, and its next request has the results. One that does
-not acts by the code in its model's replies, and the message after a reply has what came of it. An
-action of which no request tells the result is in the dialogue only.
+not acts by the code in its model's replies, or by what its profile finds in them, and the message
+after a reply has what came of it. An action of which no request tells the result is in the
+dialogue only.
 """
 
 from __future__ import annotations
@@ -64,9 +65,10 @@ def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn]
 
     Args:
         name: The model's name.
-        calls: All of an episode, in order.
+        calls: All of an episode, in order. Those that only count tokens are left out.
         record: How the agent's tools are read.
     """
+    calls = [call for call in calls if call.protocol != "count"]
     model = _Retold(name)
     transcript, turns = Transcript(model), list[Turn]()
     by_tools = any(call.tool_calls for call in calls)
@@ -99,7 +101,7 @@ def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn]
 
 def _by_text(call: Call, later: Sequence[Call], record: Record) -> list[Turn]:
     """Return the turn of a reply with code, if a later request tells what came of it."""
-    if (action := find_code(call.text, "bash")) is None:
+    if (action := _said(call.text, record)) is None:
         return []
     for following in later:
         said = [message.content for message in following.messages]
@@ -109,6 +111,23 @@ def _by_text(call: Call, later: Sequence[Call], record: Record) -> list[Turn]:
             if answers:
                 return [_turn(action, answers[0], record)]
     return []
+
+
+def _said(text: str, record: Record) -> str | None:
+    """Return the action that a reply's text has."""
+    if record.reply is None:
+        return find_code(text, "bash")
+    found = re.finditer(record.reply, text, re.DOTALL)
+    return "".join(_unquoted(each[1] or "") for each in found) or None
+
+
+def _unquoted(text: str) -> str:
+    """Read a string of JSON; any other text stands for itself."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, str) else text
 
 
 def action_of(call: ToolCall, record: Record) -> str:

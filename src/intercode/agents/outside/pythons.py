@@ -1,0 +1,119 @@
+"""The Python that a layer carries: a copy of one of this machine, where an image has another one.
+
+It is one that a user has installed, for instance by ``uv python install 3.12`` or by pyenv, without
+what no agent needs: tests, headers, packages of its own. It finds its library beside itself, so
+that it runs below any folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+
+from intercode.errors import UsageError
+
+_FACTS = """
+import json, platform, sys
+print(json.dumps({"prefix": sys.base_prefix, "version": platform.python_version(),
+    "release": "%d.%d" % sys.version_info[:2], "kind": sys.implementation.name}))
+"""
+_PLACES = (
+    ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-{}*/bin/python{}"),
+    ("PYENV_ROOT", "~/.pyenv", "versions/{}*/bin/python{}"),
+)
+"""Tools' folders of Pythons: the variable that names it, the usual one, the programs in it."""
+_NOT_NEEDED = frozenset(
+    {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test",
+     "tkinter", "turtledemo", "lib2to3", "pydoc_data"}
+)  # fmt: skip
+_ORIGIN = b"$ORIGIN/../lib"
+
+
+class Python(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python of this machine."""
+
+    prefix: str
+    version: str
+    release: str
+    """As ``3.12``."""
+    kind: str
+
+
+def find(release: str, agent: str) -> Python:
+    """Find a Python of a release.
+
+    Args:
+        release: As ``3.12``.
+        agent: What needs it, for the message.
+
+    Raises:
+        UsageError: This machine has none that can be copied.
+    """
+    for path in _candidates(release):
+        try:
+            done = subprocess.run([path, "-I", "-c", _FACTS], capture_output=True, check=False)
+            python = msgspec.json.decode(done.stdout, type=Python)
+        except (OSError, msgspec.DecodeError):  # for instance a shim that leads nowhere
+            continue
+        library = Path(python.prefix, "lib", f"python{release}")
+        whole = (library / "os.py").is_file() and (library / "ensurepip").is_dir()
+        if python.release == release and python.kind == "cpython" and whole:
+            return python
+    raise UsageError(
+        f"{agent} brings its own Python {release}, a copy of one of this machine, which has none: "
+        f"uv python install {release}"
+    )
+
+
+def _candidates(release: str) -> Iterator[str]:
+    for variable, folder, pattern in _PLACES:
+        place = Path(os.environ.get(variable) or folder).expanduser()
+        yield from map(str, sorted(place.glob(pattern.format(release, release))))
+    if found := shutil.which(f"python{release}"):  # last: a distribution's needs more of it
+        yield found
+
+
+def packed(python: Python, inside: str) -> bytes:
+    """Pack a Python, as a tarball that is the same for the same Python.
+
+    Args:
+        python: It.
+        inside: The folder in which the tarball has it.
+    """
+    prefix, program = Path(python.prefix), f"bin/python{python.release}"
+    written = BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.GNU_FORMAT) as archive:
+
+        def add(path: Path, data: bytes | None = None) -> None:
+            member = archive.gettarinfo(path, f"{inside}/{path.relative_to(prefix)}".lstrip("/"))
+            member.mtime = member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            if member.isreg():
+                data = path.read_bytes() if data is None else data
+                member.type, member.linkname, member.size = tarfile.REGTYPE, "", len(data)
+            archive.addfile(member, BytesIO(data) if data is not None else None)
+
+        add(prefix / program, _looking_beside((prefix / program).read_bytes(), prefix))
+        for library in sorted(prefix.glob(f"lib/libpython{python.release}.so*")):
+            add(library)
+        for folder, folders, files in os.walk(prefix / "lib" / f"python{python.release}"):
+            folders[:] = sorted(set(folders) - _NOT_NEEDED)
+            for name in sorted(files):
+                if not name.endswith(".a"):
+                    add(Path(folder, name))
+    return written.getvalue()
+
+
+def _looking_beside(program: bytes, prefix: Path) -> bytes:
+    """Return a program that looks for its library beside itself, not where it was installed."""
+    there = os.fsencode(prefix / "lib")
+    if len(there) < len(_ORIGIN):
+        return program
+    return program.replace(there + b"\0", _ORIGIN.ljust(len(there) + 1, b"\0"))

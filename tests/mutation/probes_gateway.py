@@ -1,0 +1,135 @@
+"""Probes of the gateway: what an agent may ask of it, and what it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gateway.doors import BODIES, KEY, TOOLS, ask, raw, said
+from intercode.gateway import Gateway, Seat, Terms, Upstream
+from intercode.gateway.gate import FREE_COUNTS
+from intercode.gateway.rules import Refusal, admitted
+from intercode.models.limits import Budget
+from intercode.models.scripted import Line, Rule, script
+from intercode.testing import ScriptedServer
+
+CHAT, RESPONSES, MESSAGES = BODIES
+COUNT = "/v1/messages/count_tokens"
+URL = "https://elsewhere.example/x.png"
+
+
+@contextmanager
+def _seat(terms: Terms | None = None, **more: Any) -> Iterator[tuple[ScriptedServer, Seat]]:
+    with ScriptedServer(script([Rule(Line("Done."))]), key=KEY) as server:
+        upstream = Upstream("openai-compatible", "any", server.url, KEY)
+        with Gateway(upstream, terms=terms or Terms()) as gateway, gateway.seat(**more) as seat:
+            yield server, seat
+
+
+def _refuses(body: dict[str, Any]) -> bool:
+    try:
+        admitted("responses", {"input": "hi", **body}, Terms())
+    except Refusal:
+        return True
+    return False
+
+
+def gateway_paths() -> bool:
+    with _seat() as (_, seat):
+        return b"the gateway has no" in ask(seat, "/v1/files", BODIES[MESSAGES])[1]
+
+
+def gateway_fields() -> bool:
+    return _refuses({"bogus": 1})
+
+
+def gateway_stored() -> bool:
+    return _refuses({"store": True})
+
+
+def gateway_hosted() -> bool:
+    return _refuses({"tools": [{"type": "web_search"}]})
+
+
+def gateway_remote() -> bool:
+    image = {"type": "input_image", "image_url": URL}
+    return _refuses({"input": [{"role": "user", "content": [image]}]})
+
+
+def gateway_token() -> bool:
+    with _seat() as (_, seat):
+        return ask(seat, CHAT, BODIES[CHAT], token="wrong")[0] == 401
+
+
+def gateway_closed() -> bool:
+    with _seat() as (_, seat):
+        seat.close()
+        return ask(seat, CHAT, BODIES[CHAT])[0] == 401
+
+
+def gateway_credentials() -> bool:
+    with _seat() as (server, seat):
+        ask(seat, CHAT, BODIES[CHAT], headers={"Cookie": "mine"})
+        return "cookie" not in server.exchanges[0].headers
+
+
+def _key(key: str, stream: bool) -> bool:
+    with ScriptedServer(script([Rule(Line(f"It is {key}!"))])) as server:
+        upstream = Upstream("openai-compatible", "any", server.url, key)
+        with Gateway(upstream) as gateway, gateway.seat() as seat:
+            _, answer = ask(seat, CHAT, {**BODIES[CHAT], "stream": stream})
+            return key.split()[-1].encode() not in answer
+
+
+def gateway_key() -> bool:
+    return _key(KEY, stream=False)
+
+
+def gateway_key_in_pieces() -> bool:
+    return _key("a-key-of several words", stream=True)  # a word is an event
+
+
+def gateway_budget() -> bool:
+    with _seat(budget=Budget(max_tokens=10)) as (_, seat):
+        return ask(seat, CHAT, BODIES[CHAT])[0] == 402
+
+
+def gateway_calls() -> bool:
+    with _seat(Terms(max_calls=1)) as (_, seat):
+        return [ask(seat, CHAT, BODIES[CHAT])[0] for _ in range(2)] == [200, 402]
+
+
+def gateway_counts() -> bool:
+    with _seat() as (_, seat):
+        codes = [ask(seat, COUNT, BODIES[MESSAGES])[0] for _ in range(FREE_COUNTS + 1)]
+        return codes[-1] == 429
+
+
+def gateway_body() -> bool:
+    with _seat(Terms(max_body=100)) as (_, seat):
+        return ask(seat, CHAT, {**BODIES[CHAT], "tools": TOOLS[CHAT]})[0] == 413
+
+
+def gateway_head() -> bool:
+    terms = Terms(patience=1.0)  # allow limit: without the defence, it waits for more
+    with _seat(terms) as (_, seat), raw(seat) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: " + b"x" * 70_000)
+        return said(client).startswith(b"HTTP/1.1 4")
+
+
+def gateway_slow_client() -> bool:
+    terms = Terms(patience=0.2, idle=5.0)  # allow limit: the client says no more
+    with _seat(terms) as (_, seat), raw(seat) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n")
+        client.settimeout(3)  # allow limit: reached without the defence
+        try:
+            return said(client) == b""
+        except TimeoutError:
+            return False
+
+
+def gateway_record() -> bool:
+    unreadable = {"messages": [{"role": "assistant", "tool_calls": [5]}]}
+    with _seat() as (_, seat):
+        return b"cannot be read" in ask(seat, CHAT, unreadable)[1]
