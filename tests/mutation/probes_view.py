@@ -6,6 +6,7 @@ import http.client
 import json
 import tempfile
 import threading
+from contextlib import closing
 from pathlib import Path
 
 from intercode import records

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -107,9 +111,14 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     append(one, episode(1))
     with (one / records.EPISODES).open("a") as file:
         file.write('{"no": "episode"}\n')
-    library = all_read(Library([one]))
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / records.MANIFEST).write_text("{")
+    with pytest.raises(RecordError, match="not JSON"):
+        Library([tmp_path / "two"])
+    library = all_read(Library([tmp_path]))
     assert len(library.rows) == 1
-    assert "episodes.jsonl, byte" in json.loads(library.overview()[1])["warnings"][-1]
+    *_, line, damaged = json.loads(library.overview()[1])["warnings"]
+    assert "episodes.jsonl, byte" in line and "is not JSON" in damaged
 
 
 def test_gold_that_is_hidden_is_not_found_either(tmp_path: Path) -> None:
@@ -252,6 +261,25 @@ def test_nobody_else_is_told(served: tuple[Viewer, Path]) -> None:
     assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert answer.headers["Cache-Control"] == "no-store"
     asked.close()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    append(begun(tmp_path / "runs" / "one"), episode(1))
+    command = [sys.executable, "-m", "intercode.cli", "view"]
+    with subprocess.Popen([*command, "--json"], cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        url = urlsplit(json.loads(process.stdout.readline())["url"])
+        with closing(http.client.HTTPConnection(url.netloc, timeout=PATIENCE)) as asked:
+            asked.request("GET", url.path)
+            assert asked.getresponse().status == 200
+        busy = subprocess.run(
+            [*command, "--port", str(url.port)], cwd=tmp_path, capture_output=True
+        )
+        assert busy.returncode == 2 and b"cannot listen" in busy.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+    nothing = subprocess.run(command, cwd=tmp_path / "runs", capture_output=True)
+    assert nothing.returncode == 2 and b"give the folders of runs" in nothing.stderr
 
 
 def test_only_so_many_pages_are_kept_up_to_date(

@@ -1,4 +1,4 @@
-"""View runs in the browser, also while they go on: what `report --html` writes, up to date.
+"""View runs in the browser, also while they go on.
 
 Only this machine can open the page, by an address that has a token. Without RUN, the runs below
 runs/ are shown, and those that are begun there meanwhile.

@@ -63,12 +63,15 @@ class Library:
         self._lock = threading.Lock()
         self._folders: list[_Folder] = []
         self._offsets: list[int] = []
+        self._damaged: dict[Path, str] = {}
         self._changed = 0
         self._overview: tuple[int, str] = (-1, "")
         self._due = 0.0
         for place in places:
             if not place.is_dir():
                 raise RecordError(f"{place} is neither the folder of a run nor contains one")
+            if (place / MANIFEST).is_file():
+                read_manifest(place)
         self._find()
 
     def refresh(self) -> bool:
@@ -118,6 +121,7 @@ class Library:
             )
         found = overview(runs)
         found["warnings"] += [one.trouble for one in self._folders if one.trouble]
+        found["warnings"] += self._damaged.values()
         with self._lock:
             took = time.monotonic() - now
             self._due = now + max(_LEAST, _SHARE * took)
@@ -159,13 +163,22 @@ class Library:
                 stamp = (stat.st_mtime_ns, stat.st_ino)
                 if (folder := known.get(path)) is not None and folder.stamp == stamp:
                     continue
-                manifest = self._redactor.facts(read_manifest(path))
-                self._changed += 1
-                if folder is None:
-                    self._folders.append(_Folder(path, manifest, stamp))
-                    known[path] = self._folders[-1]
-                else:
-                    folder.manifest, folder.stamp = manifest, stamp
+                self._learn(path, stamp, folder)
+
+    def _learn(self, path: Path, stamp: tuple[int, int], folder: _Folder | None) -> None:
+        """Read a run's ``run.json``; one that is damaged hides no other run."""
+        try:
+            manifest = self._redactor.facts(read_manifest(path))
+        except RecordError as error:
+            self._changed += self._damaged.get(path) != str(error)
+            self._damaged[path] = str(error)
+            return
+        self._damaged.pop(path, None)
+        self._changed += 1
+        if folder is None:
+            self._folders.append(_Folder(path, manifest, stamp))
+        else:
+            folder.manifest, folder.stamp = manifest, stamp
 
     def _read(self, number: int, folder: _Folder, most: int) -> int:
         """Read what a run has more; return how many episodes."""

@@ -24,9 +24,9 @@ from intercode.report.live import Library
 from intercode.report.page import page, policy
 
 LOOPBACK = "127.0.0.1"
-_PAUSE = 0.5
+_PAUSE = 1.0
 """Seconds between two looks at the folders."""
-_IDLE = 20
+_IDLE = 10
 """Looks without news after which a browser is sent a sign of life, to see whether it is there."""
 _ROWS = 2000
 """Rows of one message."""
@@ -58,7 +58,7 @@ class Viewer:
 
     def serve(self) -> None:
         """Serve until `close` is called."""
-        self._server.serve_forever(poll_interval=_PAUSE)
+        self._server.serve_forever(poll_interval=0.2)
 
     def close(self) -> None:
         """End `serve`, and all that it does. Idempotent."""

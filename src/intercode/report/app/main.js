@@ -8,7 +8,7 @@ import { EpisodePage } from "./episode.js";
 import { ComparePage, TaskPage } from "./compare.js";
 
 const VIEWS = { report: "Report", runs: "Runs", tasks: "Tasks", episodes: "Episodes", compare: "Compare" };
-const OFTEN = 500; // milliseconds between two drawings of what is new
+const OFTEN = 1000; // milliseconds between two drawings of what is new
 const KEYS = [
   ["/", "search"],
   ["j, k or arrows", "the next and the previous row, or episode"],
