@@ -29,11 +29,10 @@ def _asked(token: str = "", host: str = "") -> int:
         thread.start()
         try:
             port = viewer.url.split(":")[2].split("/")[0]
-            asked = http.client.HTTPConnection("127.0.0.1", int(port))
-            asked.request(
-                "GET", f"/{token or viewer.token}/", headers={"Host": host} if host else {}
-            )
-            return asked.getresponse().status
+            with closing(http.client.HTTPConnection("127.0.0.1", int(port))) as asked:
+                headers = {"Host": host} if host else {}
+                asked.request("GET", f"/{token or viewer.token}/", headers=headers)
+                return asked.getresponse().status
         finally:
             viewer.close()
             thread.join()
