@@ -4,8 +4,8 @@
 the folder, environment, streams and arguments of the program that asked, and ends as Python ends.
 ``Warm.folder`` has that program under the names ``intercode`` and ``python``, for a ``PATH``.
 
-What a start imports, and how a terminal or a signal finds a command, is not tested by this: such
-a test starts Python itself.
+SIGINT and SIGTERM are passed on to it. What a start imports, and how a terminal finds a command, is
+not tested by this: such a test starts Python itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHANNEL = "INTERCODE_TEST_WARM"
 """The variable that has the number of the descriptor on which commands are asked for."""
 BIN = Path(sys.executable).parent
 CLIENT = f"""#!{sys.executable} -IS
-import _socket, marshal, os, struct, sys
+import _signal, _socket, marshal, os, struct, sys
 words, name = sys.argv[1:], os.path.basename(sys.argv[0])
 real = "{BIN}/" + name
 within = "{CHANNEL}" not in os.environ  # started by a command that is warm itself
@@ -42,6 +42,9 @@ request = marshal.dumps((os.getcwd(), words if name == "python" else [real, *wor
 sent = struct.pack("4i", 0, 1, 2, other.fileno())
 channel.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, sent)])
 other.close()
+pid = int.from_bytes(mine.recv(4), sys.byteorder) or os._exit(125)
+for number in (_signal.SIGINT, _signal.SIGTERM):
+    _signal.signal(number, lambda number, frame: os.kill(pid, number))
 answer = mine.recv(4)
 os._exit(struct.unpack("i", answer)[0] & 255 if answer else 125)
 """
@@ -123,7 +126,10 @@ def serve(channel: socket.socket) -> None:
                     command.reply.close()
                 channel.close()
                 become(request, descriptors)
-            running[os.pidfd_open(pid)] = Command(pid, socket.socket(fileno=descriptors.pop()))
+            reply = socket.socket(fileno=descriptors.pop())
+            with suppress(BrokenPipeError):
+                reply.send(pid.to_bytes(4, sys.byteorder))
+            running[os.pidfd_open(pid)] = Command(pid, reply)
             for descriptor in descriptors:
                 os.close(descriptor)
     for command in running.values():
