@@ -222,7 +222,8 @@ def test_the_page_has_verdicts_tables_and_curves(page: str) -> None:
     # Every number leads to its episodes.
     for one in tables.values():
         for cells in one["rows"]:
-            assert all(len(cell) > 1 for cell in cells[1:]) or "took" in one["title"]
+            words = one["title"].startswith("What a task took")  # its second column
+            assert all(len(cell) > 1 for cell in cells[1 + words :]), one["title"]
     [curves] = report["curves"]
     assert [len(series["points"]) for series in curves["series"]] == [3, 3]
     [pair] = report["pairs"]

@@ -219,8 +219,8 @@ def _attempts(run: Run) -> list[Table]:
     ]
     note = "pass@k: at least one of k attempts succeeds. pass^k: all of them do."
     found = by_attempts(run.outcomes)
-    title = with_judge("Several attempts", run.judge)
-    return [_table(title, found, columns, note)] if found else []
+    title, mine = with_judge("Several attempts", run.judge), {"run": run.name}
+    return [_table(title, found, columns, note, lambda item: mine)] if found else []
 
 
 def _turns(run: Run) -> Table:
@@ -229,7 +229,9 @@ def _turns(run: Run) -> Table:
         (rate_name(run.judge), "rate", lambda point: point[1].value),
         ("95 % interval", "interval", lambda point: (point[1].low, point[1].high)),
     ]
-    return _table("Success within so many turns", enumerate(by_turn(run.outcomes), 1), columns)
+    mine = {"run": run.name, "sort": "turns"}
+    title, points = "Success within so many turns", enumerate(by_turn(run.outcomes), 1)
+    return _table(title, points, columns, "", lambda item: mine)
 
 
 def _spending(run: Run) -> Table:
@@ -469,15 +471,17 @@ def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         "tokens": ("number", "gain"),
         "cost": ("money", "paid"),
     }
-    rows = []
+    rows, links = [], []
     for run, found in pairs:
         if found.tokens is None:
             continue
+        both = {"first": first.name, "second": run.name}
         for name, kind in kinds.items():
             if (spent := getattr(found, name)) is None:
                 continue
             plain, signed = kind
             ends = _known(spent.difference)
+            links.append(both)
             rows.append(
                 (
                     run.label,
@@ -496,7 +500,8 @@ def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         *((name, "text") for name in names),
     )
     note = "Of the tasks that both have tried without an error; intervals are those of paired t."
-    return [Table(f"What a task took: {first.where}", columns, tuple(rows), note)] if rows else []
+    title = f"What a task took: {first.where}"
+    return [Table(title, columns, tuple(rows), note, tuple(links))] if rows else []
 
 
 def _known(seen: Estimate | None) -> tuple[float, float] | None:
