@@ -84,7 +84,7 @@ test-integrations:  ## The adapters, against the frameworks (not offline at firs
 	@scripts/test-integrations $(INTEGRATIONS) $(ONLY)
 
 # Some hundred megabytes each, which stay in the cache; mini-swe-agent and aider are in test-integrations.
-AGENTS ?= claude-code codex
+AGENTS ?= claude-code codex openhands terminus
 test-agents:  ## The large command-line agents, really installed (not offline at first)
 	@scripts/need-system npm
 	@INTERCODE_AGENTS="$(AGENTS)" scripts/test-integrations $(INTEGRATIONS) outside

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.agents.outside import layers
 from intercode.agents.outside.profile import Record, profile_of
 from intercode.agents.outside.turns import action_of, retell
 from intercode.calls import ToolCall
@@ -322,24 +321,6 @@ def test_a_skill_is_where_a_profile_says_that_its_agent_looks(
     assert all(profile_of(name).home_of_skills for name in ("claude-code", "codex"))
 
 
-INSTALLED = [name for name in ("claude-code", "codex") if layers.installed(layers.recipe_of(name))]
-"""Agents that find skills by themselves, and are installed: `intercode agents install`."""
-
-
-@pytest.mark.parametrize("name", INSTALLED)
-def test_an_installed_agent_finds_the_skill_and_tells_its_model_of_it(
-    play: Play, server: ScriptedServer, skill: Path, name: str
-) -> None:
-    home = f"{profile_of(name).home_of_skills}/greet"
-    steps = [f"cat {home}/SKILL.md", f"cd {home} && {WRITES}", f"sh {home}/scripts/greet.sh"]
-    roomy = ["--memory", "4G", "--processes", "400", "--disk", "2G"]
-    episode = play(*steps, Line("Done."), agent=name, options=[*roomy, "--skill", str(skill)])
-    assert "greet: How to greet." in json.dumps(server.exchanges[0].body)
-    assert "How to greet." in episode.turns[0].observation
-    assert episode.turns[1].observation.strip() == "3"
-    assert episode.success, episode.score
-
-
 def test_a_skill_is_compared_with_none(
     server: ScriptedServer, image: str, skill: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
@@ -418,6 +399,7 @@ def test_refusals_come_before_any_work(
             '[run]\ncommand = ["a"]',
             "install.python",
         ),
+        ('name = "a"\n[run]\ncommand = ["a"]\n[limits]\nmemory = "4X"', "limit 'memory'"),
         ("name =", "Invalid value"),
     ],
 )

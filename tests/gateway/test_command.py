@@ -319,6 +319,15 @@ def test_equal_requests_are_answered_from_the_cache(server: ScriptedServer, tmp_
     assert (spent["calls"], spent["cached"], len(server.exchanges)) == (2, 1, 1)
 
 
+def test_counting_tokens_is_recorded_and_is_no_call(server: ScriptedServer, tmp_path: Path) -> None:
+    record = tmp_path / "calls.jsonl"
+    with gate(server, tmp_path, "--record", record) as found:
+        assert found.anthropic().messages.count_tokens(model="x", messages=HI).input_tokens
+        spent = found.end()
+    assert [call["protocol"] for call in lines(record)] == ["count"]
+    assert (spent["calls"], spent["errors"]) == (0, 0)
+
+
 SCRIPT = """
 import os, openai
 print(openai.OpenAI().chat.completions.create(

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from forks import in_a_fork
+from intercode.errors import UsageError
 from intercode.gateway.upstream import Connections, Upstream
 from intercode.models.base import AttemptError
 
@@ -47,8 +48,10 @@ class Server:
         with connection:
             for answer in self._plan[number]:
                 head = b""
-                while b"\r\n\r\n" not in head:
-                    head += connection.recv(65536)
+                while b"\r\n\r\n" not in head and (data := connection.recv(65536)):
+                    head += data
+                if not head:
+                    break  # it was ended here
                 self.heads.append(head)
                 connection.sendall(answer)
         self._ended[number].set()
@@ -111,12 +114,19 @@ def test_an_answer_that_is_cut_off_is_none(cut: bytes) -> None:
 
 
 def test_one_whose_answer_was_not_read_is_ended() -> None:
-    with serving([OK[:-1]], [OK]) as (server, ask):
+    with closing(Server([OK[:-1], b"the rest of it"], [OK])) as server:
         upstream = Upstream("openai-compatible", "any", server.url)
         with closing(Connections(upstream)) as kept:
             kept.open("GET", "/v1/x", b"", {}, 30.0).close()
-            assert not kept._idle
-        assert ask() == "200 ok"
+            server.has_ended(0)
+            with closing(kept.open("GET", "/v1/x", b"", {}, 30.0)) as answer:
+                assert answer.read(100) == b"ok"
+
+
+@pytest.mark.parametrize("key", ["sk-\u00e9", "sk-a\nX-Other: b"])
+def test_a_key_that_no_header_can_have_is_refused(key: str) -> None:
+    with pytest.raises(UsageError, match="no header can have"):
+        Upstream("openai-compatible", "any", "http://127.0.0.1:1/v1", key)
 
 
 def test_a_fork_has_connections_of_its_own() -> None:

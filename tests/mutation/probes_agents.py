@@ -16,7 +16,7 @@ from intercode.agents.language import EpisodeLimits
 from intercode.agents.outside import layers, play
 from intercode.agents.outside.profile import profile_of
 from intercode.errors import BudgetError, ImageError
-from intercode.gateway import Gateway, Upstream
+from intercode.gateway import Call, Gateway, Upstream
 from intercode.rewards.bash import _is_scratch, _with
 from intercode.rewards.gold import GoldResult
 from intercode.sandbox import Completed
@@ -212,7 +212,7 @@ def _allows(limits: EpisodeLimits, calls: int = 9) -> bool:
     """Whether a call is allowed after one that took 10 tokens and a dollar."""
     purse = play.Purse(limits, calls)
     purse.reserve(10, 1.0).presume()
-    purse.count(cast(Any, None))
+    purse.count(Call("chat", "", ""))
     try:
         purse.reserve(10, 1.0).release()
     except BudgetError:

@@ -441,15 +441,15 @@ class Ledger:
         self._lock = threading.Lock()
 
     def note(self, call: Call) -> None:
-        """Count and write a call.
+        """Count and write a call; counting tokens is none, and is written only.
 
         Raises:
             OSError: It could not be written. No client gets its answer.
         """
         with self._lock:
-            self._calls += 1
+            self._calls += not call.is_count
             self._cached += call.cached
-            self._errors += bool(call.error)
+            self._errors += bool(call.error) and not call.is_count
             if not call.cached:
                 self._usage += call.usage
             self._is_priced = self._is_priced and (call.cost is not None or bool(call.error))

@@ -253,8 +253,9 @@ def _outside(spec: RunSpec, budget: Budget, offered: tuple[Skill, ...]) -> Actor
     upstream = Upstream.of(spec.model.name, spec.model.base_url)
     gateway = Gateway(upstream, around=around, prices=prices)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
-    offer = skills.offer(offered, readable=profile.run.skills != WHOLE)
-    offer = "" if profile.home_of_skills else offer
+    offer = ""
+    if profile.home_of_skills is None:  # else it finds them by itself
+        offer = skills.offer(offered, readable=profile.run.skills != WHOLE)
     agents = play.OutsideAgents(profile, gateway, spec.model.name, limits, calls, offer)
     asks: dict[str, Any] = {"max_turns": calls, "ignore": profile.score.ignore}
     if needs := profile.limits.needed():

@@ -63,6 +63,11 @@ class Call:
     tools: tuple[str, ...] = ()
 
     @property
+    def is_count(self) -> bool:
+        """Whether tokens were only counted: it asks the model for nothing."""
+        return self.protocol == "count"
+
+    @property
     def unpaid(self) -> bool:
         """Whether it was refused, as no budget allows it."""
         return self.status == NOT_PAID

@@ -204,6 +204,7 @@ class Seat:
         self._begun = self._ended_calls = self._counts = 0
         self._draining = False
         self._unpaid = False
+        """Whether the last call was refused, as no budget allows it."""
         self._open: set[Open] = set()
         self._connections: set[socket.socket] = set()
         self._closed = False
@@ -365,21 +366,23 @@ class Seat:
             error = f"an estimate: {failure}"
             body = json.dumps({"input_tokens": size // BYTES_PER_TOKEN}).encode()
         body = gateway.upstream.without_key(body)
-        call = Call("count", COUNT, sent["model"], text=body.decode(errors="replace"), cost=0.0)
-        self.note(replace(call, error=error, seconds=time.monotonic() - started))
+        text, seconds = body.decode(errors="replace"), time.monotonic() - started
+        call = Call("count", COUNT, sent["model"], text=text, cost=0.0, seconds=seconds)
+        self.note(replace(call, error=error))
         door.answer(200, body)
 
     def note(self, call: Call) -> None:
         """Record a call; of those that no budget allows, the dialogue of the first one only."""
-        if call.unpaid and self._unpaid:
-            call = replace(call, messages=())
-        self._unpaid = call.unpaid
+        with self._changed:
+            if call.unpaid and self._unpaid:
+                call = replace(call, messages=())
+            self._unpaid = call.unpaid
         try:
             if self._record is not None:
                 self._record(call)
         finally:
             with self._changed:
-                self._ended_calls += call.protocol != "count"
+                self._ended_calls += not call.is_count
                 if self._keep:
                     self._calls.append(call)
                 self._changed.notify_all()

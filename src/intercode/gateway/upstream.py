@@ -29,9 +29,9 @@ from intercode.sandbox.ownership import disown_in_forks
 _OWN = (*LOCAL, "openai-compatible")
 """Providers that are a server of one's own."""
 CHUNK = 65_536
-_PORTS = {"http": 80, "https": 443}
 MOST_IDLE = 64
 """Connections that are kept open while nothing is asked."""
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Upstream:
     key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        if not self.key.isascii():
+        if not (self.key.isascii() and self.key.isprintable()):
             raise UsageError(
-                f"the key of {self.name} has characters that no key has: copy it again"
+                f"the key of {self.name} has characters that no header can have: copy it again"
             )
 
     @classmethod

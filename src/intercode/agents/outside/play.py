@@ -190,7 +190,7 @@ class Player:
 
     def _refuse_failed(self, seat: Seat) -> None:
         """Raise the failure of the model, or of a budget, if that was the last the agent heard."""
-        name, asked = self._agents.name, [call for call in seat.calls if call.protocol != "count"]
+        name, asked = self._agents.name, [call for call in seat.calls if not call.is_count]
         last = asked[-1] if asked else None
         if last is None or not last.error or self._purse.reached is not None:
             return
@@ -265,7 +265,7 @@ class Purse(Budget):
     def count(self, call: Call) -> None:
         """Count a call that has ended; counting tokens is none."""
         with self._lock:
-            self._calls += call.protocol != "count"
+            self._calls += not call.is_count
 
     def close(self) -> None:
         """Free the descriptor."""

@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from intercode.errors import UsageError
+from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 
 FOLDER = Path(__file__).parent / "profiles"
@@ -194,7 +195,8 @@ def read(path: Path) -> Profile:
         import tomli as tomllib
     try:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
-    except (OSError, ValueError) as error:  # TOML's errors and msgspec's are values' errors
+        Limits.of(found.limits.needed())
+    except (OSError, ValueError) as error:  # all others here are values' errors
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"agent {path}: {why}") from None
     for name in ("reply", "output", "exit_code"):

@@ -29,6 +29,8 @@ _PLACES = (
     ("PYENV_ROOT", "~/.pyenv", "versions/{}*/bin/python{}"),
 )
 """Tools' folders of Pythons: the variable that names it, the usual one, the programs in it."""
+_PATIENCE = 30.0
+"""Seconds in which a Python must say what it is."""
 _NOT_NEEDED = frozenset(
     {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test",
      "tkinter", "turtledemo", "lib2to3", "pydoc_data"}
@@ -58,9 +60,11 @@ def find(release: str, agent: str) -> Python:
     """
     for path in _candidates(release):
         try:
-            done = subprocess.run([path, "-I", "-c", _FACTS], capture_output=True, check=False)
+            asked = [path, "-I", "-c", _FACTS]
+            done = subprocess.run(asked, capture_output=True, check=False, timeout=_PATIENCE)
             python = msgspec.json.decode(done.stdout, type=Python)
-        except (OSError, msgspec.DecodeError):  # for instance a shim that leads nowhere
+        # For instance a shim that leads nowhere.
+        except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError):
             continue
         library = Path(python.prefix, "lib", f"python{release}")
         whole = (library / "os.py").is_file() and (library / "ensurepip").is_dir()

@@ -68,7 +68,7 @@ def retell(name: str, calls: Sequence[Call], record: Record) -> tuple[list[Turn]
         calls: All of an episode, in order. Those that only count tokens are left out.
         record: How the agent's tools are read.
     """
-    calls = [call for call in calls if call.protocol != "count"]
+    calls = [call for call in calls if not call.is_count]
     model = _Retold(name)
     transcript, turns = Transcript(model), list[Turn]()
     by_tools = any(call.tool_calls for call in calls)
