@@ -223,9 +223,12 @@ def test_which_tasks_does_b_solve_that_a_does_not(read: Callable[..., Reader]) -
     reader = read()
     reader.click("link", re.compile("tasks better by B"))
     reader.sees("Tasks that flipped")
-    tasks = sorted(cell.inner_text() for cell in reader.tab.locator("tbody th").all())
+    flipped = reader.tab.get_by_role("group", name="tasks that flipped")
+    tasks = sorted(cell.inner_text() for cell in flipped.locator("tbody th").all())
     # 3, 7 and 9 are no different, 8 ended in an error.
     assert tasks == ["task-02", "task-04", "task-10", "task-14", "task-16"]
+    statistics = reader.tab.get_by_role("group", name="Task by task: bash · fake")
+    assert [row.inner_text().split()[0] for row in statistics.locator("tbody tr").all()] == ["B"]
     assert reader.clicks <= 4
 
 
@@ -283,10 +286,15 @@ def test_lists_are_sorted_filtered_and_in_the_address(read: Callable[..., Reader
     other.click("button", "success")
     other.tab.get_by_role("columnheader", name="success ↓").wait_for()
     assert other.rows(2) == ["B", "A"]
+    other.tab.get_by_label("search runs").fill("success>0.4")
+    assert other.rows(1) == ["B"]
     other.click("link", "Tasks")
     other.rows(20)
-    other.tab.get_by_label("only where episodes differ").check()
-    assert "task-02" in other.rows(8)
+    other.tab.locator("select[name=level]").select_option("hard")
+    other.tab.locator("select[name=solved]").select_option("sometimes")
+    assert other.rows(6)[0] == "task-02"
+    other.tab.get_by_label("search tasks").fill("Do **1")
+    assert other.rows(3)
 
 
 def test_every_number_leads_to_its_episodes(read: Callable[..., Reader]) -> None:
@@ -320,6 +328,12 @@ def test_an_episode(read: Callable[..., Reader]) -> None:
     tab.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     tab.get_by_role("button", name="copy observation 2").click()
     assert tab.evaluate("window.copied").startswith("\x1b[1;31mred")
+    # A turn has an address, too.
+    reader.click("link", "turn 2")
+    tab.locator(".turn.meant").wait_for()
+    assert tab.url.endswith("&turn=2")
+    other = read(tab.url)
+    assert other.tab.locator(".turn.meant").get_attribute("aria-label") == "turn 2"
 
 
 def test_changes_on_disk_forks_and_searches(read: Callable[..., Reader]) -> None:

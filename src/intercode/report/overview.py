@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 from typing import Any
 from urllib.parse import urlencode
@@ -171,7 +171,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _pairs(runs: Sequence[Run], compared: Sequence[Held]) -> Iterator[dict[str, Any]]:
-    """Yield comparisons of two runs each: the sentences, and the tasks that flipped."""
+    """Yield comparisons of two runs each: sentences, statistics, and the tasks that flipped."""
     known = {(one.first.name, run.name) for one in compared for run, _ in one.pairs}
     more = []
     for env in dict.fromkeys(run.env for run in runs):
@@ -181,10 +181,24 @@ def _pairs(runs: Sequence[Run], compared: Sequence[Held]) -> Iterator[dict[str, 
                 Held(a, [b]) for a, b in combinations(mine, 2) if (a.name, b.name) not in known
             ]
     for one in (*compared, *more):
+        tables = one.tables()
         for (run, found), verdict in zip(one.pairs, one.verdicts(), strict=True):
             yield {
                 "first": one.first.name,
                 "second": run.name,
                 "verdict": _verdict(verdict),
                 "better": {"first": found.better_first, "second": found.better_second},
+                "tables": [_table(_about(table, run)) for table in tables],
             }
+
+
+def _about(table: Table, run: Run) -> Table:
+    """Return the rows of a comparison that are about this run."""
+    kept = []
+    for row, links in zip(table.rows, table.links, strict=True):
+        some = [links] if isinstance(links, Mapping) else links or []
+        if any(link.get("second") == run.name for link in some if link):
+            kept.append((row, links))
+    return replace(
+        table, rows=tuple(row for row, _ in kept), links=tuple(link for _, link in kept)
+    )

@@ -18,4 +18,4 @@ export function change(parts) {
   location.replace(address(view, { ...Object.fromEntries(asked), ...parts }));
 }
 
-export const episodeAddress = (run, row) => address("episode", { run: run.name, id: row.id });
+export const episodeAddress = (run, row, more = {}) => address("episode", { run: run.name, id: row.id, ...more });

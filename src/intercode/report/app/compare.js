@@ -2,9 +2,10 @@
 import { el, fill, button, plural, count } from "./dom.js";
 import { address, change, episodeAddress, place } from "./address.js";
 import { badge, tasks } from "./lists.js";
-import { verdict } from "./overview.js";
+import { table, verdict } from "./overview.js";
 import { histories } from "./changes.js";
 import { oneTurn, reasons } from "./episode.js";
+import { markdown } from "./text.js";
 
 const MOST = 4; // episodes side by side
 
@@ -45,6 +46,8 @@ export class ComparePage {
       el("h2", {}, "Tasks that flipped"),
       el("p", { class: "links" }, flips("first"), flips("second")),
       this.flipped(pair, wanted),
+      el("h2", {}, "Paired statistics"),
+      pair.tables.map(table),
     );
   }
 
@@ -112,13 +115,13 @@ export class TaskPage {
       columns.append(...rows.map((row, number) => {
         const body = bodies[number];
         const turns = body.turns || [];
-        return at < turns.length ? oneTurn(turns[at], at, turns.length, body, known[number][at], run(row).env, false) : el("div", { class: "turn meta" }, at === turns.length ? "it had ended" : "");
+        return at < turns.length ? oneTurn(turns[at], at, turns.length, body, known[number][at], run(row), row, false) : el("div", { class: "turn meta" }, at === turns.length ? "it had ended" : "");
       }));
     return [
       el("nav", { class: "tools", "aria-label": "this task" }, el("a", { href: "#tasks" }, "← tasks")),
       el("h1", {}, one.task),
       el("p", { class: "note" }, `${one.where} · solved in ${one.solved} of ${plural(one.rows.length, "episode")}`),
-      el("pre", { class: "query", tabindex: "0", role: "group", "aria-label": "query" }, bodies[0] ? bodies[0].query : one.query),
+      el("section", { "aria-label": "task" }, markdown(bodies[0] ? bodies[0].query : one.query)),
       one.rows.length > 1 ? el("fieldset", { class: "picks" }, el("legend", {}, `side by side (at most ${MOST})`), one.rows.slice(0, 40).map(pick)) : null,
       columns,
     ];

@@ -24,7 +24,10 @@ export class EpisodePage {
     const [name, id] = [asked.get("run"), asked.get("id")];
     const row = this.source.row(name, id);
     const look = `${name} ${id} ${row && row.at} ${asked.get("raw")}`;
-    if (look === this.look) return;
+    if (look === this.look) {
+      this.point(asked.get("turn"));
+      return;
+    }
     if (!row) {
       const said = this.source.live === "connecting" ? "Looking for it …" : "There is no such episode.";
       fill(this.root, el("h1", {}, id || "episode"), el("p", {}, said));
@@ -34,10 +37,20 @@ export class EpisodePage {
     const body = await this.source.body(row);
     if (this.look !== look) return;
     const run = this.source.runs[row.run];
-    fill(this.root, this.steps(row), head(run, row, body), reasons(row, body), family(this.source, run, row), content(run, body, asked.get("raw") === "1"));
+    fill(this.root, this.steps(row), head(run, row, body), reasons(row, body), family(this.source, run, row), content(run, row, body, asked.get("raw") === "1"));
     mark(this.root, this.shown.words);
     window.scrollTo(0, 0);
     this.root.querySelector("h1").focus({ preventScroll: true });
+    this.pointed = undefined;
+    this.point(asked.get("turn"));
+  }
+
+  // To the turn that the address names.
+  point(number) {
+    const turns = [...this.root.querySelectorAll(".turn")];
+    turns.forEach((turn, at) => turn.classList.toggle("meant", String(at + 1) === number));
+    if (number !== this.pointed && turns[number - 1]) turns[number - 1].scrollIntoView();
+    this.pointed = number;
   }
 
   beside(step) {
@@ -87,7 +100,8 @@ export function reasons(row, body) {
   const said = body.score ? `The reward is ${score(body.score.value)}${parts.length ? ` (${parts.join(", ")})` : ""}.` : "There is no score: an error is never a reward of 0.";
   const found = [el("h2", {}, "Why this score"), el("p", {}, said)];
   if (body.hidden) found.push(el("p", { class: "note" }, "What may quote gold is hidden."));
-  for (const [sentence, text] of body.why || []) found.push(el("p", { class: "reason" }, sentence), text && text.trim() ? block(text, { ansi: true, label: sentence, kind: "reason" }) : null);
+  const told = ([sentence, text]) => el("div", {}, el("p", { class: "reason" }, sentence), text && text.trim() ? block(text, { ansi: true, label: sentence, kind: "reason" }) : null);
+  found.push(el("div", { class: "reasons" }, (body.why || []).map(told)));
   if (row.success) found.push(el("p", {}, "All that is judged is as it should be."));
   if (body.detail && Object.keys(body.detail).length) found.push(folded("all that the reward noted", block(json(body.detail), { label: "detail of the score" })));
   return el("div", { class: "why", role: "group", "aria-label": "why this score" }, found);
@@ -106,14 +120,14 @@ function family(source, run, row) {
   return el("section", { class: "tree", "aria-label": "forks" }, el("h2", {}, "Forks"), below(null));
 }
 
-function content(run, body, raw) {
+function content(run, row, body, raw) {
   const { turns = [], talk } = body;
   const known = histories(turns);
   const withheld = body.hidden && body.turns && !body.turns.length && !body.talk ? el("p", { class: "note" }, "No turns are shown.") : null;
   return [
     el("h2", {}, "Turns"),
     withheld,
-    turns.map((turn, number) => oneTurn(turn, number, turns.length, body, known[number], run.env, raw)),
+    turns.map((turn, number) => oneTurn(turn, number, turns.length, body, known[number], run, row, raw)),
     ending(body, raw),
     body.search ? tried(body.search) : null,
     talk && talk.messages ? dialogue(talk, raw) : null,
@@ -136,8 +150,8 @@ function taken(call) {
   return made.join(", ");
 }
 
-export function oneTurn(turn, number, of, body, files, language, raw) {
-  const facts = [`turn ${number + 1} of ${of}`, `action ${seconds(turn.seconds)}`];
+export function oneTurn(turn, number, of, body, files, run, row, raw) {
+  const facts = [` of ${of}`, `action ${seconds(turn.seconds)}`];
   if (turn.exit !== null) facts.push(`exit ${turn.exit}`);
   else if (!turn.ok) facts.push("failed");
   if (turn.reward) facts.push(`reward ${score(turn.reward)}`);
@@ -149,9 +163,9 @@ export function oneTurn(turn, number, of, body, files, language, raw) {
   return el(
     "div",
     { class: "turn", role: "group", "aria-label": `turn ${number + 1}` },
-    el("p", { class: "meta" }, [...facts, ...calls.map(taken)].join(" · ")),
+    el("p", { class: "meta" }, el("a", { href: episodeAddress(run, row, { turn: number + 1 }) }, `turn ${number + 1}`), [...facts, ...calls.map(taken)].join(" · ")),
     before.map((text) => thought(text, raw)),
-    turn.action ? block(turn.action, { language: raw ? "" : language, kind: turn.ok ? "action" : "action failed", label: `action ${number + 1}` }) : el("p", { class: "bad" }, "no action"),
+    turn.action ? block(turn.action, { language: raw ? "" : run.env, kind: turn.ok ? "action" : "action failed", label: `action ${number + 1}` }) : el("p", { class: "bad" }, "no action"),
     turn.observation ? block(turn.observation, { ansi: !raw, kind: "observation", label: `observation ${number + 1}` }) : el("p", { class: "meta" }, "nothing was printed"),
     files ? changed(files, turn.changes.cut) : null,
     after.map((text) => folded("the model's reply, whole", raw ? block(text, { label: "reply" }) : markdown(text))),

@@ -5,8 +5,8 @@ const AROUND = 10; // rows above and below those in sight
 
 // Columns: { name, kind, get(row), show(row) → node or text, sort: false, first: "-" for downwards }.
 export class Grid {
-  constructor({ label, columns, onSort }) {
-    this.columns = columns;
+  constructor({ label, onSort }) {
+    this.columns = [];
     this.rows = [];
     this.head = el("tr", { "aria-rowindex": 1 });
     this.body = el("tbody");
@@ -19,9 +19,9 @@ export class Grid {
     new ResizeObserver(() => this.draw()).observe(this.root);
   }
 
-  show(rows, order) {
+  show(rows, order, columns) {
     this.rows = rows;
-    this.order = order;
+    this.columns = columns;
     const [name, down] = [order.replace(/^-/, ""), order.startsWith("-")];
     fill(this.head, this.columns.map((column) => {
       const sorted = column.name === name ? (down ? "descending" : "ascending") : undefined;
@@ -99,13 +99,14 @@ export class Grid {
   }
 }
 
+export const known = (value) => value !== null && value !== undefined && value !== "";
+
 // Rows in the order that the address names: "-turns" is downwards. Unknown values stand last.
 export function sorted(rows, columns, order) {
   const column = columns.find((one) => one.name === order.replace(/^-/, ""));
   if (!column || !order) return rows;
   const sign = order.startsWith("-") ? -1 : 1;
   const values = new Map(rows.map((row) => [row, column.get(row)]));
-  const known = (value) => value !== null && value !== undefined && value !== "";
   return [...rows].sort((a, b) => {
     const [one, other] = [values.get(a), values.get(b)];
     if (!known(one) || !known(other)) return known(other) - known(one);
