@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import signal
@@ -26,8 +27,9 @@ from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
 
 CLI = [sys.executable, "-m", "intercode.cli"]
-FIVE = 5000
+OFTEN = 15_000
 """Milliseconds between two looks at the memory."""
+TICK = os.sysconf("SC_CLK_TCK")
 
 
 def recorded(folder: Path, episodes: int) -> Path:
@@ -95,40 +97,60 @@ def of_a_file(browser: Any, folder: Path, episodes: int) -> None:
 
 
 def of_a_run(browser: Any, folder: Path, episodes: int) -> None:
-    """The throughput of a run alone and watched; the memory of the server and of the page."""
-    watched = folder / "watched"
-    watched.mkdir()
+    """The throughput of a run alone and watched; the memory of the server and of the page.
 
-    def run(out: Path) -> subprocess.Popen[bytes]:
+    Alone, watched, watched, alone: so that what else the machine does falls on both.
+    """
+    rates: dict[str, list[float]] = {"alone": [], "watched": []}
+    for number, how in enumerate(("alone", "watched", "watched", "alone")):
+        place = folder / f"{how}-{number}"
+        place.mkdir()
         options = ["--agent", "noop", "--limit", "50", "--epochs", str(episodes // 50)]
-        command = [*CLI, "run", "bash", *options, "--workers", "2", "--out", str(out), "--quiet"]
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        command = [*CLI, "run", "bash", *options, "--workers", "2", "--out", str(place / "run")]
 
-    def rate(out: Path) -> str:
-        session = json.loads((out / records.MANIFEST).read_text())["sessions"][-1]
-        return f"{session['episodes'] / session['seconds']:.1f} episodes a second"
+        def run(command: list[str] = command) -> subprocess.Popen[bytes]:
+            return subprocess.Popen([*command, "--quiet"], stdout=subprocess.DEVNULL)
 
-    run(folder / "alone").wait()
-    print(f"alone: {rate(folder / 'alone')}", flush=True)
-    command = [*CLI, "view", str(watched), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as viewer:
-        assert viewer.stdout is not None
-        tab = browser.new_page()
-        tab.goto(json.loads(viewer.stdout.readline())["url"] + "#episodes")
-        session = tab.context.new_cdp_session(tab)
-        session.send("Performance.enable")
-        going = run(watched / "run")
-        while going.poll() is None:
-            tab.wait_for_timeout(FIVE)
-            session.send("HeapProfiler.collectGarbage")
-            found = session.send("Performance.getMetrics")["metrics"]
-            heap = next(one["value"] for one in found if one["name"] == "JSHeapUsedSize")
-            status = Path(f"/proc/{viewer.pid}/status").read_text()
-            resident = int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
-            known = tab.locator("table.grid").get_attribute("aria-rowcount")
-            print(f"{known} rows: page {heap / 1e6:.1f} MB, server {resident / 1e3:.0f} MB")
-        print(f"watched: {rate(watched / 'run')}", flush=True)
-        viewer.send_signal(signal.SIGINT)
+        if how == "watched":
+            watched(browser, place, run)
+        else:
+            run().wait()
+        session = json.loads((place / "run" / records.MANIFEST).read_text())["sessions"][-1]
+        rates[how].append(session["seconds"])
+        print(
+            f"{how}: {session['episodes'] / session['seconds']:.1f} episodes a second", flush=True
+        )
+    print(f"watched, of alone: {sum(rates['alone']) / sum(rates['watched']):.1%}")
+
+
+def watched(browser: Any, place: Path, run: Callable[[], subprocess.Popen[bytes]]) -> None:
+    """Watch a run from its first episode to its last."""
+    viewer = subprocess.Popen([*CLI, "view", str(place), "--json"], stdout=subprocess.PIPE)
+    assert viewer.stdout is not None
+    tab = browser.new_page()
+    tab.goto(json.loads(viewer.stdout.readline())["url"] + "#episodes")
+    session = tab.context.new_cdp_session(tab)
+    session.send("Performance.enable")
+
+    def told() -> None:
+        session.send("HeapProfiler.collectGarbage")
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        found = {one["name"]: one["value"] for one in metrics}
+        process = Path(f"/proc/{viewer.pid}")
+        resident = int(re.findall(r"VmRSS:\s+(\d+)", (process / "status").read_text())[0])
+        user, system = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+        rows = int(tab.locator("table.grid").get_attribute("aria-rowcount")) - 1
+        page = f"{found['JSHeapUsedSize'] / 1e6:.1f} MB, {found['TaskDuration']:.1f} s of CPU"
+        server = f"{resident / 1e3:.0f} MB, {(int(user) + int(system)) / TICK:.1f} s of CPU"
+        print(f"{rows} rows: page {page}; server {server}", flush=True)
+
+    going = run()
+    while going.poll() is None:
+        tab.wait_for_timeout(OFTEN)
+        told()
+    tab.close()
+    viewer.send_signal(signal.SIGINT)
+    viewer.wait()
 
 
 def measure() -> None:
@@ -137,12 +159,14 @@ def measure() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--watched", type=int, default=2000)
+    parser.add_argument("--live", action="store_true", help="only the run that is watched")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox"]
         )
-        of_a_file(browser, Path(folder), asked.episodes)
+        if not asked.live:
+            of_a_file(browser, Path(folder), asked.episodes)
         of_a_run(browser, Path(folder), asked.watched)
         browser.close()
 

@@ -134,6 +134,15 @@ def test_gold_that_is_hidden_is_not_found_either(tmp_path: Path) -> None:
     assert all(found for _, found in shown.search(GOLD))
 
 
+def test_a_fork_may_come_before_the_attempt_that_it_is_of(tmp_path: Path) -> None:
+    one = begun(tmp_path / "one")
+    fork = episode(1)
+    fork.fork = Fork("t1#0", 1, (0,))
+    append(one, fork, episode(2, good=False))
+    library = all_read(Library([one]))
+    assert json.loads(library.overview()[1])["runs"][0]["rate"] == 0.5
+
+
 def test_forks_and_troubles_are_in_the_rows(tmp_path: Path) -> None:
     one = begun(tmp_path / "one")
     fork, late, failed = episode(1), episode(2, good=False), episode(3)

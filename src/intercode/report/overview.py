@@ -199,6 +199,4 @@ def _about(table: Table, run: Run) -> Table:
         some = [links] if isinstance(links, Mapping) else links or []
         if any(link.get("second") == run.name for link in some if link):
             kept.append((row, links))
-    return replace(
-        table, rows=tuple(row for row, _ in kept), links=tuple(link for _, link in kept)
-    )
+    return replace(table, rows=tuple(row for row, _ in kept), links=tuple(link for _, link in kept))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from intercode.errors import RecordError
 from intercode.guard import Guard
 from intercode.report.episodes import columns
 from intercode.report.live import Library
@@ -100,7 +102,9 @@ class _Server(ThreadingHTTPServer):
     viewer: Viewer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: browsers may leave."""
+        """Say what went wrong; that a browser leaves is nothing wrong."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -124,21 +128,25 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.UNAUTHORIZED, b"the address has no valid token", "text/plain")
             return
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        body = None
         try:
-            match rest:
-                case [""]:
-                    self._answer(HTTPStatus.OK, viewer.page, "text/html")
-                case ["episode"]:
-                    body = viewer.library.body(_natural(query, "at"))
-                    self._answer(HTTPStatus.OK, _json(body), "application/json")
-                case ["search"]:
-                    self._search(query.get("words", ""), _natural(query, "from"))
-                case ["events"]:
-                    self._events(_natural(query, "generation"), _natural(query, "from"))
-                case _:
-                    self._answer(HTTPStatus.NOT_FOUND, b"there is no such page", "text/plain")
-        except (ValueError, IndexError):
+            at, start, generation = (_natural(query, n) for n in ("at", "from", "generation"))
+            if rest == ["episode"]:
+                body = viewer.library.body(at)
+        except (ValueError, IndexError, RecordError):
             self._answer(HTTPStatus.BAD_REQUEST, b"there is no such episode", "text/plain")
+            return
+        match rest:
+            case [""]:
+                self._answer(HTTPStatus.OK, viewer.page, "text/html")
+            case ["episode"]:
+                self._answer(HTTPStatus.OK, _json(body), "application/json")
+            case ["search"]:
+                self._search(query.get("words", ""), start)
+            case ["events"]:
+                self._events(generation, start)
+            case _:
+                self._answer(HTTPStatus.NOT_FOUND, b"there is no such page", "text/plain")
 
     def _search(self, words: str, start: int) -> None:
         """Send the number of each row that has the words, and now and then that of the last one."""
