@@ -213,7 +213,7 @@ def read(browser: Any, page: Path) -> Iterator[Callable[..., Reader]]:
 def test_why_did_task_12_fail(read: Callable[..., Reader]) -> None:
     reader = read()
     reader.click("link", "Tasks")
-    reader.click("link", "task-11")
+    reader.click("link", "task-11")  # the twelfth
     reader.sees("gold's output is:")
     assert reader.tab.locator(".why").first.inner_text().count("12") >= 1
     assert reader.clicks <= 4

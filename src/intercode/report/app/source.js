@@ -9,7 +9,7 @@ async function unpacked(name) {
 }
 
 // An address cannot hold half of a character, which the names of programs can.
-export function sendable(value) {
+function sendable(value) {
   if (Array.isArray(value)) return value.map(sendable);
   return typeof value === "string" ? value.replace(/\p{Cs}/gu, "\ufffd") : value;
 }
@@ -28,7 +28,7 @@ function kept(most, make) {
   };
 }
 
-export class Source {
+class Source {
   constructor() {
     this.runs = [];
     this.rows = [];

@@ -6,7 +6,7 @@ const COLOURS = ["black", "red", "green", "yellow", "blue", "magenta", "cyan", "
 const SGR = /\u001b\[([0-9;:]*)m/;
 
 // Backgrounds, "concealed" and free colours are left out: they could hide a text from its reader.
-export function terminal(text) {
+function terminal(text) {
   const parts = text.split(SGR);
   if (parts.length === 1) return [text];
   let [colour, styles] = ["", new Set()];
@@ -68,7 +68,7 @@ function tokensOf(language) {
 const TOKENS = ["comment", "string", "number", "keyword"];
 const LONG = 30000; // characters above which a text is shown without colours
 
-export function code(text, language) {
+function code(text, language) {
   if (!Object.hasOwn(LANGUAGES, language) || text.length > LONG) return [text];
   const made = [];
   let from = 0;
