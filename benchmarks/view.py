@@ -13,7 +13,6 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -149,7 +148,7 @@ def watched(browser: Any, place: Path, run: Callable[[], subprocess.Popen[bytes]
         tab.wait_for_timeout(OFTEN)
         told()
     tab.close()
-    viewer.send_signal(signal.SIGINT)
+    viewer.terminate()
     viewer.wait()
 
 
