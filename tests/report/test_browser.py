@@ -186,8 +186,13 @@ class Reader:
 
     def rows(self, count: int) -> list[str]:
         """The names in the list, when there are so many rows."""
-        self.tab.wait_for_selector(f'table.grid[aria-rowcount="{count + 1}"]')
-        return [link.inner_text() for link in self.tab.locator("td.task a").all()]
+        grid = f'table.grid[aria-rowcount="{count + 1}"]'
+        names: list[str] = []
+        while not names:  # it may be drawn once more, with others, between two questions
+            self.tab.wait_for_selector(grid)
+            links = f"document.querySelectorAll('{grid} td.task a')"
+            names = self.tab.evaluate(f"[...{links}].map((link) => link.innerText)")
+        return names
 
 
 @pytest.fixture
