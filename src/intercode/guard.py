@@ -36,12 +36,19 @@ class Guard:
         token: The secret that clients bring; None: they need none.
         names: Host names by which clients may call the server, beside addresses of numbers.
         pages: Whether the server has web pages of its own, whose requests are let in.
+        option: The option by which such names are given, if there is one.
     """
 
     def __init__(
-        self, token: str | None = None, names: Collection[str] = (), *, pages: bool = True
+        self,
+        token: str | None = None,
+        names: Collection[str] = (),
+        *,
+        pages: bool = True,
+        option: str = "",
     ) -> None:
         self._pages = pages
+        self._advice = f"see {option}" if option else "call it localhost, or by its number"
         self._token = None if token is None else token.encode()
         self._names = {"localhost", socket.gethostname().lower(), *(map(str.lower, names))}
 
@@ -54,7 +61,7 @@ class Guard:
         """
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
-            return HTTPStatus.FORBIDDEN, "this server is not called so: see --allow-host"
+            return HTTPStatus.FORBIDDEN, f"this server is not called so: {self._advice}"
         own = {hosts[0].lower()} if self._pages else set()
         if {origin.partition("://")[2].lower() for origin in origins} - own:
             return HTTPStatus.FORBIDDEN, "web pages of other sites are not served"

@@ -71,7 +71,7 @@ def test_what_is_kept(shown: str, folder: Path) -> None:
         [*RUNS, "report.html"]
     )
     page = (folder / "demo" / "report.html").read_text()
-    assert "Side by side" in page and "try-again (scripted)" in page and "<svg" in page
+    assert "Side by side" in page and "try-again (scripted)" in page and "curves" in page
     told = re.search(r"an episode in the terminal: (.+)", shown)
     assert told is not None
     done = subprocess.run(shlex.split(told[1]), cwd=folder, capture_output=True, text=True)

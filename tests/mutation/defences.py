@@ -26,6 +26,8 @@ NETWORK = "intercode/sandbox/network.py"
 FORWARD = "intercode/sandbox/forward.py"
 PROXY = "intercode/sandbox/proxy.py"
 GUARD = "intercode/guard.py"
+VIEWER = "intercode/report/server.py"
+EPISODES = "intercode/report/episodes.py"
 SKILLS = "intercode/agents/skills.py"
 LAYERS = "intercode/agents/outside/layers.py"
 PLAY = "intercode/agents/outside/play.py"
@@ -714,6 +716,24 @@ DEFENCES = [
     _one(
         "serve_host", "lateral", GUARD,
         "if len(hosts) != 1 or not self._is_ours(hosts[0]):", "if len(hosts) != 1:",
+    ),
+    _one(
+        "view_token", "lateral", VIEWER,
+        "if not hmac.compare_digest(", "if False and not hmac.compare_digest(",
+    ),
+    _one("view_guard", "lateral", VIEWER, "if refused is not None:", "if False:"),
+    _one("view_hidden_gold", "cheating", EPISODES, "if not hide_gold:", "if True:"),
+    _one(
+        "view_hidden_gold_of_agents", "cheating", EPISODES,
+        "if hide_gold and shown_gold:", "if False:",
+    ),
+    _one(
+        "view_search_of_hidden_gold", "cheating", "intercode/report/live.py",
+        " and self._has(at, words)", "",
+    ),
+    _one(
+        "view_end_of_an_element", "lateral", "intercode/report/page.py",
+        're.sub("[<>&]"', 're.sub("[&]"',
     ),
     _one("serve_origin", "lateral", GUARD, "for origin in origins}", "for origin in ()}"),
     _one(

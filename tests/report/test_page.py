@@ -10,6 +10,7 @@ import io
 import json
 import re
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from intercode.cli.main import main
 from intercode.cli.terminal import table
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.manifest import session
-from intercode.report.html import CHUNK, LONGEST
+from intercode.report.episodes import LONGEST
+from intercode.report.page import CHUNK, MODULES, app
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[2J\u202e\udcff|&quot;"
 COUNT = 2 * CHUNK + 30
@@ -120,25 +122,48 @@ def test_nothing_in_the_page_is_from_elsewhere_or_runs(page: str) -> None:
         assert not {"src", "style"} & attributes.keys(), name
         assert (attributes.get("href") or "#").startswith("#"), attributes
         assert not [key for key in attributes if key.startswith("on")], name
-    assert not re.search(r"https?://|url\(|@import", page)
     # One script that can run, and the policy names it.
     scripts = elements.texts("script")
-    [(_, program)] = [(attrs, text) for attrs, text in scripts if "type" not in attrs]
+    [program] = [text for attrs, text in scripts if attrs.get("type") == "module"]
     digest = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()
     [policy] = [a["content"] for a, _ in elements.texts("meta") if "http-equiv" in a]
-    assert policy is not None
-    assert f"script-src 'sha256-{digest}';" in policy and "default-src 'none'" in policy
     [(_, style)] = elements.texts("style")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert f"style-src 'sha256-{digest}'" in policy and "unsafe" not in policy
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", program)
+    styled = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'sha256-{styled}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    assert not re.search(r"url\(|@import", style)
     for attributes, text in scripts:
-        if "type" in attributes:
+        if attributes["type"] == "text/plain":
             assert re.fullmatch(r"[A-Za-z0-9+/=]+", text), attributes
-    # What cannot be seen, or turns other text around, is written out.
-    shown = page[: page.index('<script type="text/plain"')]
-    assert "\\x1b[2J\\u202e" in shown and "alert(1)&lt;/script&gt;" in shown
-    assert all(char.isprintable() or char == "\n" for char in shown)
+        elif attributes["type"] == "application/json":
+            assert not set(text) & set("<>&"), "nothing in it can be taken for an element"
+    assert page.isascii() or all(char.isprintable() or char == "\n" for char in page)
+    [title] = [text for _, text in elements.texts("title")]
+    assert "\\x1b[2J\\u202e" in title and "<img src=x" in title
+
+
+def test_the_app_makes_elements_of_text_alone() -> None:
+    script, style = app()
+    assert not re.search(
+        r"innerHTML|outerHTML\s*[+=]|insertAdjacent|document\.write|eval\(", script
+    )
+    assert not re.search(r"new Function|DOMParser|setHTML|srcdoc|createContextualFragment", script)
+    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
+    declared = r"^(?:async )?(?:const|let|class|function\*?) (?:\[([^\]]*)\]|(\w+))"
+    names = [
+        name
+        for some, one in re.findall(declared, script, re.MULTILINE)
+        for name in re.findall(r"\w+", some or one)
+    ]
+    assert len(names) == len({*names}), "the modules become one"
+    assert "https://" not in script.replace("http://www.w3.org/2000/svg", "")
+    assert len(script) + len(style) < 200_000
+    folder = resources.files("intercode.report") / "app"
+    assert {f"{name}.js" for name in MODULES} | {"app.css", "index.html"} == {
+        file.name for file in folder.iterdir()
+    }
 
 
 def unpacked(page: str, name: str) -> Any:
@@ -146,22 +171,29 @@ def unpacked(page: str, name: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(texts[name])))
 
 
+def report_of(page: str) -> Any:
+    [text] = [text for attrs, text in Elements(page).texts("script") if attrs.get("id") == "report"]
+    return json.loads(text)
+
+
 def test_the_page_has_every_episode(page: str) -> None:
     index = unpacked(page, "index")
-    assert len(index["task"]) == 2 * COUNT
-    assert index["run"].count(1) == COUNT and "error" not in index["status"]
-    assert index["task"][:2] == ["t0", "t2"] and index["task"][COUNT - 1] == "t1"  # as they ended
-    chunks = [unpacked(page, f"chunk-{n}") for n in range(max(index["chunk"]) + 1)]
+    rows = index["columns"]
+    assert len(rows["task"]) == 2 * COUNT
+    assert rows["run"].count(1) == COUNT and "error" not in rows["status"]
+    assert rows["task"][:2] == ["t0", "t2"] and rows["task"][COUNT - 1] == "t1"  # as they ended
+    chunks = [unpacked(page, f"chunk-{n}") for n in range(max(index["at"]) // CHUNK + 1)]
     assert max(map(len, chunks)) == CHUNK
-    for row in range(2 * COUNT):
-        found = chunks[index["chunk"][row]][index["offset"][row]]
-        number = int(index["task"][row][1:])
-        expected = episode(number, good=bool(index["success"][row]))
+    for row, at in enumerate(index["at"]):
+        found = chunks[at // CHUNK][at % CHUNK]
+        number = int(rows["task"][row][1:])
+        expected = episode(number, good=bool(rows["success"][row]))
         assert found["query"] == expected.query
-        assert found["metadata"]["model"]["messages"][0]["content"] == EVIL
+        assert found["talk"]["messages"][0]["content"] == EVIL
         if number != 1:
             assert [t["action"] for t in found["turns"]] == [t.action for t in expected.turns]
-            assert found["score"]["detail"] == {"why": EVIL, "n": "nan"}
+            assert found["detail"] == {"why": EVIL, "n": "nan"}
+            assert bool(found["why"]) != rows["success"][row]
         else:
             [turn] = found["turns"]
             assert len(turn["observation"]) < LONGEST + 100
@@ -169,27 +201,62 @@ def test_the_page_has_every_episode(page: str) -> None:
             assert f"{LONGEST + 8} characters more" in turn["observation"]
 
 
-def test_the_page_has_the_tables_and_the_figure(page: str) -> None:
-    headings = [text for _, text in Elements(page).texts("h2")] + [
-        text for _, text in Elements(page).texts("h3")
+def test_the_page_has_verdicts_tables_and_curves(page: str) -> None:
+    report = report_of(page)
+    [verdict] = report["verdicts"]
+    assert verdict["kind"] == "better" and "is better than one" in verdict["headline"]
+    assert "by 16.5 points" in verdict["headline"] and "(McNemar)" in verdict["detail"]
+    assert [text.split(" by ")[0] for text, _ in verdict["links"]] == [
+        "38 tasks better",
+        "76 tasks better",
     ]
-    for heading in (
-        "Success against turns",
-        "Task by task: bash · fake",
-        "By hardness",
-        "Where it went",
-    ):
-        assert heading in headings
-    elements = Elements(page)
-    assert len(elements.texts("polyline")) == len(elements.texts("polygon")) == 2
-    assert len(elements.texts("circle")) == 6 + 2  # three turns each, and the legend's
-    targets = {attributes["href"] for attributes, _ in elements.texts("a")}
-    assert (
-        targets == {f"#{found['id']}" for _, found, _ in elements.found if "id" in found} & targets
-    )
-    assert {"#turns", "#episodes", "#runs"} <= targets
-    summaries = [text for _, text in elements.texts("summary")]
-    assert len([text for text in summaries if text.endswith(": bash · fake")]) == 2
+    assert verdict["links"][1][1] == "compare?first=one&second=two&only=second"
+    assert report["facts"]["model"] == "m/one, m/two" and "made" in report["facts"]
+    sections = [section["heading"] for section in report["sections"]]
+    assert sections == ["Side by side", "Compared"] and len(report["details"]) == 2
+    tables = {t["title"]: t for s in report["sections"] for t in s["tables"]}
+    [row] = tables["Task by task: bash · fake"]["rows"]
+    head = tables["Task by task: bash · fake"]["head"]
+    assert {"detectable difference", "tasks needed"} <= {*head}
+    assert row[head.index("only first")][1].endswith("&only=first")
+    # Every number leads to its episodes.
+    for one in tables.values():
+        for cells in one["rows"]:
+            words = one["title"].startswith("What a task took")  # its second column
+            assert all(len(cell) > 1 for cell in cells[1 + words :]), one["title"]
+    [curves] = report["curves"]
+    assert [len(series["points"]) for series in curves["series"]] == [3, 3]
+    [pair] = report["pairs"]
+    assert [len(pair["better"][side]) for side in ("first", "second")] == [38, 76]
+
+
+def test_what_quotes_gold_can_be_left_out(
+    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "THE-GOLD"
+    score = Score(0.0, {"output": 0.0}, {"output": "x", "gold_output": secret})
+    made = Episode("t", "q", "bash", turns=[Turn("act", "seen")], score=score, status="submitted")
+    made.metadata = {"judge": [{"messages": [{"role": "user", "content": secret}]}]}
+    told = Episode("u", "q", "bash", turns=[Turn(secret, "")], score=Score(1.0), status="submitted")
+    told.answer, told.metadata = secret, {"model": {"messages": []}, "note": secret}
+    for name, episode, needs_gold in (("a", made, False), ("o", told, True)):
+        manifest = {
+            **json.loads((runs[0] / records.MANIFEST).read_text()),
+            "needs_gold": needs_gold,
+        }
+        (tmp_path / name).mkdir()
+        (tmp_path / name / records.MANIFEST).write_text(json.dumps(manifest))
+        (tmp_path / name / records.EPISODES).write_text(episode.to_json() + "\n")
+    folders = [str(tmp_path / name) for name in "ao"]
+    path = tmp_path / "r.html"
+    for options, shown in (([], True), (["--hide-gold"], False)):
+        assert main(["report", *folders, "--html", str(path), *options]) == 0
+        page = path.read_text()
+        [one, other] = unpacked(page, "chunk-0")
+        assert (secret in json.dumps(one)) == (secret in json.dumps(other)) == shown
+        assert (secret in page) is False
+        assert one["turns"][0]["action"] == "act", "what the agent did is shown"
+    assert main(["report", *folders, "--hide-gold"]) == 2
 
 
 def test_text_and_markdown(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,8 +265,10 @@ def test_text_and_markdown(runs: tuple[Path, Path], capsys: pytest.CaptureFixtur
     for words in ("clusters: ", "fewer than 20", "250 tasks in the dataset", "19.2500", "92.0 %"):
         assert words in text, words
     assert "\x1b" not in text and "error" in text
+    assert text.startswith("made ") and "model m/one\n" in text.split("Success", 1)[0]
     assert main(["report", *map(str, runs), "--markdown"]) == 0
     told = capsys.readouterr()
+    assert told.out.startswith("## bash · fake: one") and "is better than one" in told.out
     # Nothing in it is markup: neither HTML nor a cell's end.
     assert not re.search(r"(?<!\\)<", told.out)
     [row] = [x for x in told.out.splitlines() if "only first" in x]
@@ -281,11 +350,16 @@ def test_the_page_of_one_run_says_what_was_run_and_what_went_wrong(
     with (tmp_path / records.EPISODES).open("a") as episodes:
         episodes.write(failed.to_json() + "\n")
     assert main(["report", str(tmp_path), "--html", str(tmp_path / "r.html"), "--csv"]) == 0
-    elements = Elements((tmp_path / "r.html").read_text(encoding="utf-8"))
-    titles = [text for _, text in elements.texts("h3")]
-    assert titles[:2] == ["Success", "Success against turns"] and "Errors" in titles
-    heads = [text for attributes, text in elements.texts("th") if attributes["scope"] == "row"]
-    assert {"Oops", "seed", "model", "folder"} <= set(heads)
+    report = report_of((tmp_path / "r.html").read_text(encoding="utf-8"))
+    [verdict] = report["verdicts"]
+    assert "success 33.6 % of 229 episodes" in verdict["headline"]
+    assert verdict["links"][1][0] == "1 error" and "state=error" in verdict["links"][1][1]
+    [section] = report["sections"]
+    tables = {table["title"]: table for table in section["tables"]}
+    assert {"Success", "Coverage", "Errors"} <= tables.keys() and not report["pairs"]
+    assert [row[0][0] for row in tables["Errors"]["rows"]] == ["Oops"]
+    heads = {row[0][0] for row in tables["What was run"]["rows"]}
+    assert {"seed", "model", "folder"} <= heads
 
 
 def test_a_page_that_cannot_be_written(

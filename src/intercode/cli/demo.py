@@ -47,9 +47,9 @@ from intercode.evaluate.prepare import Plan, load, narrowed, secret_of, setting
 from intercode.evaluate.statistics import Estimate
 from intercode.evaluate.summary import by_turn
 from intercode.models import keys
-from intercode.report.html import Episodes, write_page
+from intercode.report.page import Episodes, write_page
 from intercode.report.runs import Run, read_runs
-from intercode.report.tables import by_agent, made_of, matrix, of_run, of_runs
+from intercode.report.tables import by_agent, matrix
 from intercode.spec import RunSpec, positive
 from intercode.units import counted
 from intercode_console import INTERRUPTED
@@ -283,8 +283,7 @@ def _write(page: Path, folders: Sequence[Path]) -> list[Run]:
     """Read the runs, and write the page."""
     episodes = Episodes()
     runs = read_runs(folders, episodes.add)
-    details = [(f"{run.label}: {run.where}", [*of_run(run), made_of(run)]) for run in runs]
-    write_page(page, runs, [("Side by side", of_runs(runs))], episodes, details=details)
+    write_page(page, runs, episodes)
     return runs
 
 

@@ -41,6 +41,7 @@ COMMANDS = {
     "play": "try tasks yourself, in the terminal",
     "report": "the summary of a finished run",
     "show": "the episodes of a finished run, turn by turn",
+    "view": "runs in the browser, also while they go on",
     "export": "a finished run in another form",
     "validate": "check that the tasks of a benchmark work",
     "serve": "serve environments to programs elsewhere, by OpenEnv's WebSocket",

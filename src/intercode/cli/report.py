@@ -12,9 +12,8 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,14 @@ from intercode.cli import results
 from intercode.cli.results import of_each_environment
 from intercode.cli.terminal import print_json, safe, tell
 from intercode.errors import UsageError
-from intercode.evaluate.drift import Difference, differences
+from intercode.evaluate.drift import Difference
 from intercode.evaluate.summary import by_attempts, by_level, by_place, by_turn, spending
-from intercode.report.html import Episodes
-from intercode.report.runs import Run, as_data, baselines, compare, read_runs
-from intercode.report.tables import Table, errors_of, made_of, of_pairs, of_run, of_runs
-from intercode.report.text import to_csv, to_list, to_markdown
-
-_COMPARED_ON_PURPOSE = ("agent", "seed")
-_SHOWN = 10
+from intercode.records import read_manifest
+from intercode.report.page import Episodes, write_page
+from intercode.report.runs import Run, as_data, read_runs
+from intercode.report.tables import of_run, of_runs
+from intercode.report.text import escaped, to_csv, to_list, to_markdown
+from intercode.report.verdict import Held, drifted, facts, held, title, verdicts
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, nargs="*", metavar="RUN", help="the run's folder")
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write a page with everything, and each episode"
+    )
+    parser.add_argument(
+        "--hide-gold", action="store_true", help="leave out of the page all that may quote gold"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object")
@@ -56,56 +57,23 @@ def execute(args: argparse.Namespace) -> int:
         return _paper(args)
     if not args.run:
         raise UsageError("which runs? Give their folders, or --paper DIR")
-    episodes = Episodes()
+    if args.hide_gold and not args.html:
+        raise UsageError("--hide-gold is for --html FILE: nothing else shows gold")
+    shown_gold = [n for n, run in enumerate(args.run) if read_manifest(run).get("needs_gold")]
+    episodes = Episodes(hide_gold=args.hide_gold, shown_gold=shown_gold)
     runs = read_runs(args.run, episodes.add if args.html else lambda run, episode: None)
-    held = [_Held(first, others) for first, others in baselines(runs) if others]
-    warnings = [warning for one in held for warning in one.warnings()]
+    compared = held(runs)
     if args.html:
-        halves = [f"{run.folder}: {run.unfinished}" for run in runs if run.unfinished]
-        _write(args.html, runs, held, episodes, [*halves, *warnings])
+        write_page(args.html, runs, episodes, compared)
     if args.json:
-        print_json(_as_json(runs, held))
+        print_json(_as_json(runs, compared))
         return 0
-    print(_text(args, runs, held), end="")
-    for warning in warnings:
+    print(_text(args, runs, compared), end="")
+    for warning in (warning for one in compared for warning in drifted(one)):
         print(f"\nintercode: warning: {safe(warning)}", file=sys.stderr)
     if args.html:
         print(f"written: {args.html}", file=sys.stderr)
     return 0
-
-
-class _Held:
-    """Runs that are held against a first one.
-
-    Args:
-        first: That one.
-        others: Those.
-    """
-
-    def __init__(self, first: Run, others: Sequence[Run]) -> None:
-        self.first = first
-        self.pairs = [
-            (run, found) for run in others if (found := compare(first.outcomes, run.outcomes))
-        ]
-        self.apart = {
-            str(run.folder): differences(first.manifest, run.manifest, _COMPARED_ON_PURPOSE)
-            for run in others
-        }
-
-    def tables(self) -> list[Table]:
-        """Task by task."""
-        return of_pairs(self.first, self.pairs)
-
-    def warnings(self) -> list[str]:
-        """Of what they were not made of alike; those that differ in the same are named together."""
-        alike: dict[str, list[str]] = {}
-        for folder, found in self.apart.items():
-            if found:
-                alike.setdefault(_listed(found), []).append(folder)
-        return [
-            f"{self.first.folder} and {', '.join(folders)} were not made of the same:\n{what}"
-            for what, folders in alike.items()
-        ]
 
 
 def _paper(args: argparse.Namespace) -> int:
@@ -131,18 +99,21 @@ def _paper(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(args: argparse.Namespace, runs: Sequence[Run], held: Sequence[_Held]) -> str:
+def _text(args: argparse.Namespace, runs: Sequence[Run], compared: Sequence[Held]) -> str:
     if args.csv:
         return to_csv(runs)
     if args.plot:
         return of_each_environment(runs)
     form = to_markdown if args.markdown else results.written
     listed = to_list if args.markdown else str
+    lead = _lead(runs, compared, listed)
+    if args.markdown:
+        lead = f"## {escaped(title(runs))}\n\n{lead}"
     if len(runs) == 1:
-        facts = "\n".join(filter(None, (results.facts(runs[0].manifest), runs[0].unfinished)))
+        made = "\n".join(filter(None, (results.facts(runs[0].manifest), runs[0].unfinished)))
         errors = results.errors(runs[0].outcomes)
         return "\n".join(
-            [f"{listed(safe(facts)).rstrip()}\n", *map(form, of_run(runs[0])), listed(errors)]
+            [lead, f"{listed(safe(made)).rstrip()}\n", *map(form, of_run(runs[0])), listed(errors)]
         )
     heads = [
         f"{safe(str(run.folder))}: {results.facts(run.manifest)}\n"
@@ -150,45 +121,29 @@ def _text(args: argparse.Namespace, runs: Sequence[Run], held: Sequence[_Held]) 
         + results.errors(run.outcomes)
         for run in runs
     ]
-    tables = [*of_runs(runs), *(table for one in held for table in one.tables())]
-    return "\n".join([listed("".join(heads)), *map(form, tables)])
+    tables = [*of_runs(runs), *(table for one in compared for table in one.tables())]
+    return "\n".join([lead, listed("".join(heads)), *map(form, tables)])
 
 
-def _write(
-    path: Path,
-    runs: Sequence[Run],
-    held: Sequence[_Held],
-    episodes: Episodes,
-    warnings: Sequence[str],
-) -> None:
-    from intercode.report.html import write_page
-
-    sections: list[tuple[str, Sequence[Table]]] = []
-    if len(runs) > 1:
-        sections.append(("Side by side", of_runs(runs)))
-    if compared := [table for one in held for table in one.tables()]:
-        sections.append(("Compared", compared))
-    details = [
-        (
-            f"{run.label}: {run.where}" if len(runs) > 1 else "The run",
-            [*of_run(run), *errors_of(run), made_of(run)],
-        )
-        for run in runs
-    ]
-    write_page(path, runs, sections, episodes, warnings, details)
+def _lead(runs: Sequence[Run], compared: Sequence[Held], listed: Callable[[str], str]) -> str:
+    """Return when and by which model the runs were made, then who is better, and how sure."""
+    lines = [f"{name} {text}" for name, text in facts(runs).items()]
+    for verdict in verdicts(runs, compared):
+        lines += [verdict.headline, f"  {verdict.detail}"]
+    return listed("".join(f"{safe(line)}\n" for line in lines))
 
 
-def _as_json(runs: Sequence[Run], held: Sequence[_Held]) -> dict[str, Any]:
+def _as_json(runs: Sequence[Run], compared: Sequence[Held]) -> dict[str, Any]:
     if len(runs) == 1:
         return _run(runs[0])
     return {
         "runs": [_run(run) for run in runs],
         "comparisons": {
             str(run.folder): {"against": str(one.first.folder), **asdict(found)}
-            for one in held
+            for one in compared
             for run, found in one.pairs
         },
-        "differences": {run: _plain(found) for one in held for run, found in one.apart.items()},
+        "differences": {run: _plain(found) for one in compared for run, found in one.apart.items()},
     }
 
 
@@ -212,16 +167,3 @@ def _plain(found: Sequence[Difference]) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in asdict(one).items() if name != "advice"} for one in found
     ]
-
-
-def _listed(found: Sequence[Difference]) -> str:
-    lines = [f"  {one.what}: {_said(one.recorded)} and {_said(one.now)}" for one in found[:_SHOWN]]
-    if len(found) > _SHOWN:
-        lines.append(f"  … and {len(found) - _SHOWN} more (--json has them all)")
-    return "\n".join(lines)
-
-
-def _said(value: object) -> str:
-    """A value; of a digest the beginning."""
-    text = "nothing" if value is None else str(value)
-    return f"{text[:12]}…" if re.fullmatch(r"[0-9a-f]{32,}", text) else text

@@ -121,7 +121,7 @@ def execute(args: argparse.Namespace) -> int:
         said = json.dumps({"urls": urls}) if args.json else f"serving {', '.join(offers)} at {url}"
         print(said, flush=True)
 
-    guard = Guard(token, [args.host, *args.allow_host])
+    guard = Guard(token, [args.host, *args.allow_host], option="--allow-host")
     run(list(offers.values()), terms, guard, listeners, ready)
     return 0
 

@@ -230,9 +230,10 @@ def _rate(
 
 def _weights(outcomes: Sequence[Outcome]) -> list[float] | None:
     """Return weights by which all forks of an attempt count as one; None where there are none."""
-    if not any(outcome.branch for outcome in outcomes):
-        return None
     attempts = Counter((outcome.task_id, outcome.epoch) for outcome in outcomes)
+    # Of a run that goes on, a fork may be there without others of its attempt.
+    if not any(outcome.branch for outcome in outcomes) or max(attempts.values()) == 1:
+        return None
     return [1 / attempts[outcome.task_id, outcome.epoch] for outcome in outcomes]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from intercode.episode import Episode
 from intercode.evaluate.comparison import (
+    ALPHA,
     McNemar,
     bootstrap,
     detectable,
@@ -41,13 +43,25 @@ class Run:
     outcomes: list[Outcome]
     label: str
     """The agent's name, distinct from those of a report's other runs."""
+    name: str = ""
+    """The folder's name, or all of its path where another run's is the same."""
+
+    @property
+    def env(self) -> str:
+        """The environment's name."""
+        return str(self.manifest.get("env", {}).get("env", ""))
+
+    @property
+    def model(self) -> str:
+        """The agent's language model; empty without one."""
+        model = self.manifest.get("agent", {}).get("language_model", {}).get("model")
+        return str(model or "")
 
     @property
     def where(self) -> str:
         """The environment, and the benchmark's or the dataset's name where that differs."""
-        env = str(self.manifest.get("env", {}).get("env", ""))
         name = benchmark(self.manifest) or str(self.manifest.get("dataset", {}).get("name", ""))
-        return env if name in ("", env) else f"{env} · {name}"
+        return self.env if name in ("", self.env) else f"{self.env} · {name}"
 
     @property
     def unfinished(self) -> str:
@@ -107,9 +121,13 @@ def read_runs(
             return Outcome.of(episode)
 
         outcomes = list(latest(folder, outcome).values())
-        judge = judge_of(manifest, outcomes)
-        runs.append(Run(folder, manifest, outcomes, _agent(manifest, judge)))
-    return _told_apart(runs)
+        runs.append(run_of(folder, manifest, outcomes))
+    return told_apart(runs)
+
+
+def run_of(folder: Path, manifest: dict[str, Any], outcomes: list[Outcome]) -> Run:
+    """Return a run with its label, which other runs may have, too: see `told_apart`."""
+    return Run(folder, manifest, outcomes, _agent(manifest, judge_of(manifest, outcomes)))
 
 
 def _agent(manifest: dict[str, Any], judge: str | None) -> str:
@@ -119,13 +137,19 @@ def _agent(manifest: dict[str, Any], judge: str | None) -> str:
     return with_judge(f"{name} ({model}){skills}" if model else f"{name}{skills}", judge)
 
 
-def _told_apart(runs: Sequence[Run]) -> list[Run]:
-    """Add the folders to the names of runs of the same agent in the same environment."""
-    names = [(run.label, run.where) for run in runs]
+def told_apart(runs: Sequence[Run]) -> list[Run]:
+    """Add the folders to the labels of runs of the same agent in the same environment.
+
+    Give each run its name, too.
+    """
+    labels = Counter((run.label, run.where) for run in runs)
+    names = Counter(run.folder.name for run in runs)
     return [
-        run
-        if names.count((run.label, run.where)) == 1
-        else replace(run, label=f"{run.label} [{run.folder}]")
+        replace(
+            run,
+            label=f"{run.label} [{run.folder}]" if labels[run.label, run.where] > 1 else run.label,
+            name=run.folder.name if names[run.folder.name] == 1 else str(run.folder),
+        )
         for run in runs
     ]
 
@@ -140,16 +164,12 @@ def baselines(runs: Sequence[Run]) -> list[tuple[Run, list[Run]]]:
     for run in runs:
         tasks = {outcome.task_id for outcome in run.outcomes}
         for first, its, others in found:
-            if _environment(first) == _environment(run) and not its.isdisjoint(tasks):
+            if first.env == run.env and not its.isdisjoint(tasks):
                 others.append(run)
                 break
         else:
             found.append((run, tasks, []))
     return [(first, others) for first, _, others in found]
-
-
-def _environment(run: Run) -> object:
-    return run.manifest.get("env", {}).get("env")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +210,19 @@ class Paired:
     cost: Spent | None = None
     """US dollars."""
     turns: Spent | None = None
+    better_first: tuple[str, ...] = ()
+    """The tasks of which the first solves more attempts."""
+    better_second: tuple[str, ...] = ()
+
+    def shows(self, p: float | None = None) -> bool:
+        """Tell whether the runs differ: by McNemar's test, else by the difference's interval.
+
+        Args:
+            p: That test's p value if it was corrected for several comparisons.
+        """
+        if self.test is not None:
+            return (self.test.p if p is None else p) < ALPHA
+        return self.difference.low > 0 or self.difference.high < 0
 
 
 def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Paired | None:
@@ -219,6 +252,8 @@ def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Paired | Non
         tokens=_spent(one, other, lambda outcome: total((outcome.tokens_in, outcome.tokens_out))),
         cost=_spent(one, other, lambda outcome: outcome.cost),
         turns=_spent(one, other, lambda outcome: outcome.turns),
+        better_first=tuple(task for task, more in zip(common, changes, strict=True) if more < 0),
+        better_second=tuple(task for task, more in zip(common, changes, strict=True) if more > 0),
     )
 
 

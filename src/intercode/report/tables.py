@@ -58,6 +58,8 @@ none; an ``estimate`` is a rate and both ends of its interval; ``gain`` and
 ``paid`` are a number and dollars with a sign. Unknown values are None."""
 Row = tuple[Any, ...]
 _Column = tuple[str, Kind, Callable[[Any], Any]]
+Link = Mapping[str, str]
+"""A choice of episodes: names of the viewer's filters, and their values."""
 _DIGITS = {"number": 1, "precise": 3, "money": 4}
 
 
@@ -71,6 +73,8 @@ class Table:
     rows: tuple[Row, ...]
     note: str = ""
     """Remarks for the reader, one a line."""
+    links: tuple[Link | Sequence[Link | None] | None, ...] = ()
+    """The episodes of each row, or of each of its cells; empty: not known."""
 
     def cells(self) -> list[list[str]]:
         """Return the rows as people read them."""
@@ -85,10 +89,18 @@ class Table:
         return [*flush, False].index(False)
 
 
-def _table(title: str, items: Iterable[Any], columns: Sequence[_Column], note: str = "") -> Table:
+def _table(
+    title: str,
+    items: Iterable[Any],
+    columns: Sequence[_Column],
+    note: str = "",
+    link: Callable[[Any], Link | Sequence[Link | None] | None] = lambda item: None,
+) -> Table:
     """Make a table with a row for each item; a column is a name, a kind and a getter."""
+    items = list(items)
     rows = tuple(tuple(get(item) for _, _, get in columns) for item in items)
-    return Table(title, tuple((name, kind) for name, kind, _ in columns), rows, note)
+    head = tuple((name, kind) for name, kind, _ in columns)
+    return Table(title, head, rows, note, tuple(map(link, items)))
 
 
 def shown(value: Any, kind: Kind) -> str:
@@ -135,9 +147,21 @@ def _pair(low: float | None, high: float | None) -> tuple[float, float] | None:
 
 
 def groups(
-    title: str, found: Mapping[str, Statistics], note: str = "", rate: str = "success"
+    title: str,
+    found: Mapping[str, Statistics],
+    note: str = "",
+    rate: str = "success",
+    link: Callable[[str], Link | None] = lambda name: None,
 ) -> Table:
-    """Make a table with a line for each group of episodes; `rate` is the name of their rate."""
+    """Make a table with a line for each group of episodes.
+
+    Args:
+        title: The table's.
+        found: The statistics of each group, by its name.
+        note: The table's.
+        rate: The name of the groups' rate.
+        link: Returns the choice of a group's episodes.
+    """
     columns: list[_Column] = [
         ("", "text", lambda item: item[0]),
         ("episodes", "count", lambda item: item[1].episodes),
@@ -148,7 +172,7 @@ def groups(
         ("seconds", "precise", lambda item: item[1].mean_seconds),
         ("errors", "count", lambda item: item[1].errors),
     ]
-    return _table(title, found.items(), columns, note)
+    return _table(title, found.items(), columns, note, lambda item: link(item[0]))
 
 
 def of_run(run: Run, tags: int | None = None) -> list[Table]:
@@ -162,12 +186,17 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
     rate, by_judge = rate_name(run.judge), judging(run.judge, outcomes)
     remarks = [*statistics.remarks(), *filter(None, [in_words(by_judge)])]
     note = "\n".join([_MEANS, *remarks]) + _shown_gold([run])
-    tables = [groups("Success", {ALL: statistics}, note, rate), _coverage(run, statistics)]
+    mine = {"run": run.name}
+    tables = [groups("Success", {ALL: statistics}, note, rate, lambda name: mine)]
+    tables.append(_coverage(run, statistics))
     tables += judge_tables({run.judge or "": by_judge})
     if levels := by_level(outcomes):
-        tables.append(groups("By hardness", levels, rate=rate))
+        levelled = groups("By hardness", levels, "", rate, lambda name: {**mine, "level": name})
+        tables.append(levelled)
     if statistics.clusters:
-        tables.append(groups("By place", by_place(outcomes), _cluster_note(statistics), rate))
+        note, places = _cluster_note(statistics), by_place(outcomes)
+        of_place = groups("By place", places, note, rate, lambda name: {**mine, "place": name})
+        tables.append(of_place)
     tables += _attempts(run)
     if any(outcome.turns > 1 for outcome in outcomes):
         tables.append(_turns(run))
@@ -175,7 +204,9 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
         tables.append(_spending(run))
     if named := list(by_tag(outcomes).items()):
         note = "" if tags is None or len(named) <= tags else counted(len(named) - tags, "more tag")
-        tables.append(groups("By tag", dict(named[:tags]), note, rate))
+        named = named[:tags]
+        tagged = groups("By tag", dict(named), note, rate, lambda name: {**mine, "tag": name})
+        tables.append(tagged)
     return tables
 
 
@@ -188,8 +219,8 @@ def _attempts(run: Run) -> list[Table]:
     ]
     note = "pass@k: at least one of k attempts succeeds. pass^k: all of them do."
     found = by_attempts(run.outcomes)
-    title = with_judge("Several attempts", run.judge)
-    return [_table(title, found, columns, note)] if found else []
+    title, mine = with_judge("Several attempts", run.judge), {"run": run.name}
+    return [_table(title, found, columns, note, lambda item: mine)] if found else []
 
 
 def _turns(run: Run) -> Table:
@@ -198,7 +229,9 @@ def _turns(run: Run) -> Table:
         (rate_name(run.judge), "rate", lambda point: point[1].value),
         ("95 % interval", "interval", lambda point: (point[1].low, point[1].high)),
     ]
-    return _table("Success within so many turns", enumerate(by_turn(run.outcomes), 1), columns)
+    mine = {"run": run.name, "sort": "turns"}
+    title, points = "Success within so many turns", enumerate(by_turn(run.outcomes), 1)
+    return _table(title, points, columns, "", lambda item: mine)
 
 
 def _spending(run: Run) -> Table:
@@ -210,8 +243,10 @@ def _spending(run: Run) -> Table:
         *((name, "count") for name in ("tokens in", "tokens out")),
         ("dollars", "money"),
     )
-    rows = tuple((name, *astuple(found)) for name, found in spending(run.outcomes).items())
-    return Table("Where it went", columns, rows, "All are sums.")
+    ends = spending(run.outcomes)
+    rows = tuple((name, *astuple(found)) for name, found in ends.items())
+    links = tuple({"run": run.name, "state": name} for name in ends)
+    return Table("Where it went", columns, rows, "All are sums.", links)
 
 
 _COVERAGE: Sequence[_Column] = (
@@ -236,7 +271,8 @@ def _coverage(run: Run, statistics: Statistics) -> Table:
             f" Mean reward {statistics.mean_reward:.3f}, 95 % interval "
             f"{statistics.reward_low:.3f} - {statistics.reward_high:.3f}."
         )
-    return _table("Coverage", [(coverage, statistics)], _COVERAGE, note)
+    mine = {"run": run.name}
+    return _table("Coverage", [(coverage, statistics)], _COVERAGE, note, lambda item: mine)
 
 
 def _cluster_note(statistics: Statistics) -> str:
@@ -286,7 +322,7 @@ def of_runs(runs: Sequence[Run]) -> list[Table]:
         _by_agent_and_place(stats),
         *_levels(runs),
         _overview(stats),
-        _table("Coverage", stats, [_RUN, *map(_of_covered, _COVERAGE)]),
+        _table("Coverage", stats, [_RUN, *map(_of_covered, _COVERAGE)], "", _linked),
         _bill(stats),
         *judge_tables({_name(run): judging(run.judge, run.outcomes) for run in runs}),
     ]
@@ -294,6 +330,10 @@ def of_runs(runs: Sequence[Run]) -> list[Table]:
 
 _Summaries = Sequence[tuple[Run, Statistics]]
 _RUN: _Column = ("run", "text", lambda item: _name(item[0]))
+
+
+def _linked(item: tuple[Run, Statistics]) -> Link:
+    return {"run": item[0].name}
 
 
 def _name(run: Run) -> str:
@@ -309,26 +349,31 @@ def _by_agent_and_place(stats: _Summaries) -> Table:
     """Make the paper's table: agents against environments."""
     where = list(dict.fromkeys(run.where for run, _ in stats))
     cells: dict[str, dict[str, Any]] = {}
+    links: dict[str, dict[str, Link]] = {}
     for run, found in stats:
         ends = interval(found)
         cells.setdefault(run.label, {})[run.where] = ends and (found.success_rate, *ends)
+        links.setdefault(run.label, {})[run.where] = {"run": run.name}
     rows = tuple((name, *(row.get(place) for place in where)) for name, row in cells.items())
     head: tuple[tuple[str, Kind], ...] = (("", "text"), *((place, "estimate") for place in where))
     note = "95 % intervals in brackets." + _shown_gold(run for run, _ in stats)
-    return Table("Success by agent and environment", head, rows, note)
+    linked = tuple([None, *map(row.get, where)] for row in links.values())
+    return Table("Success by agent and environment", head, rows, note, linked)
 
 
 def _levels(runs: Sequence[Run]) -> list[Table]:
     """Compare runs by the difficulty of tasks, as far as the tasks state it."""
-    found = {_name(run): by_level(run.outcomes) for run in runs}
-    levels = [level for level in LEVELS if any(level in row for row in found.values())]
+    found = [(run, row) for run in runs if (row := by_level(run.outcomes))]
+    levels = [level for level in LEVELS if any(level in row for _, row in found)]
     rows = tuple(
-        (name, *(_share(row[level]) if level in row else None for level in levels))
-        for name, row in found.items()
-        if row
+        (_name(run), *(_share(row[level]) if level in row else None for level in levels))
+        for run, row in found
+    )
+    links = tuple(
+        [None, *({"run": run.name, "level": level} for level in levels)] for run, _ in found
     )
     head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((level, "text") for level in levels))
-    return [Table("Success by hardness", head, rows)] if rows else []
+    return [Table("Success by hardness", head, rows, "", links)] if rows else []
 
 
 def _share(found: Statistics) -> str:
@@ -353,7 +398,7 @@ def _overview(stats: _Summaries) -> Table:
         note += "\nThe clusters are the images or databases that the episodes took place in."
     if any(found.few_clusters for _, found in stats):
         note += f" Intervals with fewer than {FEW_CLUSTERS} of them are likely to be too narrow."
-    return _table("Runs", stats, columns, note)
+    return _table("Runs", stats, columns, note, _linked)
 
 
 def _bill(stats: _Summaries) -> Table:
@@ -366,7 +411,8 @@ def _bill(stats: _Summaries) -> Table:
         ("dollars", "money", lambda item: item[1].cost),
         ("a success", "money", lambda item: _price(item[1])),
     ]
-    return _table("What it took", stats, columns, "Of all episodes, those with errors too.")
+    note = "Totals include episodes that ended in an error."
+    return _table("What it took", stats, columns, note, _linked)
 
 
 def _price(found: Statistics) -> float | None:
@@ -387,8 +433,8 @@ def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         ("difference", "points", lambda item: item[1].difference.value),
         ("95 % interval", "range", lambda item: _known(item[1].difference)),
         ("clustered bootstrap", "range", lambda item: _known(item[1].drawn)),
-        ("can show", "size", lambda item: item[1].detectable),
-        ("would take", "count", lambda item: item[1].needed),
+        ("detectable difference", "size", lambda item: item[1].detectable),
+        ("tasks needed", "count", lambda item: item[1].needed),
         ("only first", "count", lambda item: item[1].test and item[1].test.only_first),
         ("only this", "count", lambda item: item[1].test and item[1].test.only_second),
         ("McNemar's p", "p", lambda item: item[1].test and item[1].test.p),
@@ -396,16 +442,26 @@ def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
     if len(tested) > 1:  # else there is nothing to correct for
         columns.append(("Holm's p", "p", lambda item: next(corrected) if item[1].test else None))
     note = (
-        "Differences are in points. Can show: the smallest that so many tasks show "
-        f"{100 * POWER:.0f} times in a hundred (level {ALPHA}). Would take: tasks to show the one "
-        "that was seen."
+        "Differences are in points. Detectable difference: the smallest that so many tasks would "
+        f"detect ({100 * POWER:.0f} % power, level {ALPHA}). Tasks needed: to detect the one that "
+        "was observed."
     )
     if any(found.drawn and found.drawn.few for _, found in pairs):
         note += (
             f"\nThe bootstrap draws fewer than {FEW_CLUSTERS} images or databases: its intervals "
             "are likely to be too narrow."
         )
-    return [_table(f"Task by task: {first.where}", pairs, columns, note), *_spent(first, pairs)]
+    names = [name for name, _, _ in columns]
+
+    def link(item: tuple[Run, Paired]) -> list[Link | None]:
+        found: dict[str, Link] = {name: {"run": item[0].name} for name in ("tasks", "this")}
+        found["first"] = {"run": first.name}
+        both = {"first": first.name, "second": item[0].name}
+        found |= {"only first": {**both, "only": "first"}, "only this": {**both, "only": "second"}}
+        return [None, *(found.get(name, both) for name in names[1:])]
+
+    table = _table(f"Task by task: {first.where}", pairs, columns, note, link)
+    return [table, *_spent(first, pairs)]
 
 
 def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
@@ -415,15 +471,17 @@ def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         "tokens": ("number", "gain"),
         "cost": ("money", "paid"),
     }
-    rows = []
+    rows, links = [], []
     for run, found in pairs:
         if found.tokens is None:
             continue
+        both = {"first": first.name, "second": run.name}
         for name, kind in kinds.items():
             if (spent := getattr(found, name)) is None:
                 continue
             plain, signed = kind
             ends = _known(spent.difference)
+            links.append(both)
             rows.append(
                 (
                     run.label,
@@ -442,7 +500,8 @@ def _spent(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         *((name, "text") for name in names),
     )
     note = "Of the tasks that both have tried without an error; intervals are those of paired t."
-    return [Table(f"What a task took: {first.where}", columns, tuple(rows), note)] if rows else []
+    title = f"What a task took: {first.where}"
+    return [Table(title, columns, tuple(rows), note, tuple(links))] if rows else []
 
 
 def _known(seen: Estimate | None) -> tuple[float, float] | None:
@@ -501,7 +560,12 @@ def errors_of(run: Run) -> list[Table]:
         ("the first of them", "words", lambda item: " ".join(first[item[0]].split())),
     ]
     counts = errors_by_type(run.outcomes).items()
-    return [_table("Errors", counts, columns, "They count in no rate or mean.")] if counts else []
+    note = "They count in no rate or mean."
+
+    def link(item: tuple[str, int]) -> Link:
+        return {"run": run.name, "state": "error", "kind": item[0]}
+
+    return [_table("Errors", counts, columns, note, link)] if counts else []
 
 
 def made_of(run: Run) -> Table:

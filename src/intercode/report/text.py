@@ -38,26 +38,26 @@ def printable(text: str) -> str:
 def to_markdown(table: Table) -> str:
     """Write a table in GitHub's Markdown, under a heading."""
     names = [name for name, _ in table.columns]
-    lines = [f"### {_plain(table.title)}", "", _line(names)]
+    lines = [f"### {escaped(table.title)}", "", _line(names)]
     lines.append(_line(["---", *["---:"] * (len(names) - 1)]))
     lines += [_line(row) for row in table.cells()]
     if table.note:
-        lines += ["", *map(_plain, table.note.splitlines())]
+        lines += ["", *map(escaped, table.note.splitlines())]
     return "\n".join(lines) + "\n"
 
 
 def to_list(text: str) -> str:
     """Write lines as a list in Markdown; indented lines belong to the one above."""
     return "".join(
-        f"{'  - ' if line.startswith(' ') else '- '}{_plain(line)}\n" for line in text.splitlines()
+        f"{'  - ' if line.startswith(' ') else '- '}{escaped(line)}\n" for line in text.splitlines()
     )
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_plain(cell.strip()) for cell in cells)} |"
+    return f"| {' | '.join(escaped(cell.strip()) for cell in cells)} |"
 
 
-def _plain(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape all markup of Markdown, and of the HTML that it allows."""
     return re.sub(r"([\\|<>\[\]`*_&])", r"\\\1", printable(" ".join(text.split())))
 

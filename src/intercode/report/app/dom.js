@@ -1,0 +1,66 @@
+// Elements. What is shown comes from programs and models, whatever it holds: it is only ever text.
+
+export const byId = (id) => document.getElementById(id);
+
+// Characters that a reader would not see, or that turn others around, as escapes.
+const HIDDEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]|\p{Cs}/gu;
+
+export function visible(text) {
+  return String(text).replace(HIDDEN, (char) => {
+    const code = char.charCodeAt(0);
+    if (code >= 0xdc80 && code <= 0xdcff) return "\\x" + (code - 0xdc00).toString(16);
+    return code < 256 ? "\\x" + code.toString(16).padStart(2, "0") : "\\u" + code.toString(16).padStart(4, "0");
+  });
+}
+
+// el("a", { class: "x", href: "#y", on: { click } }, "text", node, …): false and null are left out.
+export function el(tag, facts = {}, ...children) {
+  const made = document.createElement(tag);
+  set(made, facts);
+  made.append(...texts(children));
+  return made;
+}
+
+export function svg(tag, facts = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  set(made, facts);
+  made.append(...texts(children));
+  return made;
+}
+
+function set(made, facts) {
+  for (const [name, value] of Object.entries(facts)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "on") for (const [event, act] of Object.entries(value)) made.addEventListener(event, act);
+    else if (name === "href" && !value.startsWith("#")) throw new Error("a link leads out of the page");
+    else made.setAttribute(name, value === true ? "" : visible(value));
+  }
+}
+
+const texts = (children) =>
+  children.flat(Infinity).filter((child) => child || child === 0).map((child) => (child instanceof Node ? child : visible(child)));
+
+export function fill(parent, ...children) {
+  parent.replaceChildren(...texts(children));
+  return parent;
+}
+
+export function folded(title, ...children) {
+  return el("details", {}, el("summary", {}, title), ...children);
+}
+
+export function button(text, act, facts = {}) {
+  return el("button", { type: "button", on: { click: act }, ...facts }, text);
+}
+
+export const count = (number) => number.toLocaleString("en");
+export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+export const percent = (rate) => (rate === null || rate === undefined ? "–" : `${(100 * rate).toFixed(1)} %`);
+export const dollars = (cost) => (cost === null || cost === undefined ? "" : `$${cost.toFixed(4)}`);
+export const score = (value) => (typeof value === "number" ? value.toFixed(3) : value === null ? "–" : String(value));
+
+export function seconds(value) {
+  if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+}

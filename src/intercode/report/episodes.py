@@ -1,0 +1,188 @@
+"""Episodes as the viewer is given them: a small row of each for lists, and its body on demand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from intercode.episode import Episode
+from intercode.records import Outcome
+from intercode.report.why import why
+from intercode.talks import branch_of, talk_of
+
+LONGEST = 20_000
+"""Characters that are kept of each text: its head and its tail."""
+LINE = 160
+"""Characters of a query in a list."""
+_TAGS = 20
+_APART = ("model", "search", "tags", "earlier", "judge")
+"""Names in an episode's metadata that have places of their own, or may quote gold."""
+
+
+class Row(NamedTuple):
+    """The facts of an episode that lists show, sort and filter."""
+
+    run: int
+    """The number of its run."""
+    id: str
+    task: str
+    epoch: int
+    query: str
+    """The beginning of it."""
+    status: str
+    success: bool
+    reward: float | None
+    turns: int
+    seconds: float
+    tokens: int | None
+    """Tokens in and out."""
+    cost: float | None
+    """US dollars."""
+    level: str | None
+    tags: Sequence[str]
+    place: str
+    kinds: Sequence[str]
+    """Troubles: the type of an error, ``timeout``, a limit that was reached, and so on."""
+    started: float
+    parent: str | None
+    """The id of the episode that it was forked from."""
+
+
+def row_of(run: int, episode: Episode, outcome: Outcome) -> Row:
+    """Return the row of an episode of the run of this number."""
+    tokens = None
+    if outcome.tokens_in is not None and outcome.tokens_out is not None:
+        tokens = outcome.tokens_in + outcome.tokens_out
+    return Row(
+        run=run,
+        id=episode.id,
+        task=episode.task_id,
+        epoch=episode.epoch,
+        query=_line(episode.query),
+        status=episode.status,
+        success=outcome.success,
+        reward=_finite(outcome.reward),
+        turns=outcome.turns,
+        seconds=round(outcome.seconds, 3),
+        tokens=tokens,
+        cost=_finite(outcome.cost),
+        level=outcome.level,
+        tags=outcome.tags[:_TAGS],
+        place=outcome.place,
+        kinds=tuple(dict.fromkeys(_kinds(episode, outcome))),
+        started=round(episode.started, 3),
+        parent=None if episode.fork is None else episode.fork.parent,
+    )
+
+
+def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return rows by column, which is shorter as JSON."""
+    return {name: [getattr(row, name) for row in rows] for name in Row._fields}
+
+
+def body_of(episode: Episode, *, hide_gold: bool = False, shown_gold: bool = False) -> Any:
+    """Return all of an episode, as plain data; long texts are cut.
+
+    Args:
+        episode: The episode.
+        hide_gold: Whether to leave out all that may quote gold.
+        shown_gold: Whether its agent was shown gold, so that what it did may quote it.
+    """
+    found: dict[str, Any] = {"query": episode.query, "error": episode.error, "hidden": hide_gold}
+    found["metadata"] = {k: v for k, v in episode.metadata.items() if k not in _APART}
+    if episode.score is not None:
+        found["score"] = {"value": episode.score.value, "parts": dict(episode.score.parts)}
+    if not hide_gold:
+        found["why"] = why(episode)
+        found["detail"] = {} if episode.score is None else episode.score.detail
+        found["judge"] = episode.metadata.get("judge")
+    if hide_gold and shown_gold:
+        found.update(turns=[], answer=None, metadata={})
+        return _cut(found)
+    found["answer"] = episode.answer
+    found["turns"] = [
+        {
+            "action": turn.action,
+            "observation": turn.observation,
+            "reward": turn.reward,
+            "ok": turn.ok,
+            "exit": turn.exit_code,
+            "seconds": turn.seconds,
+            "info": turn.info,
+            "changes": None if turn.changes is None else asdict(turn.changes),
+        }
+        for turn in episode.turns
+    ]
+    found["talk"] = talk_of(episode)
+    found["search"] = _search(episode)
+    found["earlier"] = episode.metadata.get("earlier")
+    return _cut(found)
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield every text of a body, without the names of its fields."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from texts_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts_of(inner)
+
+
+def _kinds(episode: Episode, outcome: Outcome) -> Iterator[str]:
+    metadata, detail = episode.metadata, {} if episode.score is None else episode.score.detail
+    if outcome.failed:
+        yield outcome.error_type or "unknown"
+    late = any(turn.info.get("timed_out") for turn in episode.turns) or detail.get("timed_out")
+    if late or "timeout" in (outcome.error_type or "").lower():
+        yield "timeout"
+    if isinstance(limit := metadata.get("ended_by"), str):
+        yield f"limit: {limit}"
+    if outcome.ended:
+        yield "ended by the agent"
+    if outcome.restarts:
+        yield "restarted"
+    if outcome.unexecuted:
+        yield "no action"
+
+
+def _search(episode: Episode) -> Any:
+    """Return the states that a search has tried, and whether each led to the episode."""
+    branch = branch_of(episode)
+    if branch is None:
+        return None
+    names = ("parent", "action", "judgement", "lost")
+    return [
+        {**{name: node.get(name) for name in names}, "led": at in branch}
+        for at, node in enumerate(episode.metadata["search"]["nodes"])
+        if isinstance(node, Mapping)
+    ]
+
+
+def _cut(value: Any) -> Any:
+    """Cut the texts in a value, which becomes one that JSON has."""
+    if isinstance(value, str) and len(value) > LONGEST:
+        head, tail = value[: LONGEST - LONGEST // 3], value[-(LONGEST // 3) :]
+        left = len(value) - len(head) - len(tail)
+        return f"{head}\n… {left} characters more: see 'intercode show' …\n{tail}"
+    if isinstance(value, Mapping):
+        return {str(key): _cut(inner) for key, inner in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [_cut(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
+
+
+def _line(text: str) -> str:
+    """Return the beginning of a text, for a list."""
+    line = " ".join(text[: 2 * LINE].split())
+    return line if len(line) <= LINE else line[: LINE - 1] + "…"

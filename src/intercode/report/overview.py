@@ -1,0 +1,202 @@
+"""The first screen of the viewer, and the tables below it, as plain data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import combinations
+from typing import Any
+from urllib.parse import urlencode
+
+from intercode import __version__
+from intercode.evaluate.summary import by_turn, summarize
+from intercode.report.runs import Run
+from intercode.report.tables import Link, Row, Table, errors_of, made_of, of_run, of_runs
+from intercode.report.verdict import Held, Verdict, facts, held, title, verdicts, warnings
+
+_ALL_PAIRS = 6
+"""Runs of one environment of which every two are compared; of more, each with the first."""
+_REFINED: Mapping[str, Link] = {
+    "errors": {"state": "error"},
+    "reward": {"sort": "reward"},
+    "turns": {"sort": "-turns"},
+    **{name: {"sort": "-seconds"} for name in ("seconds", "in actions", "in replies")},
+    **{name: {"sort": "-tokens"} for name in ("tokens in", "tokens out")},
+    **{name: {"sort": "-cost"} for name in ("dollars", "a success")},
+    "ended by the agent": {"kind": "ended by the agent"},
+    "restarts": {"kind": "restarted"},
+    "not executed": {"kind": "no action"},
+}
+"""Name of a column → the choice among a row's episodes that its numbers are about."""
+
+
+def overview(runs: Sequence[Run], compared: Sequence[Held] | None = None) -> dict[str, Any]:
+    """Return what the viewer says of some runs: verdicts, tables, curves, comparisons.
+
+    Args:
+        runs: The runs; their names tell them apart.
+        compared: What `held` returns for them, if that is known. Else an agent that was shown gold
+            is not what others are held against, wherever it stands.
+    """
+    if compared is None:
+        compared = held(sorted(runs, key=lambda run: run.shown_gold))
+    sections = [("Side by side", of_runs(runs))] if len(runs) > 1 else []
+    if tables := [table for one in compared for table in one.tables()]:
+        sections.append(("Compared", tables))
+    details = [
+        (f"{run.label}: {run.where}", [*of_run(run), *errors_of(run), made_of(run)]) for run in runs
+    ]
+    if len(runs) == 1:
+        sections, details = [("The run", details[0][1])], []
+    return {
+        "title": title(runs),
+        "facts": {**facts(runs), "viewer": f"intercode {__version__}"},
+        "warnings": warnings(runs, compared),
+        "verdicts": [_verdict(one) for one in verdicts(runs, compared)],
+        "sections": [_section(*one) for one in sections],
+        "details": [_section(*one) for one in details],
+        "curves": list(_curves(runs)),
+        "pairs": list(_pairs(runs, compared)),
+        "runs": [run_of(run) for run in runs],
+    }
+
+
+def run_of(run: Run) -> dict[str, Any]:
+    """Return the facts of a run that lists show, sort and filter."""
+    stats, coverage = summarize(run.outcomes), run.coverage
+    tokens = (stats.tokens_in, stats.tokens_out)
+    return {
+        "name": run.name,
+        "label": run.label,
+        "where": run.where,
+        "agent": str(run.manifest.get("agent", {}).get("name", "")),
+        "model": run.model,
+        "env": run.env,
+        "folder": str(run.folder),
+        "judge": run.judge,
+        "planned": coverage.planned,
+        "done": coverage.planned - coverage.missing,
+        "errors": stats.errors,
+        "rate": stats.success_rate,
+        "low": stats.success_low,
+        "high": stats.success_high,
+        "reward": stats.mean_reward,
+        "turns": stats.mean_turns,
+        "seconds": stats.mean_seconds,
+        "tokens": None if None in tokens else sum(tokens),
+        "cost": stats.cost,
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    links = [[text, address(link)] for text, link in verdict.links]
+    return {**asdict(verdict), "links": links}
+
+
+def address(link: Link) -> str:
+    """Return a choice of episodes as the part of the viewer's address after the #."""
+    view = "compare" if "second" in link else "episodes"
+    # As the viewer does: an address cannot hold half of a character.
+    names = {name: re.sub("[\ud800-\udfff]", "\ufffd", value) for name, value in link.items()}
+    return f"{view}?{urlencode(names)}"
+
+
+def _section(heading: str, tables: Sequence[Table]) -> dict[str, Any]:
+    return {"heading": heading, "tables": [_table(table) for table in tables]}
+
+
+def _table(table: Table) -> dict[str, Any]:
+    kinds = [kind for _, kind in table.columns]
+    left = [kind == "words" or number < table.left for number, kind in enumerate(kinds)]
+    links = table.links or (None,) * len(table.rows)
+    return {
+        "title": table.title,
+        "note": table.note,
+        "head": [name for name, _ in table.columns],
+        "left": left,
+        "rows": [
+            [
+                [text, *(_tail(address(link) if link else None, at))]
+                for text, link, at in zip(
+                    cells, _cell_links(table, row_links), _intervals(row, kinds), strict=True
+                )
+            ]
+            for row, cells, row_links in zip(table.rows, table.cells(), links, strict=True)
+        ],
+    }
+
+
+def _tail(link: str | None, at: Any) -> list[Any]:
+    """Return what follows a cell's text: its link and its picture, if there are any."""
+    return [link, at] if at else [link] if link else []
+
+
+def _cell_links(table: Table, links: Link | Sequence[Link | None] | None) -> Iterator[Link | None]:
+    """Yield the episodes that each cell of a row is about."""
+    for number, (name, kind) in enumerate(table.columns):
+        if links is None or (number == 0 and kind == "text") or kind == "words":
+            yield None
+        elif isinstance(links, Mapping):
+            more = {"state": "solved"} if name.startswith("success") else _REFINED.get(name, {})
+            yield {**more, **links}
+        else:
+            yield links[number]
+
+
+def _intervals(row: Row, kinds: Sequence[str]) -> Iterator[Any]:
+    """Yield for each cell the rate and the interval of its picture, or None."""
+    rate: Any = None
+    for value, kind in zip(row, kinds, strict=True):
+        rate = value if kind == "rate" else rate
+        known = kind in ("interval", "estimate") and value is not None
+        yield ((rate, *value) if kind == "interval" else value) if known else None
+
+
+def _curves(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """Yield success against turns for each environment, in each with the same colours."""
+    colours = {label: n for n, label in enumerate(dict.fromkeys(run.label for run in runs))}
+    for where in dict.fromkeys(run.where for run in runs):
+        found = [
+            {
+                "name": run.label,
+                "colour": colours[run.label],
+                "points": [[point.value, point.low, point.high] for point in points],
+            }
+            for run in runs
+            if run.where == where and (points := by_turn(run.outcomes))
+        ]
+        if found:
+            yield {"where": where, "series": found}
+
+
+def _pairs(runs: Sequence[Run], compared: Sequence[Held]) -> Iterator[dict[str, Any]]:
+    """Yield comparisons of two runs each: sentences, statistics, and the tasks that flipped."""
+    known = {(one.first.name, run.name) for one in compared for run, _ in one.pairs}
+    more = []
+    for env in dict.fromkeys(run.env for run in runs):
+        mine = [run for run in runs if run.env == env]
+        if len(mine) <= _ALL_PAIRS:
+            more += [
+                Held(a, [b]) for a, b in combinations(mine, 2) if (a.name, b.name) not in known
+            ]
+    for one in (*compared, *more):
+        tables = one.tables()
+        for (run, found), verdict in zip(one.pairs, one.verdicts(), strict=True):
+            yield {
+                "first": one.first.name,
+                "second": run.name,
+                "verdict": _verdict(verdict),
+                "better": {"first": found.better_first, "second": found.better_second},
+                "tables": [_table(_about(table, run)) for table in tables],
+            }
+
+
+def _about(table: Table, run: Run) -> Table:
+    """Return the rows of a comparison that are about this run."""
+    kept = []
+    for row, links in zip(table.rows, table.links, strict=True):
+        some = [links] if isinstance(links, Mapping) else links or []
+        if any(link.get("second") == run.name for link in some if link):
+            kept.append((row, links))
+    return replace(table, rows=tuple(row for row, _ in kept), links=tuple(link for _, link in kept))

@@ -1,0 +1,233 @@
+"""The server of ``intercode view``: one page, and what is read from the run folders for it.
+
+It listens on this machine only. Each address begins with a token, and the names by which and from
+where it is called are checked (`intercode.guard`): no page of another site, and no other user of
+this machine, can read a run.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from intercode.errors import RecordError
+from intercode.guard import Guard
+from intercode.report.episodes import columns
+from intercode.report.live import Library
+from intercode.report.page import page, policy
+
+LOOPBACK = "127.0.0.1"
+_PAUSE = 1.0
+"""Seconds between two looks at the folders."""
+_IDLE = 10
+"""Looks without news after which a browser is sent a sign of life, to see whether it is there."""
+_ROWS = 2000
+"""Rows of one message."""
+_MOST = 32
+"""Pages that are kept up to date at a time."""
+
+
+class Viewer:
+    """Serves runs to browsers on this machine.
+
+    Args:
+        library: The runs.
+        port: Where it listens; 0: at any port that is free.
+
+    Attributes:
+        url: The page's address, with its token.
+    """
+
+    def __init__(self, library: Library, port: int = 0) -> None:
+        self.library = library
+        self.token = secrets.token_urlsafe(24)
+        self.guard = Guard()
+        self.page = page("runs", None, {}).encode()
+        self.closing = threading.Event()
+        self.pages = threading.BoundedSemaphore(_MOST)
+        self._server = _Server((LOOPBACK, port), _Handler)
+        self._server.viewer = self
+        self.url = f"http://{LOOPBACK}:{self._server.server_port}/{self.token}/"
+
+    def serve(self) -> None:
+        """Serve until `close` is called."""
+        self._server.serve_forever(poll_interval=0.2)
+
+    def close(self) -> None:
+        """End `serve`, and all that it does. Idempotent."""
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def news(self, generation: int, sent: int) -> Iterator[tuple[str, str] | None]:
+        """Yield events as they come: names and JSON; None: there is nothing new.
+
+        Args:
+            generation: Of the rows that a page has.
+            sent: How many it has of them.
+        """
+        told: list[dict[str, str]] = []
+        version = -1
+        while not self.closing.is_set():
+            more = self.library.refresh()
+            if generation != self.library.generation:
+                generation, sent, told = self.library.generation, 0, []
+                yield "reset", json.dumps(generation)
+            if len(runs := self.library.runs()) != len(told):
+                told = runs
+                yield "runs", json.dumps(runs)
+            while rows := self.library.rows[sent : sent + _ROWS]:
+                data = {"generation": generation, "from": sent, "columns": columns(rows)}
+                sent += len(rows)
+                yield "rows", json.dumps(data, separators=(",", ":"))
+            if not more and (found := self.library.overview())[0] != version:
+                version, report = found
+                yield "report", report
+            yield None
+            if not more:
+                self.closing.wait(_PAUSE)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    viewer: Viewer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say what went wrong; that a browser leaves is nothing wrong."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection of a browser."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "intercode", ""
+    timeout = 30.0
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        viewer = self.server.viewer
+        refused = viewer.guard.refusal(_Headers(self), free=True)
+        if refused is not None:
+            self._answer(refused[0], refused[1].encode(), "text/plain")
+            return
+        asked = urlsplit(self.path)
+        _, token, *rest = asked.path.split("/")
+        if not hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode()):
+            self._answer(HTTPStatus.UNAUTHORIZED, b"the address has no valid token", "text/plain")
+            return
+        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        body = None
+        try:
+            at, start, generation = (_natural(query, n) for n in ("at", "from", "generation"))
+            if rest == ["episode"]:
+                body = viewer.library.body(at)
+        except (ValueError, IndexError, RecordError):
+            self._answer(HTTPStatus.BAD_REQUEST, b"there is no such episode", "text/plain")
+            return
+        match rest:
+            case [""]:
+                self._answer(HTTPStatus.OK, viewer.page, "text/html")
+            case ["episode"]:
+                self._answer(HTTPStatus.OK, _json(body), "application/json")
+            case ["search"]:
+                self._search(query.get("words", ""), start)
+            case ["events"]:
+                self._events(generation, start)
+            case _:
+                self._answer(HTTPStatus.NOT_FOUND, b"there is no such page", "text/plain")
+
+    def _search(self, words: str, start: int) -> None:
+        """Send the number of each row that has the words, and now and then that of the last one."""
+        self._begin("application/x-ndjson")
+        at = start - 1
+        for at, found in self.server.viewer.library.search(words, start) if words else ():
+            if found or at % 100 == 0:
+                self.wfile.write(f"{json.dumps([at, found])}\n".encode())
+        self.wfile.write(f"{json.dumps([at, False])}\n".encode())
+
+    def _events(self, generation: int, sent: int) -> None:
+        """Send what is new, until the browser leaves."""
+        pages = self.server.viewer.pages
+        if not pages.acquire(blocking=False):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are open", "text/plain")
+            return
+        with suppress(OSError):
+            try:
+                self._begin("text/event-stream")
+                idle = 0
+                for event in self.server.viewer.news(generation, sent):
+                    idle = 0 if event else idle + 1
+                    if event:
+                        self.wfile.write(f"event: {event[0]}\ndata: {event[1]}\n\n".encode())
+                    elif idle % _IDLE == 0:
+                        self.wfile.write(b": still here\n\n")
+            finally:
+                pages.release()
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self._headers(kind)
+        self.wfile.write(body)
+
+    def _begin(self, kind: str) -> None:
+        """Begin an answer whose length is not known: the connection's end is its end."""
+        self.close_connection = True
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Connection", "close")
+        self._headers(kind)
+
+    def _headers(self, kind: str) -> None:
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Cross-Origin-Opener-Policy": "same-origin",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: addresses have the token."""
+
+
+class _Headers:
+    """The headers of a request, as the guard reads them."""
+
+    def __init__(self, request: _Handler) -> None:
+        self._headers = request.headers
+
+    def get_all(self, key: str) -> list[str]:
+        """Return all values of a header."""
+        return self._headers.get_all(key) or []
+
+
+def _natural(query: dict[str, str], name: str) -> int:
+    """Return a number of a query, or 0.
+
+    Raises:
+        ValueError: It is not one.
+    """
+    value = int(query.get(name, "0"))
+    if value < 0:
+        raise ValueError(name)
+    return value
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode("ascii")

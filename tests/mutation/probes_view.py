@@ -1,0 +1,77 @@
+"""Probes of the viewer: who is told, and what."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import tempfile
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from intercode import records
+from intercode.episode import Episode, Score, Turn
+from intercode.report.episodes import body_of
+from intercode.report.live import Library
+from intercode.report.page import page
+from intercode.report.server import Viewer
+
+from .tools import one_of
+
+GOLD = "what-gold-prints"
+
+
+def _asked(token: str = "", host: str = "") -> int:
+    """Ask the server for its page; return the status."""
+    with tempfile.TemporaryDirectory() as folder:
+        viewer = Viewer(Library([Path(folder)]))
+        thread = threading.Thread(target=viewer.serve)
+        thread.start()
+        try:
+            port = viewer.url.split(":")[2].split("/")[0]
+            with closing(http.client.HTTPConnection("127.0.0.1", int(port))) as asked:
+                headers = {"Host": host} if host else {}
+                asked.request("GET", f"/{token or viewer.token}/", headers=headers)
+                return asked.getresponse().status
+        finally:
+            viewer.close()
+            thread.join()
+
+
+def view_token() -> bool:
+    return one_of(str(_asked(token="wrong")), holds="401", gone="200")
+
+
+def view_guard() -> bool:
+    return one_of(str(_asked(host="evil.example")), holds="403", gone="200")
+
+
+def _episode() -> Episode:
+    score = Score(0.0, {"output": 0.0}, {"output": "x", "gold_output": GOLD})
+    return Episode("t", "q", "bash", turns=[Turn("ls", "")], status="submitted", score=score)
+
+
+def view_hidden_gold() -> bool:
+    return GOLD not in json.dumps(body_of(_episode(), hide_gold=True))
+
+
+def view_hidden_gold_of_agents() -> bool:
+    told = Episode("t", "q", "bash", turns=[Turn(GOLD, "")], status="submitted", score=Score(1.0))
+    return GOLD not in json.dumps(body_of(told, hide_gold=True, shown_gold=True))
+
+
+def view_search_of_hidden_gold() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        named = {"name": "x", "digest": "d", "tasks": 1, "options": {}, "source": None}
+        made = {"format": 1, "dataset": named, "env": {"env": "bash"}, "agent": named}
+        made |= {"seed": 0, "excluded": {}, "sessions": [], "needs_gold": False}
+        (Path(folder) / records.MANIFEST).write_text(json.dumps(made))
+        (Path(folder) / records.EPISODES).write_text(_episode().to_json() + "\n")
+        library = Library([Path(folder)], hide_gold=True)
+        library.refresh()
+        found = [hit for _, hit in library.search(GOLD)]
+    return one_of(str(found), holds="[False]", gone="[True]")
+
+
+def view_end_of_an_element() -> bool:
+    return "</script><b>" not in page("t", {"title": "</script><b>"}, {})
