@@ -13,11 +13,12 @@ import logging
 import posixpath
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 log = logging.getLogger("mkdocs.hooks.site")
 
@@ -56,6 +57,8 @@ def listed(text: str) -> list[Any]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the API, which exist in the site only."""
+    from mkdocs.structure.files import File
+
     for module in modules():
         text = f"# {module}\n\n" + "".join(
             f"::: {module}.{name}\n\n" for name in public_names(module)
