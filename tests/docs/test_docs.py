@@ -280,7 +280,9 @@ def test_the_gallery_has_every_example() -> None:
     examples = ROOT / "examples"
     found = [path for path in examples.iterdir() if path.name[0] not in "._"]
     found += examples.glob("integrations/*.py")
-    missing = [path.name for path in found if f"/examples/{path.relative_to(examples)}" not in gallery]
+    missing = [
+        path.name for path in found if f"/examples/{path.relative_to(examples)}" not in gallery
+    ]
     assert not missing, f"docs/tutorials/examples.md has no line for {missing}"
 
 
