@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from intercode.datasets import load as load_dataset
+from intercode.datasets import name_in
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, UsageError
-from intercode.registry import DATASETS, ENVS, environment, scheme_of
+from intercode.registry import ENVS, environment, scheme_of
 from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 from intercode.units import LIMITS
@@ -99,7 +100,7 @@ def read(folder: str | Path) -> Project:
     tasks = _text(path, "tasks", given.pop("tasks", "tasks.jsonl"))
     split = _text(path, "split", given.pop("split")) if "split" in given else None
     name = _text(path, "name", given.pop("name", folder.resolve().name or "benchmark"))
-    if tasks not in DATASETS or (folder / tasks).exists():
+    if name_in(tasks) is None or (folder / tasks).exists():
         tasks = str(folder / tasks)
     if "provider" in given:  # its older name
         given["sandbox"] = given.pop("provider")

@@ -220,6 +220,9 @@ class ModelSpec(_Part, frozen=True, kw_only=True):
     temperature: Annotated[Number | None, _says("T", "default: 0")] = None
     top_p: Annotated[Amount | None, _says("P", "default: the model's")] = None
     reply_tokens: Annotated[Positive | None, _says("N", "of one reply, at most")] = None
+    record_tokens: Annotated[
+        bool, _says(None, "record token ids and log-probabilities (servers such as vLLM tell them)")
+    ] = False
     cache: Annotated[str | None, _says("DIR", "keep and reuse replies", path=True)] = None
     prices: Annotated[
         str | None, _says("FILE", "prices of models that we do not know", path=True)

@@ -62,6 +62,12 @@ class Call(TypedDict, total=False):
     """The number of this one of several replies to the same messages."""
     chosen: int
     """At the last of them: the number of the one that was acted on."""
+    prompt_token_ids: list[int]
+    """The prompt as the model saw it, where the server was asked for tokens."""
+    token_ids: list[int]
+    """The reply as the model made it."""
+    logprobs: list[float]
+    """The log-probability of each of them, where the server tells it."""
 
 
 class Talk(TypedDict, total=False):

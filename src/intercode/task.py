@@ -30,6 +30,10 @@ SHOWN = ("db_tables",)
 SANDBOX_LIMITS = ("memory", "disk", "processes", "capabilities")
 """The fields of a task that limit its sandbox."""
 
+LOOKS = "looks"
+"""The key of a task's `metadata` for actions that show what its gold needs: the oracle takes them
+before gold."""
+
 CANNOT = "cannot"
 """The key of a task's `metadata` that says why it cannot be graded: no run tries it."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from intercode.agents.builtin import action_for, read_predictions
@@ -76,6 +77,24 @@ def test_what_is_asked_for_is_recorded_but_no_secret(
         assert path.is_dir() or KEY.encode() not in path.read_bytes(), path
     told = capsys.readouterr()
     assert KEY not in told.out + told.err
+
+
+def test_tokens_are_recorded_if_asked_for(server: ScriptedServer, folder: Path) -> None:
+    run(server, "--record-tokens")
+    for episode in read_episodes(folder / "run" / "episodes.jsonl"):
+        for call in episode.metadata["model"]["calls"]:
+            assert len(call["token_ids"]) == len(call["logprobs"]) > 0
+            assert len(call["prompt_token_ids"]) == call["input_tokens"] > 0
+    options = ["--to", "parquet", "--tokens", "--out", "tokens.parquet"]
+    assert main(["export", "run", *options]) == 0
+    parts: Any = duckdb.sql("SELECT sum(len(turns)), sum(list_sum(env_mask)) FROM 'tokens.parquet'")
+    made = sum(
+        len(call["token_ids"])
+        for episode in read_episodes(folder / "run" / "episodes.jsonl")
+        for call in episode.metadata["model"]["calls"]
+    )
+    assert parts.fetchall() == [(8, made)]
+    assert main(["export", "run", *options, "--turns"]) == 2
 
 
 def test_a_preset_fills_what_is_not_given(server: ScriptedServer) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
+import intercode
 from intercode import records
 from intercode.cli.main import main
 from intercode.episode import Episode, Score, Turn
@@ -260,3 +261,16 @@ def test_what_is_refused(
 ) -> None:
     assert main(["export", str(run), *arguments]) == code
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("style", ["chat", "tools", "plain"])
+def test_dialogues_of_the_oracle_are_told_as_a_model_would_have_had_them(style: str) -> None:
+    env: Any = intercode.make("bash").unwrapped
+    env.reset(index=0)
+    for action in env.solution(env.dataset[0]):
+        env.step(action)
+    assert to_chat(env.episode, style, {"max_turns": None})["messages"] == env.messages(style)
+    if style == "chat":
+        told = to_chat(env.episode, style, {"max_turns": 4})["messages"]
+        assert "You have 4 turns" in told[0]["content"]
+    env.close()

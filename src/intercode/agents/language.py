@@ -164,6 +164,7 @@ class LanguageAgents:
         """Identify these agents, for a run's record."""
         told = ("prompt", "skills")  # these have digests
         options = {key: value for key, value in asdict(self._options).items() if key not in told}
+        options["settings"] = self._options.settings.facts()
         if self._options.search is None:
             del options["search"]
         return {"model": self._model.name, **options, "prompt": self._prompt.digest}

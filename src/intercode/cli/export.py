@@ -10,8 +10,10 @@ forms:
 
 Examples:
   intercode export RUN --to chat --solved --out train.jsonl
+  intercode export RUN --to chat --style chat --out train.jsonl  (a run of the oracle, to train on)
   intercode export RUN --to paper --out ic_bash_multiturn_mine_10_turns.json
   intercode export RUN --to csv --turns > turns.csv
+  intercode export RUN --to parquet --tokens --out tokens.parquet
   intercode export RUN --to inspect --out logs      (a folder: named as Inspect finds it)
 """
 
@@ -31,6 +33,7 @@ from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.records import last_attempts, read_manifest
 from intercode.redaction import Redactor
+from intercode.registry import MESSAGES
 from intercode.report import export
 from intercode.spec import natural
 from intercode.units import counted
@@ -50,7 +53,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--epoch", type=natural, metavar="N", help="only this attempt at each task, from 0"
     )
     parser.add_argument(
+        "--style",
+        choices=MESSAGES.names(),
+        help="for chat, where no model has played: its episodes as the model of try-again "
+        "(chat) or tool-calling (tools) would have played them (default: plain)",
+    )
+    parser.add_argument(
         "--turns", action="store_true", help="for csv and parquet: a row for each turn"
+    )
+    parser.add_argument(
+        "--tokens",
+        action="store_true",
+        help="for parquet: token ids, log-probabilities and mask, where a run has recorded them",
     )
     parser.add_argument(
         "--redact",
@@ -66,6 +80,10 @@ def execute(args: argparse.Namespace) -> int:
     """Write the file."""
     if args.turns and args.to not in ("csv", "parquet"):
         raise UsageError("--turns is for csv and parquet")
+    if args.style and args.to != "chat":
+        raise UsageError("--style is for chat")
+    if args.tokens and (args.to != "parquet" or args.turns):
+        raise UsageError("--tokens is for parquet, and has rows of its own: leave out --turns")
     redactor = Redactor(everywhere=args.redact)  # the record may be of an older version
     manifest = redactor.facts(read_manifest(args.run))
     if args.to == "inspect":
@@ -153,7 +171,9 @@ def _write(
 
         file.writelines(to_inspect(chosen.again(), manifest, chosen))
     elif args.to == "chat":
-        file.writelines(f"{json.dumps(export.to_chat(episode))}\n" for episode in chosen)
+        style, env = args.style or "plain", manifest.get("env", {})
+        told = (export.to_chat(episode, style, env) for episode in chosen)
+        file.writelines(f"{json.dumps(one)}\n" for one in told)
     else:
         file.writelines(f"{episode.to_json()}\n" for episode in chosen)
 
@@ -161,6 +181,9 @@ def _write(
 def _table(
     args: argparse.Namespace, chosen: Iterable[Episode]
 ) -> tuple[dict[str, str], Iterator[dict[str, Any]]]:
+    if args.tokens:
+        tokens = (row for episode in chosen for row in export.token_rows(episode))
+        return export.TOKEN_COLUMNS, tokens
     if args.turns:
         turns = (row for episode in chosen for row in export.turn_rows(episode))
         return export.TURN_COLUMNS, turns

@@ -21,6 +21,7 @@ from typing import Any
 
 from intercode.cli.results import Watcher
 from intercode.cli.terminal import duration, number, one_line, print_json, safe, size
+from intercode.datasets import name_in
 from intercode.envs.traits import environment_for
 from intercode.episode import Episode
 from intercode.errors import UsageError
@@ -29,7 +30,7 @@ from intercode.evaluate.exclusion import Exclusion, not_gradable, select
 from intercode.evaluate.prepare import Plan, environment, load, narrowed, setting
 from intercode.evaluate.validate import Validation
 from intercode.evaluate.validate import validate as run
-from intercode.registry import DATASETS, scheme_of
+from intercode.registry import scheme_of
 from intercode.sandbox import PROVIDERS, Limits
 from intercode.spec import (
     EnvSpec,
@@ -159,7 +160,7 @@ def spec_of(args: argparse.Namespace) -> RunSpec:
             raise UsageError(f"which environment: {args.data!r} or {args.env!r}?")
         args.env, args.data = args.data, args.data_option
     options, folder = given(args), None
-    if args.data not in DATASETS and Path(args.data).is_dir():
+    if name_in(args.data) is None and Path(args.data).is_dir():
         folder = from_toml(args.data)
         options = {**folder, **options, "data": folder["data"]}
     if "env" not in options:

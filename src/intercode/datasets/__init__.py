@@ -17,7 +17,7 @@ from intercode.registry import DATASETS, SOURCES, scheme_of
 from intercode.spelling import meant
 from intercode.task import Dataset
 
-__all__ = ["load", "load_seeded", "splits", "takes"]
+__all__ = ["load", "load_seeded", "name_in", "splits", "takes"]
 
 
 def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -> Dataset:
@@ -27,15 +27,16 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
     environments share them.
 
     Args:
-        data: A registered name (``"bash"``), a file (see `intercode.datasets.files`), an address
-            (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`), or a dataset, which is
-            returned. A name comes before a file; ``./bash`` is a file.
+        data: A registered name (``"bash"``), also with options of its loader
+            (``"generated-bash:seed=1,difficulty=2"``), a file (see `intercode.datasets.files`), an
+            address (``"harbor:FOLDER"``; see `intercode.registry.SOURCES`), or a dataset, which
+            is returned. A name comes before a file; ``./bash`` is a file.
         split: One of `splits`; None: the dataset's default, or all tasks.
         options: Arguments of a registered dataset's own loader.
 
     Raises:
         TaskError: There is no such dataset, file or split, or it is malformed.
-        UsageError: The registered dataset needs other options.
+        UsageError: The registered dataset needs other options, or one is given twice.
     """
     if split is not None:
         if not takes(data, "split"):
@@ -43,13 +44,15 @@ def load(data: str | Path | Dataset, split: str | None = None, **options: Any) -
         options["split"] = split
     if isinstance(data, Dataset):
         return data
-    if isinstance(data, str) and data in DATASETS:
-        loader = DATASETS.get(data)
+    if (name := name_in(data)) is not None:
+        loader, said = DATASETS.get(name), _said(data)
+        if twice := sorted(said.keys() & options.keys()):
+            raise UsageError(f"dataset {data!r}: {twice[0]!r} is given twice: beside and within it")
         try:
-            inspect.signature(loader).bind(**options)
+            inspect.signature(loader).bind(**said, **options)
         except TypeError as error:
             raise UsageError(f"dataset {data!r}: {error}") from None
-        return cast(Dataset, loader(**options))
+        return cast(Dataset, loader(**said, **options))
     if (scheme := scheme_of(data)) is not None:
         return cast(Dataset, SOURCES.get(scheme).tasks(str(data).partition(":")[2], **options))
     from intercode.datasets.files import load_shared
@@ -71,7 +74,8 @@ def splits(data: str | Path | Dataset) -> list[str]:
         TaskError: As for `load`.
     """
     if takes(data, "split"):
-        return list(getattr(sys.modules[DATASETS.get(str(data)).__module__], "SPLITS", ()))
+        loader = DATASETS.get(str(name_in(data)))
+        return list(getattr(sys.modules[loader.__module__], "SPLITS", ()))
     return load(data).splits()
 
 
@@ -81,7 +85,7 @@ def load_seeded(
     """Load a dataset as `load` does; generated tasks are generated from this seed.
 
     Args:
-        data: As for `load`.
+        data: As for `load`. A seed in it comes before `seed`.
         seed: The seed; without effect where the tasks are the same for all seeds.
         secret: See `intercode.datasets.puzzles.load`.
         split: As for `load`.
@@ -90,7 +94,9 @@ def load_seeded(
         TaskError, UsageError: As for `load`.
     """
     given = {"seed": seed, "secret": secret}
-    return load(data, split, **{name: one for name, one in given.items() if takes(data, name)})
+    said = _said(data)
+    taken = {k: one for k, one in given.items() if takes(data, k) and k not in said}
+    return load(data, split, **taken)
 
 
 def takes(data: str | Path | Dataset, option: str) -> bool:
@@ -100,5 +106,24 @@ def takes(data: str | Path | Dataset, option: str) -> bool:
 
 def _parameters(data: str | Path | Dataset) -> Collection[str]:
     """Return the parameters of a registered dataset's loader."""
-    named = isinstance(data, str) and data in DATASETS
-    return inspect.signature(DATASETS.get(str(data))).parameters.keys() if named else ()
+    name = name_in(data)
+    return () if name is None else inspect.signature(DATASETS.get(name)).parameters.keys()
+
+
+def name_in(data: object) -> str | None:
+    """Return the registered name in ``NAME`` or ``NAME:OPTION=VALUE,…``; None: it has none."""
+    name, colon, rest = data.partition(":") if isinstance(data, str) else ("", "", "")
+    return name if name and (not colon or "=" in rest) and name in DATASETS else None
+
+
+def _said(data: object) -> dict[str, Any]:
+    """Return the options in ``NAME:OPTION=VALUE,…``; digits are a whole number."""
+    if name_in(data) is None or not (rest := str(data).partition(":")[2]):
+        return {}
+    found: dict[str, Any] = {}
+    for part in rest.split(","):
+        option, equals, value = part.partition("=")
+        if not option or not equals or not value or option in found:
+            raise UsageError(f"dataset {data!r}: expected OPTION=VALUE, each once, not {part!r}")
+        found[option] = int(value) if value.isascii() and value.isdigit() else value
+    return found

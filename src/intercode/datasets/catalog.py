@@ -55,6 +55,9 @@ _ENTRIES = (
     Entry("bash", "our own Bash tasks", "MIT", ""),
     Entry("python", "our own Python tasks: functions, classes, repairs, data", "MIT", ""),
     Entry("ctf", "our own CTF puzzles, generated from each seed", "MIT", ""),
+    Entry("generated-bash", "tasks for Bash, generated from each seed", "MIT", ""),
+    Entry("generated-python", "tasks for Python, generated from each seed", "MIT", ""),
+    Entry("generated-sql", "tasks for SQL, generated from each seed", "MIT", ""),
     Entry("sql", "our own SQL tasks, over four databases", "MIT", ""),
     Entry("swe", "our own SWE tasks: small repositories with a bug each", "MIT", ""),
     Entry(

@@ -43,7 +43,7 @@ from intercode.registry import Registry
 from intercode.rewards.base import Reward
 from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
-from intercode.task import Dataset, Task
+from intercode.task import LOOKS, Dataset, Task
 
 if TYPE_CHECKING:
     pass
@@ -184,8 +184,12 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         return self.stage.digest(task)
 
     def solution(self, task: Task) -> list[str]:
-        """Return actions that solve a task by its first gold, the last of them a submit."""
-        return [*task.gold[:1], "submit"]
+        """Return actions that solve a task by its first gold, the last of them a submit.
+
+        Before gold are those of ``metadata.looks``, if it has any.
+        """
+        looks = task.metadata.get(LOOKS, ())
+        return [*(looks if isinstance(looks, list | tuple) else ()), *task.gold[:1], "submit"]
 
     def reset(
         self,

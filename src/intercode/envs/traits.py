@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from intercode.envs.options import SandboxOptions
 from intercode.errors import UsageError
 from intercode.registry import ENVS, environment
 from intercode.sandbox import Provider, get_provider
@@ -248,6 +249,12 @@ def traits_in(env: object) -> Traits:
 def prompt_of(name: str) -> str:
     """Find the text before an action where people read it, in an environment of this name."""
     return str(getattr(_class(name), "prompt", "$ "))
+
+
+def turns_of(name: str, protocol: str = "default") -> int:
+    """Find the most turns of an episode in an environment of this name, unless they are given."""
+    options = getattr(_class(name, protocol), "Options", SandboxOptions)
+    return int(options().max_turns)
 
 
 def _class(name: str, protocol: str = "default") -> object:

@@ -332,7 +332,7 @@ def _language_agents(
     temperature = 0.0 if asked.temperature is None else asked.temperature
     return strategy(
         model,
-        settings=Settings(temperature, asked.top_p, asked.reply_tokens),
+        settings=Settings(temperature, asked.top_p, asked.reply_tokens, trace=asked.record_tokens),
         limits=EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost),
         **options,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from intercode.calls import Tool as Tool
@@ -67,13 +67,54 @@ def as_openai(message: Message) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sampling settings. ``None`` leaves a setting to the model."""
+    """Sampling settings. ``None`` leaves a setting to the model.
+
+    Attributes:
+        trace: Whether the server is asked for the token ids of prompt and reply, and for the
+            log-probabilities. Servers of one's own tell them, as vLLM does.
+    """
 
     temperature: float | None = 0.0
     top_p: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    trace: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """Return the settings as records have them: `trace` only if it is on."""
+        found = asdict(self)
+        if not self.trace:  # what was recorded before there was such a thing stays equal
+            del found["trace"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The tokens of a call as the server had them: no text was tokenized again for it.
+
+    Attributes:
+        prompt: Ids of the whole prompt, as the model saw it.
+        ids: Ids of the reply, as the model made them.
+        logprobs: The log-probability of each of `ids`; None if the server does not tell it.
+    """
+
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, prompt: object, ids: object, logprobs: object) -> Trace | None:
+        """Return the tokens that an answer tells, if they are whole; else None."""
+        if not (_all(int, prompt) and _all(int, ids)):
+            return None
+        known = _all((int, float), logprobs) and len(logprobs) == len(ids)  # type: ignore[arg-type]
+        return cls(tuple(prompt), tuple(ids), tuple(map(float, logprobs)) if known else None)  # type: ignore[arg-type, call-overload]
+
+
+def _all(kind: type | tuple[type, ...], values: object) -> bool:
+    listed = isinstance(values, (list, tuple))
+    return listed and all(isinstance(one, kind) for one in values)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +159,7 @@ class Reply:
         cached: Whether the reply comes from our cache: no call was made, and it cost 0.
         seconds: Duration of the call that answered, without waiting and retries.
         retries: The number of calls that failed before it.
+        trace: Its tokens, where they were asked for and the server tells them.
     """
 
     text: str
@@ -129,6 +171,7 @@ class Reply:
     cached: bool = False
     seconds: float = 0.0
     retries: int = 0
+    trace: Trace | None = None
 
 
 class Model(Protocol):
@@ -180,6 +223,7 @@ class Answer:
     usage: Usage | None = None
     model: str = ""
     finish: Finish = "stop"
+    trace: Trace | None = None
 
 
 class AttemptError(Exception):

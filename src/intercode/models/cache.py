@@ -14,7 +14,7 @@ from typing import Any
 
 from intercode.errors import UsageError
 from intercode.files import replaced, sha256
-from intercode.models.base import Reply, Request, Settings, ToolCall, Usage
+from intercode.models.base import Reply, Request, Settings, ToolCall, Trace, Usage
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,8 @@ def varies(settings: Settings) -> bool:
 
 def digest(model: str, endpoint: str, request: Request) -> str:
     """Return the hash of everything that a reply depends on. No secret is part of it."""
-    parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": asdict(request)}
+    asked = {**asdict(request), "settings": request.settings.facts()}
+    parts = {"format": FORMAT, "model": model, "endpoint": endpoint, "request": asked}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
     return sha256(text)
 
@@ -82,4 +83,6 @@ class Cache:
 def _reply(data: dict[str, Any]) -> Reply:
     data["usage"] = Usage(**data["usage"])
     data["tool_calls"] = tuple(ToolCall(**call) for call in data["tool_calls"])
+    if (trace := data.get("trace")) is not None:
+        data["trace"] = Trace.of(trace["prompt"], trace["ids"], trace["logprobs"])
     return Reply(**data)

@@ -19,6 +19,7 @@ from intercode.models.base import (
     Settings,
     Tool,
     ToolCall,
+    Trace,
     Usage,
     as_openai,
     tool_as_openai,
@@ -171,6 +172,8 @@ def encode_chat(request: Request, limit: str = "max_tokens") -> dict[str, Any]:
     """
     sent = _settings(request.settings, limit)
     sent["messages"] = [as_openai(message) for message in request.messages]
+    if request.settings.trace:
+        sent |= {"return_token_ids": True, "logprobs": True}
     if request.tools:
         sent["tools"] = [tool_as_openai(tool) for tool in request.tools]
         sent["tool_choice"] = "auto"  # llama-cpp-python tells of no tools unless this is said
@@ -187,6 +190,8 @@ def encode_completion(request: Request) -> dict[str, Any]:
         raise ModelError("a completions model takes no tools")
     messages = request.messages
     sent = {"max_tokens": MOST_TOKENS, **_settings(request.settings, "max_tokens")}
+    if request.settings.trace:
+        sent |= {"return_token_ids": True, "logprobs": 1}
     if len(messages) == 1:
         return {**sent, "prompt": messages[0].content}
     turns = [f"{_SPEAKERS[m.role]}: {m.content}" for m in messages]
@@ -203,6 +208,12 @@ def _settings(settings: Settings, limit: str) -> dict[str, Any]:
         "seed": settings.seed,
     }
     return {name: value for name, value in sent.items() if value is not None}
+
+
+def _trace(data: dict[str, Any], choice: dict[str, Any], logprobs: object) -> Trace | None:
+    """Read the token ids, in which vLLM's names are those of others, too."""
+    prompt = data.get("prompt_token_ids", choice.get("prompt_token_ids"))
+    return Trace.of(prompt, choice.get("token_ids"), logprobs)
 
 
 def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
@@ -222,7 +233,10 @@ def decode_chat(data: dict[str, Any], tools: Sequence[Tool] = ()) -> Answer:
     refused = message.get("refusal")
     if isinstance(refused, str) and refused and not text and not calls:
         text, finish = refused, "filter"
-    return Answer(text, calls, _usage(data), wire.model_of(data), finish)
+    listed = (choice.get("logprobs") or {}).get("content") or ()
+    logprobs = [one.get("logprob") for one in listed if isinstance(one, dict)]
+    trace = _trace(data, choice, logprobs)
+    return Answer(text, calls, _usage(data), wire.model_of(data), finish, trace)
 
 
 def decode_completion(data: dict[str, Any]) -> Answer:
@@ -233,7 +247,9 @@ def decode_completion(data: dict[str, Any]) -> Answer:
     """
     choice = _choice(data)
     finish = wire.finish(choice.get("finish_reason"), calls=False)
-    return Answer(wire.text_of(choice.get("text")), (), _usage(data), wire.model_of(data), finish)
+    trace = _trace(data, choice, (choice.get("logprobs") or {}).get("token_logprobs"))
+    text = wire.text_of(choice.get("text"))
+    return Answer(text, (), _usage(data), wire.model_of(data), finish, trace)
 
 
 def _choice(data: dict[str, Any]) -> dict[str, Any]:

@@ -326,4 +326,5 @@ def _reply(answer: Answer, cost: float | None, seconds: float) -> Reply:
         model=answer.model,
         finish=answer.finish,
         seconds=seconds,
+        trace=answer.trace,
     )

@@ -74,6 +74,9 @@ class Transcript:
             "seconds": round(reply.seconds, 6),
             "retries": reply.retries,
         }
+        if (trace := reply.trace) is not None:
+            call |= {"prompt_token_ids": list(trace.prompt), "token_ids": list(trace.ids)}
+            call |= {} if trace.logprobs is None else {"logprobs": list(trace.logprobs)}
         self.usage += reply.usage
         if self.cost is not None:
             self.cost = None if reply.cost is None else self.cost + reply.cost

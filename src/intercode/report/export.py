@@ -13,16 +13,20 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from intercode.agents.retelling import as_said
+from intercode.envs.traits import traits_of, turns_of
 from intercode.episode import Episode, Turn
 from intercode.errors import RecordWriteError, UsageError
 from intercode.files import replaced
 from intercode.models.base import as_openai
 from intercode.records import Outcome, ending_of
+from intercode.registry import MESSAGES
 from intercode.syntax import quoted
-from intercode.talks import Talk, talk_of
+from intercode.talks import Call, Talk, talk_of
+from intercode.task import Task
 
 _TURNS = 10
 """The default number of turns of every environment of 2023."""
@@ -44,16 +48,33 @@ TURN_COLUMNS = {
 }
 """Columns of a table of turns, which count from 1."""
 
+_IDS = "INTEGER[]"
+TOKEN_COLUMNS = {
+    **{"task_id": _TEXT, "epoch": _COUNT, "part": _COUNT, "reward": _NUMBER, "success": "BOOLEAN"},
+    **{"turns": _IDS, "prompt_ids": _IDS, "completion_ids": _IDS, "logprobs": "DOUBLE[]"},
+    "env_mask": _IDS,
+}
+"""Columns of a table of tokens, under the names of TRL's rollouts."""
 
-def to_chat(episode: Episode) -> dict[str, Any]:
+
+def to_chat(
+    episode: Episode, style: str = "plain", env: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Return a dialogue for fine-tuning: OpenAI's messages, and the reward.
 
     It consists of the messages that the model was last sent, and its reply. Where no model's
-    messages are recorded the query and the observations are the user's, the actions the
-    assistant's.
+    messages are recorded, as of the oracle, the episode is told in a style.
+
+    Args:
+        episode: The episode.
+        style: As of `InterCodeEnv.messages`: ``plain`` has the query and the observations as the
+            user's words, the actions as the assistant's; ``chat`` and ``tools`` have what the
+            agents ``try-again`` and ``tool-calling`` would have been sent, so that a model that
+            learns from it can play as one of them.
+        env: The environment's facts in the run's record.
     """
     model = talk_of(episode) or Talk()
-    messages = _recorded(model) or [*map(as_openai, as_said(episode))]
+    messages = _recorded(model) or _told(episode, style, env)
     told: dict[str, Any] = {
         "messages": messages,
         "task_id": episode.task_id,
@@ -64,6 +85,19 @@ def to_chat(episode: Episode) -> dict[str, Any]:
     if tools := model.get("tools"):
         told["tools"] = [{"type": "function", "function": tool} for tool in tools]
     return cleaned(told)
+
+
+def _told(episode: Episode, style: str, env: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if style == "plain":  # bytes outside of any text stay readable
+        return [*map(as_openai, as_said(episode))]
+    named = episode.env, str(env.get("protocol", "default"))
+    turns = env.get("max_turns") or turns_of(*named)
+    facts = {"name": episode.env, "traits": traits_of(*named), "max_turns": turns}
+    task = Task(episode.task_id, episode.query)
+    told: list[dict[str, Any]] = MESSAGES.get(style)(
+        SimpleNamespace(**facts, episode=episode), task
+    )
+    return told
 
 
 def _recorded(model: Talk) -> list[dict[str, Any]]:
@@ -114,6 +148,42 @@ def turn_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     for number, turn in enumerate(episode.turns, 1):
         key = {"task_id": episode.task_id, "epoch": episode.epoch, "turn": number}
         yield cleaned({**key, **{name: getattr(turn, name) for name in own}})
+
+
+def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
+    """Yield an episode's tokens under `TOKEN_COLUMNS`, as they were recorded.
+
+    A row is a dialogue as one text in tokens. Where a prompt does not begin with all tokens before
+    it, as it does not if the server has tokenized the dialogue again, another row begins: nothing
+    that the model was not shown or has not made is in any.
+    """
+    calls = (talk_of(episode) or Talk()).get("calls", ())
+    told = [call for call in calls if "prompt_token_ids" in call and "token_ids" in call]
+    key = {"task_id": episode.task_id, "epoch": episode.epoch}
+    result = {"reward": episode.reward, "success": episode.success}
+    for number, part in enumerate(_sequences(told), 1):
+        row = {**key, **result, "part": number, **part}
+        yield cleaned({name: row[name] for name in TOKEN_COLUMNS})
+
+
+def _sequences(calls: Iterable[Call]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for call in calls:
+        prompt, ids = call["prompt_token_ids"], call["token_ids"]
+        whole = [*found[-1]["prompt_ids"], *found[-1]["completion_ids"]] if found else []
+        if not found or prompt[: len(whole)] != whole:
+            whole = prompt
+            empty: dict[str, Any] = {"completion_ids": [], "logprobs": [], "env_mask": []}
+            found.append({"turns": [], "prompt_ids": prompt, **empty})
+        last, shown = found[-1], prompt[len(whole) :]
+        last["turns"].append(call.get("turn", 0) + 1)
+        last["completion_ids"] += [*shown, *ids]
+        last["env_mask"] += [0] * len(shown) + [1] * len(ids)
+        known = last["logprobs"] is not None and "logprobs" in call
+        last["logprobs"] = (
+            [*last["logprobs"], *[0.0] * len(shown), *call["logprobs"]] if known else None
+        )
+    return found
 
 
 def cleaned(values: dict[str, Any]) -> dict[str, Any]:

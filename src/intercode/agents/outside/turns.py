@@ -19,7 +19,7 @@ from intercode.agents.parser import find_code
 from intercode.calls import ToolCall
 from intercode.episode import Turn
 from intercode.errors import ModelError
-from intercode.models.base import Finish, Message, Reply, Settings, Tool
+from intercode.models.base import Finish, Message, Reply, Settings, Tool, Trace
 from intercode.models.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class _Retold:
             call.cached,
             call.seconds,
             call.retries,
+            Trace.of(call.prompt_token_ids, call.token_ids, call.logprobs),
         )
 
 

@@ -17,6 +17,7 @@ from intercode.agents.talk import action_in
 from intercode.envs.traits import traits_in
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ForkError, SandboxError
+from intercode.talks import Call
 
 _REPLY = "\N{SYMBOL FOR UNIT SEPARATOR}"
 """Stands for a reply where a chat template is asked what follows one."""
@@ -37,6 +38,20 @@ class Attempt:
     """None: the trainer's way of generating tells none."""
     reward: float = math.nan
     running: bool = False
+    calls: list[Call] = field(default_factory=list)
+    """The model's replies, as the record of an episode has them."""
+
+    def reply(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """Add a reply of the model's to the completion."""
+        call = Call(
+            turn=len(self.calls),
+            prompt_token_ids=self.prompt + self.completion,
+            token_ids=list(ids),
+        )
+        if logprobs is not None:
+            call["logprobs"] = list(logprobs)
+        self.calls.append(call)
+        self.add(ids, logprobs, mine=1)
 
     def add(self, ids: Sequence[int], logprobs: Sequence[float] | None, mine: int) -> None:
         """Add tokens to the completion."""
@@ -54,6 +69,7 @@ class Attempt:
             completion=[],
             mask=[],
             logprobs=[],
+            calls=[],
         )
 
 
@@ -126,7 +142,7 @@ class Batch:
         actions = []
         for one, ids, logprobs in zip(playing, replies, told or [None] * len(replies), strict=True):
             room = longest - len(one.completion)
-            one.add(ids[:room], None if logprobs is None else logprobs[:room], mine=1)
+            one.reply(ids[:room], None if logprobs is None else logprobs[:room])
             text = trainer.processing_class.decode(ids[:room], skip_special_tokens=True)
             whole = len(ids) <= room and ids[-1] in trainer.eos_token_ids
             actions.append(action_in(text, self._language, cut_off=not whole))

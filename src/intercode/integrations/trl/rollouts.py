@@ -20,6 +20,7 @@ from intercode.agents import retelling
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.integrations.trl.batch import Attempt, Batch
+from intercode.integrations.trl.log import Log
 from intercode.integrations.trl.rows import as_dataset, dialogues
 from intercode.project import create, create_vec
 
@@ -43,13 +44,22 @@ class Rollouts:
     Args:
         env: As in `intercode.make_vec`.
         shared_turns: The number of first turns that the attempts of a group have in common.
+        record: A folder, in which a run with all attempts is recorded: ``intercode export --to
+            parquet --tokens`` has the tokens of each as the trainer got them.
         **options: As in `intercode.make_vec`, but ``errors`` and ``autoreset_mode``.
 
     Raises:
         UsageError: There is no such environment; or no turn is left after those in common.
     """
 
-    def __init__(self, env: str | Path, *, shared_turns: int = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        env: str | Path,
+        *,
+        shared_turns: int = 0,
+        record: str | Path | None = None,
+        **options: Any,
+    ) -> None:
         options["errors"] = "value"
         self._given = env, options
         self._first = cast("Any", create(env, **options))  # only looked at
@@ -59,6 +69,7 @@ class Rollouts:
                 f"not {shared_turns}"
             )
         self._shared = shared_turns
+        self._log = None if record is None else Log(Path(record), self._first)
         self._envs: ThreadVectorEnv | None = None
         self._finalizer: weakref.finalize[[], Rollouts] | None = None
 
@@ -86,6 +97,8 @@ class Rollouts:
         envs = self._vector(len(attempts))
         try:
             Batch(envs, attempts, trainer).play(self._shared)
+            if self._log is not None:
+                self._log.add(envs, attempts)
         finally:
             for env in envs.envs:  # the next batch may be far
                 env.close()
@@ -99,14 +112,19 @@ class Rollouts:
         }
 
     def close(self) -> None:
-        """Close the environments. Idempotent; the end of the process does it, too."""
+        """Close the environments and the record. Idempotent; the process's end does it, too."""
+        if self._log is not None:
+            self._log.close()
+        self._close_envs()
+
+    def _close_envs(self) -> None:
         if self._finalizer is not None:
             self._finalizer()
         self._envs = None
 
     def _vector(self, size: int) -> ThreadVectorEnv:
         if self._envs is None or self._envs.num_envs < size:
-            self.close()
+            self._close_envs()
             env, options = self._given
             self._envs = create_vec(env, size, autoreset_mode="Disabled", **options)
             self._finalizer = weakref.finalize(self, self._envs.close)

@@ -1,0 +1,131 @@
+"""The parts that all families share: a seeded draw, the names and values of a split, a draft.
+
+A draw uses `random.Random` by its method ``random`` alone: that is the one whose numbers Python
+promises to keep from version to version.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SPLITS = ("train", "validation", "test", "compositions")
+"""``validation`` and ``test`` have names and values that ``train`` never has; ``compositions`` has
+those of ``train``, and pairs of operations that no other split has."""
+
+_SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "su")
+_WORDS = tuple(one + other for one in _SYLLABLES for other in _SYLLABLES)
+"""Words of four letters: none is part of another, a command, or a word of a question (which has
+"take", "line" and "move"). A policy can spell one that it has never seen."""
+_ENDS = tuple(one + last for one in _SYLLABLES for last in "bgklmnt")
+_HELD = 4
+"""One pair of operations in so many is kept for ``compositions``."""
+
+
+class Draw:
+    """A source of choices, the same for the same facts on every machine."""
+
+    def __init__(self, *facts: object) -> None:
+        self._next = random.Random("/".join(map(str, facts))).random
+
+    def below(self, limit: int) -> int:
+        """Draw a whole number from 0, below a limit."""
+        return int(self._next() * limit)
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """Draw one of them."""
+        return choices[self.below(len(choices))]
+
+    def some(self, choices: Sequence[T], count: int) -> list[T]:
+        """Draw so many different ones."""
+        drawn: dict[int, None] = {}
+        while len(drawn) < count:
+            drawn.setdefault(self.below(len(choices)))
+        return [choices[place] for place in drawn]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The names and values of a split."""
+
+    words: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """Of two digits."""
+    few: tuple[int, ...]
+    """How many to take, as of lines."""
+    ends: tuple[str, ...]
+    """Suffixes of files."""
+
+    @classmethod
+    def of(cls, split: str) -> Pool:
+        """Return those of a split."""
+        return _POOLS["train" if split == "compositions" else split]
+
+
+def _pool(parts: Sequence[int], few: Sequence[int]) -> Pool:
+    """Return the names and values of so many sixths."""
+    words, ends = (
+        tuple(one for row, one in enumerate(every) if row % 6 in parts) for every in (_WORDS, _ENDS)
+    )
+    return Pool(words, tuple(n for n in range(10, 100) if n % 6 in parts), tuple(few), ends)
+
+
+_POOLS = {
+    "train": _pool((1, 2, 3, 4), (2, 3, 5, 8)),
+    "validation": _pool((0, 5), (7,)),
+    "test": _pool((0, 5), (4, 6)),
+}
+# The last two sixths are shared out: by halves, so that both have even and odd numbers.
+for _at, _name in enumerate(("validation", "test")):
+    _whole = _POOLS[_name]
+    _POOLS[_name] = Pool(
+        _whole.words[_at::2],
+        tuple(n for n in _whole.numbers if (n + 1) // 6 % 2 == _at),
+        _whole.few,
+        _whole.ends[_at::2],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A task before it has a name."""
+
+    query: str
+    gold: str
+    wrong: tuple[str, ...]
+    """Gold without one of its steps: it has another effect."""
+    operations: tuple[str, ...]
+    looks: tuple[str, ...] = ()
+    """Actions that show what gold needs and the query does not tell."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of the task."""
+
+
+Wanted = Callable[[Sequence[str]], bool]
+"""Whether operations in this order belong to the split."""
+Family = Callable[[Draw, Pool, int, Wanted], "Draft | None"]
+"""Drafts a task of so many steps; None: what was drawn makes no good one."""
+
+
+def held_out(kind: str, operations: Sequence[str]) -> bool:
+    """Whether any two operations that follow each other are a pair for ``compositions``."""
+    return any(_held(kind, *pair) for pair in pairwise(operations))
+
+
+@cache
+def _held(kind: str, one: str, other: str) -> bool:
+    digest = blake2b(f"{kind}/{one}/{other}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") % _HELD == 0
+
+
+def joined(steps: Sequence[str]) -> str:
+    """Join steps to a sentence's end: ``a, b, then c``."""
+    *before, last = steps
+    return f"{', '.join(before)}, then {last}" if before else last

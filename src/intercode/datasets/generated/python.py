@@ -1,0 +1,128 @@
+"""Generated tasks for Python: functions of a list of numbers or of a text, composed of steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intercode.datasets.generated.draw import Draft, Draw, Pool, Wanted, joined
+
+_KEY = ".key"
+_INPUTS = 4
+_LENGTH = 9
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An operation; ``{0}`` is the expression before it, the other names are parameters."""
+
+    says: tuple[str, ...]
+    code: str
+    ends: bool = False
+    """Whether nothing can follow."""
+
+
+_NUMBERS = {
+    "even": _Step(("keep even numbers", "take the even ones"), "[x for x in {0} if x % 2 == 0]"),
+    "odd": _Step(("keep odd numbers", "take the odd ones"), "[x for x in {0} if x % 2]"),
+    "above": _Step(
+        ("keep numbers above {n}", "take those over {n}"), "[x for x in {0} if x > {n}]"
+    ),
+    "below": _Step(
+        ("keep numbers below {n}", "take those under {n}"), "[x for x in {0} if x < {n}]"
+    ),
+    "add": _Step(("add {n} to each", "increase each by {n}"), "[x + {n} for x in {0}]"),
+    "times": _Step(("multiply each by {k}", "take each {k} times"), "[x * {k} for x in {0}]"),
+    "sort": _Step(("sort them", "put them in order"), "sorted({0})"),
+    "turn": _Step(("reverse the order", "turn the list round"), "{0}[::-1]"),
+    "first": _Step(("take the first {k}", "keep only the first {k}"), "{0}[:{k}]"),
+    "last": _Step(("take the last {k}", "keep only the last {k}"), "{0}[-{k}:]"),
+    "unique": _Step(("drop repeats", "keep each only once"), "list(dict.fromkeys({0}))"),
+    "sum": _Step(("add them up", "return the sum"), "sum({0})", ends=True),
+    "most": _Step(("return the largest", "give the greatest"), "max({0})", ends=True),
+    "least": _Step(("return the smallest", "give the least"), "min({0})", ends=True),
+    "size": _Step(("count them", "return how many there are"), "len({0})", ends=True),
+}
+_TEXT = {
+    "upper": _Step(("write it in capitals", "make all letters big"), "{0}.upper()"),
+    "mirror": _Step(("read it backwards", "reverse its letters"), "{0}[::-1]"),
+    "begin": _Step(("take the first {k} letters", "keep {k} letters of it"), "{0}[:{k}]"),
+    "end": _Step(("take the last {k} letters", "keep its last {k} letters"), "{0}[-{k}:]"),
+    "swap": _Step(("write {v} for {w}", "replace {w} by {v}"), "{0}.replace('{w}', '{v}')"),
+    "before": _Step(("put {v} before it", "let it begin with {v}"), "'{v}' + {0}"),
+    "after": _Step(("put {v} after it", "let it end with {v}"), "{0} + '{v}'"),
+    "length": _Step(("return its length", "count its letters"), "len({0})", ends=True),
+    "often": _Step(("count {w} in it", "tell how often it has {w}"), "{0}.count('{w}')", ends=True),
+}
+_OPENINGS = ("Write {f}({x}): ", "Define {f}({x}): ", "Make a function {f}({x}): ")
+
+
+def draft(draw: Draw, pool: Pool, difficulty: int, wanted: Wanted) -> Draft | None:
+    """Draft a function; from two steps on, one in four needs a number or a word from a file."""
+    looks = difficulty > 1 and draw.below(4) == 0
+    count = difficulty - looks
+    known, x = draw.pick(((_NUMBERS, "xs"), (_NUMBERS, "xs"), (_TEXT, "s")))
+    names = draw.some(tuple(known), count)
+    steps = [known[name] for name in names]
+    operations = ("look", *names) if looks else tuple(names)
+    if not wanted(operations) or any(step.ends for step in steps[:-1]):
+        return None
+    name, new, *words = draw.some(pool.words, 5)
+    values = {"n": draw.pick(pool.numbers), "k": draw.pick(pool.few), "w": words[0], "v": new}
+    inputs = [_input(draw, pool, words, x) for _ in range(_INPUTS)]
+    gold = _expression(steps, x, values)
+    less = [_expression(steps[:at] + steps[at + 1 :], x, values) for at in range(count)]
+    results = _values(gold, x, inputs)
+    if results is None or any(_values(one, x, inputs) == results for one in less):
+        return None
+    if all(one == results[0] for one in results):
+        return None
+    told, files, asked = [draw.pick(step.says) for step in steps], {}, dict(values)
+    if looks:
+        key = "n" if x == "xs" else "w"
+        if not any(f"{{{key}}}" in text for text in told):
+            return None
+        files = {_KEY: f"{values[key]}\n"}
+        asked[key] = f"the {'number' if key == 'n' else 'word'} in {_KEY}"
+    opening = draw.pick(_OPENINGS).format(f=name, x=x)
+    return Draft(
+        query=opening + joined([text.format(**asked) for text in told]) + ".",
+        gold=_function(name, x, gold),
+        wrong=(_function(name, x, draw.pick(less)),),
+        operations=operations,
+        looks=(f"open('{_KEY}').read()",) if looks else (),
+        fields={
+            "files": files,
+            "tests": tuple(
+                f"assert {name}({one!r}) == {result!r}"
+                for one, result in zip(inputs, results, strict=True)
+            ),
+        },
+    )
+
+
+def _input(draw: Draw, pool: Pool, words: list[str], x: str) -> object:
+    if x == "s":
+        return " ".join(draw.pick(words) for _ in range(3))
+    numbers = draw.some(pool.numbers, _LENGTH - 2)
+    return [*numbers, draw.pick(numbers), draw.pick(numbers)]
+
+
+def _expression(steps: list[_Step], x: str, values: dict[str, object]) -> str:
+    code = x
+    for at, step in enumerate(steps):
+        inner = f"({code})" if " + " in code and step.code[0] == "{" and at else code
+        code = step.code.format(inner, **values)
+    return code
+
+
+def _function(name: str, x: str, expression: str) -> str:
+    return f"def {name}({x}): return {expression}"
+
+
+def _values(expression: str, x: str, inputs: list[object]) -> list[object] | None:
+    """Evaluate an expression of ours; None: not of all inputs."""
+    code = compile(expression, "<generated>", "eval")
+    try:
+        return [eval(code, {x: one}) for one in inputs]
+    except (TypeError, ValueError, AttributeError):
+        return None
