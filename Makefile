@@ -11,6 +11,7 @@ REPORTS ?=
 EPISODES ?= 10000
 KILLS ?= 50
 SESSIONS ?= 64
+NODES ?= 10
 # The copy of 2023's data, with its recorded runs, that `make graders` replays.
 RELEASE ?= ../shared/upstream
 # One more than cores, since some tests wait; not more than four: each process starts database
@@ -67,6 +68,7 @@ soak: set-up  ## Soak and fault tests at full size: hours
 	@INTERCODE_SOAK_EPISODES=$(EPISODES) INTERCODE_SOAK_KILLS=$(KILLS) \
 	    INTERCODE_SOAK_SESSIONS=$(SESSIONS) $(BIN)/python -m pytest -s $(PYTEST_FLAGS) \
 	    $(shell grep -rl --include="test_*.py" INTERCODE_SOAK tests)
+	@INTERCODE_SOAK_NODES=$(NODES) scripts/test-integrations $(INTEGRATIONS) ray
 
 # Its settings (MINUTES, SEED, …) are read from the environment, where make puts what it is given.
 chaos: set-up  ## Run tests while their processes are frozen at random (root; MINUTES=20)

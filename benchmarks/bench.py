@@ -16,9 +16,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import cluster
 import containers
 import episodes
 import forking
@@ -153,6 +155,8 @@ def main() -> int:
         "agents": lambda: outside.measure(args.agents, max(outside.FEW + 1, args.episodes // 4)),
         "reach": lambda: reach.measure(args.rounds, args.episodes, args.sessions, args.sandboxes),
     }
+    if find_spec("ray"):
+        parts["cluster"] = lambda: cluster.measure(4 * args.episodes)
     if args.upstream:
         parts["mbpp"] = lambda: python.gold(Path(args.upstream))
         parts["replays"] = lambda: sql.replays(Path(args.upstream))

@@ -156,6 +156,16 @@ def test_workers_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(list(read_episodes(tmp_path / "run" / EPISODES))) == 8
 
 
+def test_several_are_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", syncs.append)
+    with RecordWriter(tmp_path / "run") as log:
+        log.append(*map(episode, range(5)))
+    assert len(syncs) == 1
+    found = read_episodes(tmp_path / "run" / EPISODES)
+    assert [one.task_id for one in found] == [f"t{n}" for n in range(5)]
+
+
 def test_a_full_disk_is_told_to_every_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

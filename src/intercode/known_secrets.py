@@ -11,7 +11,7 @@ from intercode.errors import UsageError
 
 FILE = ".env"
 _NAME = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|_PWD|CREDENTIAL", re.IGNORECASE)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "$": "$"}
 SHORTEST = 6
 """The least length of a secret: hiding shorter values would tear texts apart."""

@@ -25,7 +25,7 @@ from intercode.datasets import load as load_dataset
 from intercode.datasets import name_in
 from intercode.envs.options import LimitOptions, Option, taken
 from intercode.errors import ImageError, UsageError
-from intercode.registry import ENVS, environment, scheme_of
+from intercode.registry import ENVS, VECTORS, environment, scheme_of
 from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 from intercode.units import LIMITS
@@ -212,6 +212,7 @@ def create_vec(
     seed: int | None = None,
     autoreset_mode: str = "NextStep",
     wrappers: Sequence[Callable[[Any], gymnasium.Env[str, str]]] = (),
+    backend: str = "threads",
     **options: Any,
 ) -> ThreadVectorEnv:
     """Make several environments that step together on threads: what `gymnasium.make_vec` calls.
@@ -223,6 +224,9 @@ def create_vec(
             from it, and their shared order of tasks has the first one's.
         autoreset_mode: A value of `gymnasium.vector.AutoresetMode`.
         wrappers: Each is called with an environment, and returns a wrapper of it.
+        backend: Where the environments are: in this process, or with ``ray`` in processes of the
+            cluster that this process is connected to, or else of `intercode.integrations.ray.Ray`'s
+            default; wrappers and options go there by pickle.
         options: As in `create`, the same for all.
 
     Raises:
@@ -238,6 +242,16 @@ def create_vec(
             "gymnasium.make_vec(…, vectorization_mode='async', "
             "vector_kwargs={'shared_memory': False})"
         )
+    if backend != "threads":
+        made: ThreadVectorEnv = VECTORS.get(backend)(
+            env,
+            num_envs,
+            seed=seed,
+            autoreset_mode=autoreset_mode,
+            wrappers=wrappers,
+            options=options,
+        )
+        return made
     env, options = sharing_gold(env, options)
     envs = [create(env, **options) for _ in range(num_envs)]
     for wrap in wrappers:

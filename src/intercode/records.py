@@ -255,15 +255,16 @@ class RecordWriter:
         except OSError as error:
             raise RecordWriteError(f"cannot write {path}: {error.strerror}") from error
 
-    def append(self, episode: Episode) -> None:
-        """Record a finished episode without secrets. Returns when it is on the disk.
+    def append(self, *episodes: Episode) -> None:
+        """Record finished episodes without secrets. Returns when they are on the disk.
 
         Raises:
             RecordWriteError: It could not be written; later episodes will not be written either.
         """
-        line = self._redactor.episode(episode).to_json().encode("ascii") + b"\n"
+        clean = map(self._redactor.episode, episodes)
+        lines = b"".join(episode.to_json().encode("ascii") + b"\n" for episode in clean)
         with self._queue_lock:
-            self._pending.append(line)
+            self._pending.append(lines)
             self._queued += 1
             ticket = self._queued
         with self._commit_lock:

@@ -158,6 +158,13 @@ SOURCES = Registry(
 """Scheme of an address, as in ``intercode run harbor:FOLDER``, → the environment that tries the
 tasks there. Its class method ``tasks(rest)`` returns them, as a `Dataset`."""
 
+EXECUTORS = Registry("place to run on", {"ray": "intercode.integrations.ray:Ray"})
+"""Scheme of ``--on SCHEME[://ADDRESS]`` → its executor (`intercode.evaluate.executor`), which takes
+all of that text."""
+
+VECTORS = Registry("backend of vectors", {"ray": "intercode.integrations.ray.vector:make"})
+"""Name → a function that makes a vector, from the arguments of `intercode.project.create_vec`."""
+
 
 def scheme_of(address: object) -> str | None:
     """Return the scheme of an address ``scheme:rest``; None: it has none of `SOURCES`."""

@@ -245,6 +245,13 @@ class How(_Part, frozen=True, kw_only=True):
         Positive | None, _says("N", "busy sandboxes at a time (default: twice the cores)")
     ] = None
     retries: Annotated[Natural, _says("N", "new attempts when a sandbox fails")] = 2
+    on: Annotated[
+        str | None,
+        _says(
+            "PLACE",
+            "the machines of a cluster: ray, or ray://ADDRESS (default: threads of this process)",
+        ),
+    ] = None
     show: Annotated[bool, _says(None, "print each episode as it ends")] = False
     quiet: Annotated[bool, _says(None, "no progress, only the result")] = False
     json: Annotated[bool, _says(None, "print the result as one JSON object")] = False

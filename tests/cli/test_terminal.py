@@ -9,6 +9,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from intercode.cli.results import Watcher
 from intercode.episode import Episode
 
@@ -90,6 +92,17 @@ def test_what_does_not_fit_is_left_out() -> None:
     assert re.fullmatch(r"2000/10000  success -  .*/s  \$2469000.00  errors 2000  .* left", whole)
     assert len(line) <= 79 and len(short) <= 50
     assert short == "2000/10000  success -  $2469000.00  errors 2000"
+
+
+def test_the_nodes_of_a_cluster_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = Watcher()
+    watcher.begin(10, [])
+    assert "node" not in watcher.status()
+    watcher.nodes(2, "one\x1b takes part")
+    assert capsys.readouterr().err == "intercode: one\\x1b takes part\n"
+    assert "  2 nodes" in watcher.status()
+    watcher.nodes(1, "one is left out")
+    assert "  1 node" in watcher.status()
 
 
 def test_playing(tmp_path: Path, data: Path) -> None:

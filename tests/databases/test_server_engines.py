@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
 
@@ -245,6 +245,17 @@ def test_a_wrong_password_is_said_at_once(url: str) -> None:
     with pytest.raises(DatabaseError, match="Access denied") as raised:
         get_engine(url.replace("root:", "root:not-"))
     assert "not-" not in str(raised.value)
+
+
+def test_a_password_comes_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if url.startswith("postgresql"):
+        pytest.skip("not for postgresql: who may enter its folder needs no password")
+    password = url.partition("root:")[2].partition("@")[0]
+    without = url.replace(f":{password}@", "@")
+    with pytest.raises(DatabaseError, match="Access denied"):
+        get_engine(without)
+    monkeypatch.setenv("MYSQL_PWD", unquote(password))
+    get_engine(without).close()
 
 
 def test_facts_hold_no_secret(url: str) -> None:

@@ -33,6 +33,7 @@ ARCHIVE = "intercode/sandbox/images/archive.py"
 GATE = "intercode/gateway/gate.py"
 RULES = "intercode/gateway/rules.py"
 DOOR = "intercode/gateway/door.py"
+LEDGER = "intercode/integrations/ray/ledger.py"
 
 
 @dataclass(frozen=True)
@@ -868,6 +869,15 @@ DEFENCES = [
         "tasks: set[asyncio.Task[Any]] = {work, gone, over}",
         "tasks: set[asyncio.Task[Any]] = {work, over}",
     ),
+    _one(
+        "ray_passwords", "host leak", "intercode/integrations/ray/__init__.py",
+        "if portable(value) != value:", "if False:",
+    ),
+    _one(
+        "ray_paid_once", "peer DoS", LEDGER,
+        "                return  # all that", "                pass  # all that",
+    ),
+    _one("ray_paid_at_all", "peer DoS", LEDGER, ".presume()", ".release()"),
     _docker("owner", "host DoS", INIT, "poll.register(self.owner, select.POLLIN)", "pass"),
     Defence(
         DOCKER + "close", "host DoS",

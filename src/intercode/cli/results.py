@@ -68,6 +68,7 @@ class Watcher(Progress):
         self._asked, self._priced = False, True
         self._start = time.monotonic()
         self._glimpse = ""
+        self._nodes = 0
         self._note = ""
         self._patience = Patience(lambda text: None if quiet else tell(text))
 
@@ -115,6 +116,12 @@ class Watcher(Progress):
         if self._line.due():
             self._refresh()
 
+    def nodes(self, count: int, change: str) -> None:
+        """Say what has happened to a cluster's machines, and count them from now on."""
+        self._nodes = count
+        if not self._quiet:
+            self._line.say(f"intercode: {safe(change)}")
+
     def stopping(self, in_flight: int) -> None:
         """Say that the interrupt was heard."""
         self._note = "stopping"
@@ -147,6 +154,8 @@ class Watcher(Progress):
         rate = ran / elapsed if elapsed > 0 else 0.0
         parts = [(f"{self._done}/{self._total}", 0), (self.result(), 0)]
         parts.append((f"{rate:.1f}/s" if rate < 100 else f"{rate:.0f}/s", 2))
+        if self._nodes:
+            parts.append((counted(self._nodes, "node"), 1))
         if bill := self._bill():
             parts.append((bill, 0))
         if self._errors:

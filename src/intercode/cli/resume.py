@@ -88,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _how(session: dict[str, Any]) -> dict[str, Any]:
     """Return how the last session was carried out."""
-    names = ("workers", "max_connections", "max_sandboxes")
+    names = ("workers", "max_connections", "max_sandboxes", "on")
     settings = session["settings"]
     return {**{name: settings.get(name) for name in names}, "retries": settings.get("max_retries")}
 

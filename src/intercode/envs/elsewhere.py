@@ -58,6 +58,13 @@ class Reply:
     """Facts for the record."""
 
 
+class StandIn(gymnasium.Env[str, str]):
+    """An environment that passes its calls on to one of ours in another process.
+
+    It has the attributes and methods of `InterCodeEnv` that `ThreadVectorEnv` asks for.
+    """
+
+
 class Elsewhere(gymnasium.Env[str, str], ABC):
     """An environment whose episodes take place elsewhere.
 

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from intercode.envs.base import InterCodeEnv
-from intercode.envs.elsewhere import Elsewhere
+from intercode.envs.elsewhere import Elsewhere, StandIn
 from intercode.envs.snapshots import EpisodeSnapshot, How
 from intercode.errors import ActionError, EnvironmentStateError, UsageError, VectorError
 from intercode.sandbox.ownership import OneCaller
@@ -379,7 +379,7 @@ _MANY = (list, tuple, np.ndarray)
 
 def _inner(env: gymnasium.Env[str, str]) -> Any:
     inner = env.unwrapped
-    if not isinstance(inner, (InterCodeEnv, Elsewhere)):
+    if not isinstance(inner, (InterCodeEnv, Elsewhere, StandIn)):
         raise UsageError(f"a vector takes InterCode's environments, not {type(inner).__name__}")
     return inner
 

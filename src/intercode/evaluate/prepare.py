@@ -45,6 +45,7 @@ from intercode.user_code import digest, is_reference
 
 if TYPE_CHECKING:
     from intercode.models import Budget
+    from intercode.models.limits import RateLimit
     from intercode.models.remote import RemoteModel
 
 RECORDED = ("replay", "predictions")
@@ -190,12 +191,13 @@ class Actors:
     """Lets go of what it holds."""
 
 
-def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
+def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None = None) -> Actors:
     """Make the agent that a spec names.
 
     Args:
         spec: The spec.
         budget: One that several runs share; default: the run's own.
+        pace: The pace of calls that several processes share; default: this process's own.
 
     Raises:
         UsageError: There is no such agent or model, or it does not take these options.
@@ -205,12 +207,12 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
         raise UsageError(f"--agent {name} needs --recording PATH")
     offered = skills.read_all(spec.agent.skill)
     if (strategy := strategy_of(name)) is not None:
-        model = _model(spec, strategy, budget)
+        model = _model(spec, strategy, budget, pace)
         agents = _language_agents(spec, strategy, model, offered)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
         return Actors(agents, agents.name, {}, asks, offered, model.close)
     if is_outside(name):
-        return _outside(spec, budget or budget_of(spec), offered)
+        return _outside(spec, budget or budget_of(spec), offered, pace)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
         flag = "--" + without[0].replace("_", "-")
         raise UsageError(
@@ -222,7 +224,9 @@ def actors(spec: RunSpec, budget: Budget | None = None) -> Actors:
     return Actors(registry.get(name, **options), name, options, skills=offered)
 
 
-def _outside(spec: RunSpec, budget: Budget, offered: tuple[Skill, ...]) -> Actors:
+def _outside(
+    spec: RunSpec, budget: Budget, offered: tuple[Skill, ...], pace: RateLimit | None
+) -> Actors:
     """Make the agents of a profile, with a gateway to their model.
 
     Raises:
@@ -232,6 +236,7 @@ def _outside(spec: RunSpec, budget: Budget, offered: tuple[Skill, ...]) -> Actor
     from intercode.agents.outside import play
     from intercode.agents.outside.layers import layer_of
     from intercode.gateway import Gateway, Upstream
+    from intercode.models.limits import RateLimit
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
 
@@ -249,7 +254,7 @@ def _outside(spec: RunSpec, budget: Budget, offered: tuple[Skill, ...]) -> Actor
     price = prices.find(spec.model.name)
     if told.episode_cost is not None and price is None:
         raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
-    around = Around(budget=budget, price=price)
+    around = Around(pace or RateLimit(), budget, price=price)
     upstream = Upstream.of(spec.model.name, spec.model.base_url)
     gateway = Gateway(upstream, around=around, prices=prices)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
@@ -292,7 +297,9 @@ def without_model(spec: RunSpec) -> list[str]:
     ]
 
 
-def _model(spec: RunSpec, strategy: Strategy, budget: Budget | None) -> RemoteModel:
+def _model(
+    spec: RunSpec, strategy: Strategy, budget: Budget | None, pace: RateLimit | None
+) -> RemoteModel:
     if spec.agent.recording is not None:
         raise UsageError(f"agent {strategy.name} takes no --recording")
     if spec.model.name is None:
@@ -305,6 +312,7 @@ def _model(spec: RunSpec, strategy: Strategy, budget: Budget | None) -> RemoteMo
         cache=spec.model.cache,
         prices=spec.model.prices,
         budget=budget or budget_of(spec),
+        rate_limit=pace,
     )
 
 

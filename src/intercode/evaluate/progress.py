@@ -34,6 +34,15 @@ class Progress:
     def tick(self) -> None:
         """Handle the passing of time; called every now and then, also when nothing happens."""
 
+    def nodes(self, count: int, change: str) -> None:
+        """Handle a change of the machines that a run has, if it is on a cluster.
+
+        Args:
+            count: The number of those that take episodes.
+            change: What has happened, in words.
+        """
+        log.info(change)
+
     def stopping(self, in_flight: int) -> None:
         """Handle an interrupt; the run stops when the episodes in flight have ended."""
 

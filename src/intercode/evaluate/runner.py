@@ -22,14 +22,8 @@ from intercode.evaluate.drift import (
     what_changed,
 )
 from intercode.evaluate.exclusion import not_gradable, select
-from intercode.evaluate.loop import (
-    EpisodeEnv,
-    Semaphore,
-    Shared,
-    default_sandboxes,
-    episode_seed,
-    run_episode,
-)
+from intercode.evaluate.executor import Executor, Threads, Work, executor_of
+from intercode.evaluate.loop import EpisodeEnv
 from intercode.evaluate.manifest import check_same, describe, finish
 from intercode.evaluate.manifest import session as session_record
 from intercode.evaluate.prepare import (
@@ -45,7 +39,7 @@ from intercode.evaluate.prepare import (
 )
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
-from intercode.evaluate.worker import Interrupts, Job, Orders, Pool
+from intercode.evaluate.worker import Interrupts, Job
 from intercode.records import (
     EPISODES,
     MANIFEST,
@@ -160,6 +154,7 @@ def evaluate(
     env_factory: Callable[[], EpisodeEnv] | None = None,
     *,
     progress: Progress | None = None,
+    executor: Executor | None = None,
     **options: Unpack[Options],
 ) -> RunResult:
     """Run an agent over a dataset.
@@ -174,6 +169,8 @@ def evaluate(
         agent: A factory, or a name as `intercode.agents.registry.get` takes it.
         env_factory: Makes an environment over this dataset; called in each worker.
         progress: Is told how it goes.
+        executor: Runs the episodes of a `RunSpec`, as ``intercode.integrations.ray.Ray()`` does on
+            a cluster; None: the one that the spec names, or else threads.
         options: See `Options`.
 
     Raises:
@@ -191,7 +188,9 @@ def evaluate(
     if isinstance(dataset, RunSpec):
         if options or env_factory is not None:
             raise UsageError("a RunSpec says everything: put the other arguments into it")
-        return run(dataset, progress)
+        return run(dataset, progress, executor=executor)
+    if executor is not None:
+        raise UsageError("an executor needs a RunSpec, from which each machine makes the same")
     if env_factory is None:
         raise UsageError("evaluate() needs an env_factory, or a RunSpec instead of a dataset")
     names = ("workers", "max_connections", "max_sandboxes", "out", "limit", "tasks", "epochs")
@@ -207,52 +206,62 @@ def evaluate(
     asked = Plan(spec, dataset, tasks, exclude, options.get("locked"))
     check_tasks(asked.tasks, factory)
     where = Setting(env_factory, dict(options.get("settings") or {}))
-    return _run(asked, Actors(factory, name, given), where, options.get("context"), progress)
+    work = Work(asked, Actors(factory, name, given), where, progress)
+    return _run(work, options.get("context"), Threads())
 
 
-def run(asked: RunSpec | Plan, progress: Progress, budget: Budget | None = None) -> RunResult:
+def run(
+    asked: RunSpec | Plan,
+    progress: Progress,
+    budget: Budget | None = None,
+    executor: Executor | None = None,
+) -> RunResult:
     """Carry out what is asked for.
 
     Args:
         asked: A spec, or what `intercode.evaluate.prepare.plan` has made of one.
         progress: Is told how it goes.
         budget: One that several runs share; default: the run's own.
+        executor: As for `evaluate`.
 
     Raises:
         InterCodeError: As `evaluate`.
     """
     planned = plan(asked, progress) if isinstance(asked, RunSpec) else asked
     budget = budget or budget_of(planned.spec)
+    executor = executor or executor_of(planned.spec)
+    executor.check(planned.spec)
     who = actors(planned.spec, budget)
     with ExitStack() as stack:
         stack.callback(who.close)
         check(planned, who.factory, progress)
         where = setting(planned, progress, asks=who.asks, budget=budget)
         stack.callback(where.close)
-        return _run(planned, who, where, {**planned.context(), **where.context()}, progress)
+        context = {**planned.context(), **where.context()}
+        work = Work(planned, who, where, progress, budget)
+        return _run(work, context, executor)
 
 
-def _run(
-    plan: Plan, who: Actors, where: Setting, context: Mapping[str, Any] | None, progress: Progress
-) -> RunResult:
+def _run(work: Work, context: Mapping[str, Any] | None, executor: Executor) -> RunResult:
     """Run the episodes that have no result yet, and keep the record."""
+    plan = work.plan
     out = plan.spec.how.out
-    wanted = _wanted(plan, who, where.facts)
+    wanted = _wanted(plan, work.who, work.where.facts)
     session = _session(plan.spec, context)
-    changed = _hold(plan, {**wanted, "sessions": [session]}, progress)
+    changed = _hold(plan, {**wanted, "sessions": [session]}, work.progress)
     with ExitStack() as stack:
         hide(out)
         if out is None:
             kept: list[Episode] = []
-            orders = _orders(plan, who, where, kept.append, progress)
-            return replace(_work(plan, orders, {}, progress), kept=kept)
+            work = replace(work, record=lambda *episodes: kept.extend(episodes))
+            return replace(_work(work, executor, {}), kept=kept)
         log = stack.enter_context(RecordWriter(Path(out)))
         record, finished = _resumed(log.folder, wanted, plan.locked)
         if plan.locked is not None and plan.locked == record:
             session |= of_run(plan.locked, wanted, changed)
         record["sessions"].append(session)
         log.write_manifest(record)
-        result = _work(plan, _orders(plan, who, where, log.append, progress), finished, progress)
+        result = _work(replace(work, record=log.append), executor, finished)
         result.folder = log.folder
         finish(session, episodes=result.ran, seconds=result.seconds, interrupted=result.cut_short)
         log.write_manifest(record)
@@ -280,13 +289,12 @@ def _hold(plan: Plan, now: Mapping[str, Any], progress: Progress) -> list[str]:
     return changed
 
 
-def _work(
-    plan: Plan, orders: Orders, finished: Mapping[Key, Outcome], progress: Progress
-) -> RunResult:
+def _work(work: Work, executor: Executor, finished: Mapping[Key, Outcome]) -> RunResult:
     """Run the episodes that are not finished."""
+    plan, progress = work.plan, work.progress
     jobs = [Job(epoch, task) for epoch in range(plan.spec.epochs) for task in plan.tasks]
     done = {job.key: finished[job.key] for job in jobs if job.key in finished}
-    pool = Pool([job for job in jobs if job.key not in done], orders, plan.spec.how.workers)
+    pool = executor.start([job for job in jobs if job.key not in done], work)
     progress.begin(len(jobs), list(done.values()))
     with ExitStack() as stack:
         stack.callback(progress.end)
@@ -305,38 +313,6 @@ def _work(
             interrupted=interrupts.count > 0,
             stopped=pool.stopped,
         )
-
-
-def _orders(
-    plan: Plan,
-    who: Actors,
-    where: Setting,
-    record: Callable[[Episode], None],
-    progress: Progress,
-) -> Orders:
-    how, seed = plan.spec.how, plan.spec.seed
-    shared = Shared(
-        calls=Semaphore(how.max_connections),
-        sandboxes=Semaphore(how.max_sandboxes or default_sandboxes()),
-        on_action=progress.action,
-    )
-    return Orders(
-        attempt=lambda job, env: run_episode(
-            env(),
-            who.factory,
-            job.task,
-            seed=episode_seed(seed, job.epoch, job.task.task_id),
-            epoch=job.epoch,
-            name=who.name,
-            shared=shared,
-        ),
-        env_factory=where.make,
-        max_retries=how.retries,
-        agent_name=who.name,
-        env_name=str(where.facts.get("env", "")),
-        record=record,
-        shared=shared,
-    )
 
 
 def _wanted(plan: Plan, who: Actors, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,6 +353,7 @@ def _session(spec: RunSpec, context: Mapping[str, Any] | None) -> dict[str, Any]
         tasks=None if spec.tasks is None else list(spec.tasks),
         epochs=spec.epochs,
         max_retries=spec.how.retries,
+        **({} if spec.how.on is None else {"on": spec.how.on}),
     )
 
 

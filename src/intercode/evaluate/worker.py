@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from intercode.episode import Episode
 from intercode.errors import (
@@ -104,7 +104,7 @@ class Orders:
     max_retries: int
     agent_name: str
     env_name: str
-    record: Callable[[Episode], None]
+    record: Callable[..., None]
     """Returns when the episode is safe."""
     shared: Shared = field(default_factory=Shared)
 
@@ -196,6 +196,20 @@ def _add_lost(episode: Episode, lost: Sequence[Episode]) -> None:
         episode.metadata["earlier"] = earlier
     if judged := [*chain.from_iterable(one.metadata.get("judge", ()) for one in lost)]:
         episode.metadata["judge"] = [*judged, *episode.metadata.get("judge", [])]
+
+
+class Runs(Protocol):
+    """Jobs that run, on threads or elsewhere."""
+
+    stopped: str | None
+    """The error of an episode after which no other was begun."""
+
+    def run(self, interrupts: Interrupts, progress: Progress) -> Generator[Episode, None, None]:
+        """Yield the episodes, each as soon as it is recorded; after an interrupt begin no more.
+
+        Raises:
+            KeyboardInterrupt: There was a second interrupt.
+        """
 
 
 class Pool:

@@ -116,7 +116,7 @@ class MySQLDatabases:
             self._server = start_mariadb()
             self._admin: dict[str, Any] = self._server.connect_args
         else:
-            self._admin, _ = parse_url(url, "MySQL", 3306, "root", _OPTIONS)
+            self._admin, _ = parse_url(url, "MySQL", 3306, "root", "MYSQL_PWD", _OPTIONS)
         self._account = new_name()
         self._host = "localhost" if "unix_socket" in self._admin else "%"
         self._password = secrets.token_urlsafe(18)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ from intercode.sandbox.images.tree import content_digest
 
 from . import ROOT, make_tar
 
+resolving: Any = sys.modules["intercode.sandbox.images.resolve"]  # its function has its name
+
 Tell = pytest.CaptureFixture[str]
 
 
@@ -34,6 +37,19 @@ def spec(tmp_path: Path) -> str:
     first = make_tar(tmp_path / "a.tar.gz", ("usr/x", b"one"), link, program)
     second = make_tar(tmp_path / "b.tar.gz", ("etc/y", b"two"))
     return f"scratch+{first}+{second}"
+
+
+def test_a_name_stands_for_a_carried_image(
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolving, "_carried", {})
+    image = resolve(spec)
+    for archive in tmp_path.glob("*.tar.gz"):
+        archive.unlink()
+    with pytest.raises(ImageError, match="does not exist"):
+        resolve(spec)
+    resolving.carried(spec, image.digest)
+    assert resolve(spec) == image and str(resolving.check(spec)) == spec
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tgz", ".tar.xz", ".tar.bz2"])

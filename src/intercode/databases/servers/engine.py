@@ -30,6 +30,7 @@ from intercode.databases.servers.session import (
 from intercode.databases.servers.watchdog import Watchdog
 from intercode.databases.source import Source
 from intercode.errors import DatabaseError, TaskError, UsageError
+from intercode.known_secrets import variables
 from intercode.sandbox.base import Limits
 
 _PATIENCE_SECONDS = 30.0
@@ -370,7 +371,7 @@ class ServerEngine(ABC, Generic[ConnectionT, TemplateT]):
 
 
 def parse_url(
-    url: str, product: str, port: int, user: str, options: Sequence[str]
+    url: str, product: str, port: int, user: str, secret: str, options: Sequence[str]
 ) -> tuple[dict[str, Any], SplitResult]:
     """Return the driver's arguments for a server's URL, and its parts.
 
@@ -379,18 +380,20 @@ def parse_url(
         product: The server's product, for errors.
         port: The usual port.
         user: The usual user.
+        secret: The variable that has the password if the URL has none.
         options: The options that it may have.
 
     Raises:
         UsageError: It is malformed.
     """
     parts = urlsplit(url)
+    told = parts.password
     try:
         found: dict[str, Any] = {
             "host": parts.hostname or "localhost",
             "port": parts.port or port,
             "user": unquote(parts.username or user),
-            "password": unquote(parts.password or ""),
+            "password": variables().get(secret, "") if told is None else unquote(told),
         }
     except ValueError:
         raise UsageError(f"the URL of a {product} server has no valid port") from None

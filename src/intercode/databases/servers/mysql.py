@@ -211,7 +211,7 @@ class MySQLEngine(ServerEngine[MySQLConnection, MySQLTemplate]):
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        found, parts = parse_url(url, "MySQL", 3306, "root", _FLAGS + _FILES)
+        found, parts = parse_url(url, "MySQL", 3306, "root", "MYSQL_PWD", _FLAGS + _FILES)
         if parts.path.strip("/"):
             raise UsageError(
                 f"leave {parts.path!r} off the URL: every episode has a database of its own on the "

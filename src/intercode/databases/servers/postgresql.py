@@ -203,7 +203,7 @@ class PostgreSQLEngine(ServerEngine[PostgreSQLConnection, PostgreSQLClone]):
     # --- the server --------------------------------------------------------------------------
 
     def _parse(self, url: str) -> dict[str, Any]:
-        found, parts = parse_url(url, "PostgreSQL", 5432, "postgres", _OPTIONS)
+        found, parts = parse_url(url, "PostgreSQL", 5432, "postgres", "PGPASSWORD", _OPTIONS)
         return {**found, "dbname": unquote(parts.path.strip("/")) or "postgres"}
 
     def _connect(self, connect_args: Mapping[str, Any]) -> PostgreSQLConnection:

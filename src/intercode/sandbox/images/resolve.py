@@ -73,8 +73,10 @@ def resolve(
     Raises:
         ImageError: The name is not understood, an input is missing, or the build failed.
     """
-    parsed = _plain(spec) if spec.isidentifier() else check(spec)
     cache = ImageCache.default()
+    if spec in _carried and (image := cache.lookup(_carried[spec])):
+        return image
+    parsed = _plain(spec) if spec.isidentifier() else check(spec)
     if not refresh and (found := cache.recall(_key(parsed, cache))):
         return found
     sweep(cache)
@@ -83,6 +85,17 @@ def resolve(
     cache.inputs[parsed] = tuple(sorted(map(str, context.inputs)))
     cache.remember(_key(parsed, cache), image)
     return image
+
+
+_carried: dict[str, str] = {}
+
+
+def carried(spec: str, digest: str) -> None:
+    """Let a name stand for an image in the cache, in this process, as on the machine it is from.
+
+    What that image was made of (a Dockerfile, a registry's answer) need not be here.
+    """
+    _carried[spec] = digest
 
 
 @lru_cache(maxsize=64)
@@ -98,6 +111,8 @@ def check(spec: str) -> Spec:
         ImageError: It is not understood, or names a file or folder that does not exist.
     """
     parsed = parse(spec)
+    if spec in _carried:
+        return parsed
     if parsed.scheme not in SCHEMES and (parsed.argument or parsed.scheme not in RECIPES):
         name = str(replace(parsed, additions=()))
         near = meant(name, [*SCHEMES, *RECIPES], listed=False) or "."

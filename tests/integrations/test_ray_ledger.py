@@ -1,0 +1,55 @@
+"""The ledger of a cluster's processes, without a cluster: what one holds is given back."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from intercode.errors import BudgetError
+from intercode.integrations.ray.ledger import Ledger
+from intercode.models.limits import Spending
+from waiting import PATIENCE
+
+
+def test_a_lost_process_has_paid_for_its_calls() -> None:
+    ledger = Ledger(None, 100, Spending(0.0, 10), None)
+    ledger.reserve("one", 60, 0.0)
+    ledger.reserve("other", 20, 0.0)
+    ledger.end("other", 20, 0.0, "spent", (0.0, 5))
+    ledger.lost("one")
+    assert ledger.spending() == (Spending(0.0, 15), Spending(0.0, 60))
+    ledger.end("one", 60, 0.0, "spent", (0.0, 60))  # which was on its way: it counts once
+    assert ledger.spending()[0].tokens == 15
+    with pytest.raises(BudgetError):
+        ledger.reserve("other", 26, 0.0)
+    ledger.reserve("other", 25, 0.0)
+
+
+def test_others_wait_for_what_a_lost_process_held() -> None:
+    ledger = Ledger(None, None, Spending(), 1)
+    ledger.enter("one")
+    ledger.acquire("one", 10, 0)
+    ended = threading.Event()
+
+    def call() -> None:
+        ledger.enter("other")
+        ledger.release("other", ledger.acquire("other", 10, 0), 0, True)
+        ledger.leave("other")
+        ended.set()
+
+    waiting = threading.Thread(target=call)
+    waiting.start()
+    assert not ended.is_set()  # the only permit is held
+    ledger.lost("one")
+    assert ended.wait(PATIENCE)
+    waiting.join()
+    ledger.leave("one")  # too late: it has none
+    ledger.enter("third")
+
+
+def test_a_refusal_slows_all() -> None:
+    ledger = Ledger(None, None, Spending(), None)
+    started = ledger.acquire("one", 10, 0)
+    ledger.refuse("one", started, 0.01)
+    assert ledger.acquire("other", 10, 0) >= started + 0.01

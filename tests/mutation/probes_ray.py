@@ -1,0 +1,40 @@
+"""Probes of what a cluster's processes share, without a cluster."""
+
+from __future__ import annotations
+
+from intercode.errors import UsageError
+from intercode.evaluate import evaluate
+from intercode.integrations.ray.ledger import Ledger
+from intercode.models.limits import Spending
+from intercode.spec import RunSpec
+
+
+def ray_passwords() -> bool:
+    url = "mysql://admin:hidden@localhost:1"
+    spec = RunSpec.of({"env": "sql", "agent": "oracle", "engine": url, "on": "ray"})
+    try:
+        evaluate(spec)
+    except UsageError as error:
+        return "has a password" in str(error)
+    return False
+
+
+def ray_paid_once() -> bool:
+    ledger = _lost()
+    ledger.end("one", 60, 0.0, "spent", (0.0, 60))  # which was on its way
+    return _counted(ledger) == 60
+
+
+def ray_paid_at_all() -> bool:
+    return _counted(_lost()) == 60
+
+
+def _lost() -> Ledger:
+    ledger = Ledger(None, 100, Spending(), None)
+    ledger.reserve("one", 60, 0.0)
+    ledger.lost("one")
+    return ledger
+
+
+def _counted(ledger: Ledger) -> int:
+    return sum(account.tokens for account in ledger.spending())
