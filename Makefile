@@ -21,7 +21,7 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-integrations test-agents test-cgroup2 soak chaos lint bench graders dist clean
+.PHONY: help demo set-up test test-integrations test-agents test-cgroup2 soak chaos lint docs bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -106,6 +106,16 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules, spelling 
 	@$(BIN)/codespell src docs examples README.md CONTRIBUTING.md CHANGELOG.md
 	@$(BIN)/python tests/english.py
 
+# Not among the tests' packages: what it needs, nothing else does.
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	@echo "installing intercode and its site's tools into $(VENV) …"
+	@$(BIN)/pip install $(PIP_FLAGS) -e '.[docs]'
+	@touch $@ $(VENV)/.demo
+
+docs: $(VENV)/.docs  ## Build the site from docs/ and the source; its links are checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "to open in a browser: site/index.html"
+
 bench: $(VENV)/.test  ## Measure against the machine's physical limits; writes benchmarks/results/
 	@$(BIN)/python benchmarks/bench.py
 
@@ -113,4 +123,4 @@ dist:  ## Build the sdist and the wheel into dist/, twice, and check them
 	@scripts/dist
 
 clean:  ## Remove what the other targets made here
-	rm -rf $(VENV) $(VENV)-integrations dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs
+	rm -rf $(VENV) $(VENV)-integrations dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs

@@ -13,9 +13,11 @@ What a page may contain, and what is done with it, in the page's own temporary f
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -252,6 +254,49 @@ def test_the_page_of_the_python_api_has_every_name() -> None:
     assert {name for name in intercode.__all__ if not name.endswith("Error")} <= named
     errors = (ROOT / "docs" / "reference" / "errors.md").read_text()
     assert all(f"`{name}`" in errors for name in intercode.__all__ if name.endswith("Error"))
+
+
+def test_the_site_has_a_page_of_each_module_and_each_public_name_in_it() -> None:
+    hooks = runpy.run_path(str(ROOT / "scripts" / "site.py"))
+    found = {module: hooks["public_names"](module) for module in hooks["modules"]()}
+    for module, names in found.items():
+        there = importlib.import_module(module)
+        assert names and all(hasattr(there, name) for name in names), module
+        declared = {*getattr(there, "__all__", names)} - {"__version__"}
+        assert declared == {*names}, module
+    assert len(found) > 8 and found["intercode"]
+
+
+def test_the_glossarys_words_are_used() -> None:
+    page = ROOT / "docs" / "reference" / "glossary.md"
+    words = re.findall(r"^\| \*\*([\w ]+)\*\* \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(words) > 50 and len({*words}) == len(words)
+    others = "".join(other.read_text(encoding="utf-8").lower() for other in PAGES if other != page)
+    assert not [word for word in words if not re.search(rf"\b{word}", others)]
+
+
+def test_the_gallery_has_every_example() -> None:
+    gallery = (ROOT / "docs" / "tutorials" / "examples.md").read_text(encoding="utf-8")
+    examples = ROOT / "examples"
+    found = [path for path in examples.iterdir() if path.name[0] not in "._"]
+    found += examples.glob("integrations/*.py")
+    missing = [
+        path.name for path in found if f"/examples/{path.relative_to(examples)}" not in gallery
+    ]
+    assert not missing, f"docs/tutorials/examples.md has no line for {missing}"
+
+
+def test_the_recording_is_of_the_commands_beside_it() -> None:
+    recorder = runpy.run_path(str(ROOT / "scripts" / "record-terminal"))
+    drawn = ET.parse(ROOT / "docs" / "images" / "terminal.svg").getroot()
+    texts = (text for text in drawn.iter() if text.tag.endswith("}text"))
+    lines: dict[str, str] = {}
+    for text in texts:
+        line = text.get("clip-path", "")
+        lines[line] = lines.get(line, "") + (text.text or "")
+    shown = [" ".join(line.split()) for line in lines.values()]
+    assert recorder["commands"]()
+    assert [line[2:] for line in shown if line.startswith("$ intercode")] == recorder["commands"]()
 
 
 def test_readme_shows_what_make_demo_does() -> None:
