@@ -6,6 +6,9 @@
 #SBATCH --time 04:00:00
 set -euo pipefail
 export RAY_USAGE_STATS_ENABLED=0
+# Whoever has the token can run code on the nodes: the job's alone.
+RAY_AUTH_TOKEN=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 export RAY_ADDRESS=$head:6379
 

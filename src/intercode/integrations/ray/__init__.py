@@ -9,6 +9,7 @@ in which agents act beside their sandboxes.
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from intercode.evaluate.worker import Job
     from intercode.integrations.ray.driver import Spread
     from intercode.spec import RunSpec
+
+_PATIENCE = 10.0
+"""Seconds in which a port must answer."""
 
 
 class Ray:
@@ -103,12 +107,28 @@ def connect(address: str | None = None) -> None:
         UsageError: There is no such cluster.
     """
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    where = address or os.environ.get("RAY_ADDRESS", "this machine")
+    ray = library()
+    _reach(where)
     try:
-        library().init(
+        ray.init(
             address, log_to_driver=False, configure_logging=False, logging_level="error", **options
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        where = address or os.environ.get("RAY_ADDRESS", "this machine")
+        raise UsageError(
+            f"no Ray cluster answers at {where}: {error} (one that uses tokens needs "
+            "RAY_AUTH_MODE=token and the token here, too)"
+        ) from error
+
+
+def _reach(where: str) -> None:
+    """Refuse an address at which no one listens; Ray would try for minutes."""
+    host, _, port = where.removeprefix("ray://").rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE).close()
+    except (OSError, OverflowError) as error:
         raise UsageError(f"there is no Ray cluster at {where}: {error}") from error
 
 
