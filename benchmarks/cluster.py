@@ -17,6 +17,7 @@ from typing import Any
 from intercode.episode import Episode
 from intercode.evaluate import Progress, evaluate
 from intercode.integrations.ray import Ray, driver
+from intercode.integrations.ray.cluster import connected
 from intercode.spec import RunSpec
 from intercode.testing import Fault, Line, ScriptedServer
 from rows import Row
@@ -120,7 +121,7 @@ def measure(episodes: int) -> list[Row]:
 
 def look(place: Ray) -> float:
     """Seconds in which a driver looks for answers among many calls."""
-    with place.connected() as ray:
+    with connected(place.address) as ray:
         never = ray.remote(num_cpus=1000)(lambda: None)
         calls = [never.remote() for _ in range(WAITING)]
         began = time.monotonic()

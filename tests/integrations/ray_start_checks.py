@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from intercode.errors import UsageError
-from intercode.integrations.ray import connect
+from intercode.integrations.ray.cluster import connect
 
 HERE = "127.0.0.1"
 BIN = Path(sys.executable).parent

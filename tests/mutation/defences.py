@@ -890,7 +890,7 @@ DEFENCES = [
         "tasks: set[asyncio.Task[Any]] = {work, over}",
     ),
     _one(
-        "ray_passwords", "host leak", "intercode/integrations/ray/__init__.py",
+        "ray_passwords", "host leak", "intercode/integrations/ray/cluster.py",
         "if portable(value) != value:", "if False:",
     ),
     _one(

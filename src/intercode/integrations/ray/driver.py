@@ -27,7 +27,7 @@ from intercode.evaluate.executor import Work
 from intercode.evaluate.loop import failed
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import PATIENCE, SAME_FOR_ALL, TICK, Interrupts, Job
-from intercode.integrations.ray import nodes_with_room, on_node
+from intercode.integrations.ray.cluster import connected, nodes_with_room, on_node
 from intercode.integrations.ray.ledger import Ledger
 from intercode.integrations.ray.station import Assignment, Opened, Played, Station
 from intercode.registry import environment as registered
@@ -37,7 +37,6 @@ from intercode.serve.client import raised
 from intercode.units import counted
 
 if TYPE_CHECKING:
-    from intercode.integrations.ray import Ray
     from intercode.records import Key
     from intercode.spec import RunSpec
 
@@ -80,15 +79,16 @@ class Spread:
     Args:
         jobs: The jobs, in order.
         work: The run.
-        place: The cluster.
+        address: The cluster's.
+        cpus: The processors that each station reserves.
     """
 
-    def __init__(self, jobs: Sequence[Job], work: Work, place: Ray) -> None:
+    def __init__(self, jobs: Sequence[Job], work: Work, address: str | None, cpus: float) -> None:
         self.stopped: str | None = None
         self._left = deque(jobs)
         self._lost: Counter[Key] = Counter()
         """How often a job was lost, alone in its batch after the first time."""
-        self._work, self._place = work, place
+        self._work, self._address, self._cpus = work, address, cpus
         self._workers = min(work.plan.spec.how.workers, max(1, len(jobs)))
         self._posts: list[_Post] = []
         self._calls: dict[Any, _Call] = {}
@@ -107,7 +107,7 @@ class Spread:
         """Yield the episodes, each as soon as it is recorded."""
         if not self._left:
             return
-        with self._place.connected() as self._ray:
+        with connected(self._address) as self._ray:
             self._begin()
             try:
                 yield from self._loop(interrupts, progress)
@@ -182,7 +182,7 @@ class Spread:
         self._looked = now
         nodes = {n["NodeID"]: n for n in self._ray.nodes() if n["Alive"]}
         self._names = {i: f"{n['NodeName']} ({i[:8]})" for i, n in nodes.items()}
-        wanted = nodes_with_room(self._workers, self._place.cpus, without=self._refused)
+        wanted = nodes_with_room(self._workers, self._cpus, without=self._refused)
         share = ceil(self._workers / (wanted.total() or 1))
         there = Counter(post.node for post in self._posts)
         for node, number in wanted.items():
@@ -204,7 +204,7 @@ class Spread:
         actor = (
             self._ray.remote(Station)
             .options(
-                num_cpus=self._place.cpus,
+                num_cpus=self._cpus,
                 memory=memory or None,
                 max_concurrency=self._workers + 2,
                 scheduling_strategy=on_node(node),
@@ -241,7 +241,7 @@ class Spread:
         for post in [post for post in self._posts if post.node == node]:
             self._let_go(post)
         progress.nodes(self._count(), f"{self._names[node]} is left out: {why}")
-        if not nodes_with_room(1, self._place.cpus, without=self._refused):
+        if not nodes_with_room(1, self._cpus, without=self._refused):
             self._failure = SandboxUnavailableError.__new__(
                 SandboxUnavailableError,
                 f"no node of the cluster can take part; the last one: {why}",

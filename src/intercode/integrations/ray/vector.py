@@ -28,7 +28,7 @@ from intercode.errors import (
     SandboxUnavailableError,
 )
 from intercode.evaluate.worker import PATIENCE
-from intercode.integrations.ray import (
+from intercode.integrations.ray.cluster import (
     connect,
     library,
     nodes_with_room,
