@@ -29,12 +29,12 @@ def test_a_lost_process_has_paid_for_its_calls() -> None:
 def test_others_wait_for_what_a_lost_process_held() -> None:
     ledger = Ledger(None, None, Spending(), 1)
     ledger.enter("one")
-    ledger.acquire("one", 10, 0)
+    ledger.acquire("one", 10, None)
     ended = threading.Event()
 
     def call() -> None:
         ledger.enter("other")
-        ledger.release("other", ledger.acquire("other", 10, 0), 0, True)
+        ledger.release("other", ledger.acquire("other", 10, None)[0], 0, True)
         ledger.leave("other")
         ended.set()
 
@@ -50,6 +50,20 @@ def test_others_wait_for_what_a_lost_process_held() -> None:
 
 def test_a_refusal_slows_all() -> None:
     ledger = Ledger(None, None, Spending(), None)
-    started = ledger.acquire("one", 10, 0)
+    started, _ = ledger.acquire("one", 10, None)
     ledger.refuse("one", started, 0.01)
-    assert ledger.acquire("other", 10, 0) >= started + 0.01
+    assert ledger.acquire("other", 10, None)[0] >= started + 0.01
+
+
+def test_a_call_keeps_its_ticket_and_leaves_nothing() -> None:
+    ledger = Ledger(None, 10**6, Spending(), None)
+    for _ in range(3):
+        ledger.reserve("one", 60, 0.5)
+        started, ticket = ledger.acquire("one", 10, None)
+        ledger.refuse("one", started, 0.0)
+        started, again = ledger.acquire("one", 10, ticket)
+        assert again == ticket
+        ledger.release("one", started, 0, True)
+        ledger.end("one", 60, 0.5, "spent", (0.5, 60))
+    held = ledger._held["one"]
+    assert not held.reserved and not held.started and not held.permits

@@ -242,10 +242,8 @@ class Spread:
             self._let_go(post)
         progress.nodes(self._count(), f"{self._names[node]} is left out: {why}")
         if not nodes_with_room(1, self._cpus, without=self._refused):
-            self._failure = SandboxUnavailableError.__new__(
-                SandboxUnavailableError,
-                f"no node of the cluster can take part; the last one: {why}",
-            )
+            said = f"no node of the cluster can take part; the last one: {why}"
+            self._failure = raised(SandboxUnavailableError.__name__, said)
             self._drain()
 
     def _count(self) -> int:

@@ -6,7 +6,6 @@ process holds when it is lost is given back, and its calls count as paid.
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter
@@ -20,11 +19,10 @@ from intercode.models.limits import Budget, Hold, RateLimit, Spending
 
 @dataclass
 class _Held:
-    """What one process holds."""
+    """The reservations, the calls under way and the permits of one process."""
 
     reserved: Counter[tuple[int, float]] = field(default_factory=Counter)
     started: Counter[float] = field(default_factory=Counter)
-    tickets: dict[int, int] = field(default_factory=dict)
     permits: int = 0
     lost: bool = False
 
@@ -69,21 +67,26 @@ class Ledger:
         with self._lock:
             if self._of(who).lost:
                 return  # all that it held has ended
-            self._of(who).reserved[tokens, cost] -= 1
+            _less(self._of(who).reserved, (tokens, cost))
         account = getattr(self._budget, to) if to else None
         self._budget._end(Hold(self._budget, tokens, cost), account, *paid)
 
-    def acquire(self, who: str, tokens: int, ticket: int) -> float:
-        """Wait until a call may start: `RateLimit.acquire`."""
-        with self._lock:
-            own = self._of(who).tickets.setdefault(ticket, self._pace.ticket())
+    def acquire(self, who: str, tokens: int, ticket: int | None) -> tuple[float, int]:
+        """Wait until a call may start: `RateLimit.acquire`; return its ticket, too.
+
+        Args:
+            who: The process.
+            tokens: The estimated tokens of the call.
+            ticket: That of its first try; None: this is the first.
+        """
+        own = self._pace.ticket() if ticket is None else ticket
         started = self._pace.acquire(tokens, own)
         with self._lock:
             if not self._of(who).lost:
                 self._of(who).started[started] += 1
-                return started
+                return started, own
         self._pace.release(started, succeeded=False)
-        return started
+        return started, own
 
     def release(self, who: str, started: float, unused: float, succeeded: bool) -> None:
         """End a call: `RateLimit.release`."""
@@ -98,7 +101,7 @@ class Ledger:
     def _ended(self, who: str, started: float) -> bool:
         with self._lock:
             held = self._of(who)
-            held.started[started] -= 1
+            _less(held.started, started)
             return not held.lost
 
     def enter(self, who: str) -> float:
@@ -138,6 +141,13 @@ class Ledger:
         return self._budget.spent, self._budget.presumed
 
 
+def _less(counter: Counter[Any], key: Any) -> None:
+    """Count one less, and keep no zeros: a run may have millions of calls."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
+
+
 class SharedBudget(Budget):
     """The budget, in another process than the ledger's.
 
@@ -167,24 +177,31 @@ class SharedBudget(Budget):
         self._ledger.end.remote(self._who, hold.tokens, hold.cost, name, (cost, tokens))
 
 
+class _Call(threading.local):
+    """The call that a thread makes, with all of its tries."""
+
+    ticket: int | None = None
+    """The one that this process gave it."""
+    place: int | None = None
+    """Its ticket in the ledger."""
+    started = 0.0
+
+
 class SharedPace(RateLimit):
-    """The pace of calls, in another process than the ledger's."""
+    """The pace of calls, in another process than the ledger's; a thread makes one at a time."""
 
     def __init__(self, ledger: Any, who: str) -> None:
         super().__init__()
-        self._ledger, self._who, self._own = ledger, who, itertools.count()
-        self._mine = threading.local()
-
-    def ticket(self) -> int:
-        """See `RateLimit.ticket`."""
-        return next(self._own)
+        self._ledger, self._who = ledger, who
+        self._mine = _Call()
 
     def acquire(self, tokens: int, ticket: int | None = None) -> float:
         """See `RateLimit.acquire`."""
-        own = self.ticket() if ticket is None else ticket
-        started: float = _ask(self._ledger.acquire, self._who, tokens, own)
-        self._mine.started = started
-        return started
+        mine = self._mine
+        place = mine.place if ticket is not None and ticket == mine.ticket else None
+        mine.started, mine.place = _ask(self._ledger.acquire, self._who, tokens, place)
+        mine.ticket = ticket
+        return mine.started
 
     def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
         """See `RateLimit.release`."""
