@@ -729,7 +729,7 @@ DEFENCES = [
     ),
     _one(
         "view_search_of_hidden_gold", "cheating", "intercode/report/live.py",
-        " and self._has(at, words)", "",
+        " and self._has(rows[at], line, words)", "",
     ),
     _one(
         "view_end_of_an_element", "lateral", "intercode/report/page.py",

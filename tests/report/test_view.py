@@ -99,7 +99,12 @@ def test_a_file_that_was_replaced_is_read_once_more(tmp_path: Path) -> None:
     one = begun(tmp_path / "one")
     append(one, *(episode(n) for n in range(5)))
     library = all_read(Library([one]))
-    (one / records.EPISODES).write_text(episode(9).to_json() + "\n")
+    searching = library.search("echo")
+    assert next(searching) == (0, True)
+    (one / records.EPISODES).write_text(episode(9, said="echo " * 200).to_json() + "\n")
+    assert list(searching) == [
+        (at, False) for at in range(1, 5)
+    ]  # within the new line, or after it
     all_read(library)
     assert library.generation == 1 and [row.task for row in library.rows] == ["t9"]
 
@@ -250,7 +255,15 @@ def test_nobody_else_is_told(served: tuple[Viewer, Path]) -> None:
     while viewer.library.refresh():
         pass
     assert get(viewer, path)[0] == 200
-    for wrong in ("/", "/episode?at=0", f"/{viewer.token[:-1]}/", f"/{quote('é')}/", "/x" * 9):
+    for wrong in (
+        "/",
+        "/episode?at=0",
+        f"/{viewer.token[:-1]}/",
+        f"/{quote('é')}/",
+        "/x" * 9,
+        "*",
+        "//[x",
+    ):
         status, told = get(viewer, wrong)
         assert status == 401 and viewer.token not in told
     for headers in (

@@ -88,12 +88,7 @@ class Library:
     def body(self, at: int) -> Any:
         """Return the body of the episode of a row."""
         row, offset = self.rows[at], self._offsets[at]
-        folder = self._folders[row.run]
-        with (folder.path / EPISODES).open("rb") as file:
-            file.seek(offset)
-            episode = self._redactor.episode(Episode.from_json(file.readline()))
-        shown_gold = bool(folder.manifest.get("needs_gold"))
-        return body_of(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
+        return self._body(row, self._line(row, offset))
 
     def search(self, words: str, start: int = 0) -> Iterator[tuple[int, bool]]:
         """Yield the number of each row from a first one on, and whether its texts have the words.
@@ -102,13 +97,12 @@ class Library:
         """
         forms = {words, words.lower(), words.upper(), words.title()}
         wanted = {json.dumps(form)[1:-1].lower().encode() for form in forms}
-        for at in range(start, len(self.rows)):
-            row, offset = self.rows[at], self._offsets[at]
-            with (self._folders[row.run].path / EPISODES).open("rb") as file:
-                file.seek(offset)
-                line = file.readline().lower()
+        rows, offsets = self.rows, self._offsets  # others, once a file was replaced
+        for at in range(start, len(rows)):
+            line = self._line(rows[at], offsets[at])
+            lower = line.lower()
             # The raw line has names of fields, too, and what is hidden or redacted.
-            yield at, any(one in line for one in wanted) and self._has(at, words)
+            yield at, any(one in lower for one in wanted) and self._has(rows[at], line, words)
 
     def overview(self) -> tuple[int, str]:
         """Return the version of the report, and the report as JSON; it may be a little late."""
@@ -145,10 +139,23 @@ class Library:
             for run, named, label in zip(made, told_apart(made), labels, strict=True)
         ]
 
-    def _has(self, at: int, words: str) -> bool:
-        lower, row = words.lower(), self.rows[at]
-        texts = texts_of([row.task, self.body(at)])
-        return any(lower in text.lower() for text in texts)
+    def _line(self, row: Row, offset: int) -> bytes:
+        with (self._folders[row.run].path / EPISODES).open("rb") as file:
+            file.seek(offset)
+            return file.readline()
+
+    def _body(self, row: Row, line: bytes) -> Any:
+        episode = self._redactor.episode(Episode.from_json(line))
+        shown_gold = bool(self._folders[row.run].manifest.get("needs_gold"))
+        return body_of(episode, hide_gold=self._hide_gold, shown_gold=shown_gold)
+
+    def _has(self, row: Row, line: bytes, words: str) -> bool:
+        try:
+            body = self._body(row, line)
+        except RecordError:  # the file was replaced meanwhile
+            return False
+        lower = words.lower()
+        return any(lower in text.lower() for text in texts_of([row.task, body]))
 
     def _find(self) -> None:
         """Add runs that are new, and read each ``run.json`` that has changed."""

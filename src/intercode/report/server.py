@@ -17,7 +17,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from intercode.errors import RecordError
 from intercode.guard import Guard
@@ -122,18 +122,18 @@ class _Handler(BaseHTTPRequestHandler):
         if refused is not None:
             self._answer(refused[0], refused[1].encode(), "text/plain")
             return
-        asked = urlsplit(self.path)
-        _, token, *rest = asked.path.split("/")
+        path, _, question = self.path.partition("?")
+        token, *rest = path.removeprefix("/").split("/")
         if not hmac.compare_digest(token.encode(errors="replace"), viewer.token.encode()):
             self._answer(HTTPStatus.UNAUTHORIZED, b"the address has no valid token", "text/plain")
             return
-        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        query = {name: values[-1] for name, values in parse_qs(question).items()}
         body = None
         try:
             at, start, generation = (_natural(query, n) for n in ("at", "from", "generation"))
             if rest == ["episode"]:
                 body = viewer.library.body(at)
-        except (ValueError, IndexError, RecordError):
+        except (ValueError, IndexError, OSError, RecordError):
             self._answer(HTTPStatus.BAD_REQUEST, b"there is no such episode", "text/plain")
             return
         match rest:

@@ -17,12 +17,15 @@ function sendable(value) {
 const named = (runs) => runs.map((run) => ({ ...run, name: sendable(run.name) }));
 
 // Keeps the last few of what is slow to make: all of a run may be more than the browser likes.
+// What could not be made, as while the server is away, is tried again when it is asked for.
 function kept(most, make) {
   const known = new Map();
   return (key) => {
     if (!known.has(key)) {
       if (known.size >= most) known.delete(known.keys().next().value);
-      known.set(key, make(key));
+      const made = make(key);
+      known.set(key, made);
+      made.catch(() => known.delete(key));
     }
     return known.get(key);
   };
@@ -119,6 +122,7 @@ export class LiveSource extends Source {
     on("reset", (generation) => {
       Object.assign(this, { rows: [], received: 0, generation });
       this.byKey.clear();
+      this.families.clear();
     });
     on("runs", (runs) => (this.runs = named(runs)));
     on("rows", (data) => {
