@@ -21,10 +21,18 @@ SPLITS = ("train", "validation", "test", "compositions")
 those of ``train``, and pairs of operations that no other split has."""
 
 _SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "su")
-_WORDS = tuple(one + other for one in _SYLLABLES for other in _SYLLABLES)
-"""Words of four letters: none is part of another, a command, or a word of a question (which has
-"take", "line" and "move"). A policy can spell one that it has never seen."""
-_ENDS = tuple(one + last for one in _SYLLABLES for last in "bgklmnt")
+_NOT = "dago loli mofo nano nazi paki puta puto dik fag fuk nig tit".split()
+"""Left out: the name of a program, and words that no one wants to read."""
+
+
+def _made(firsts: Sequence[str], lasts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(one + last for one in firsts for last in lasts if one + last not in _NOT)
+
+
+_WORDS = _made(_SYLLABLES, _SYLLABLES)
+"""Words of four letters: none is part of another, or a word of a question (which has "take", "line"
+and "move"). A policy can spell one that it has never seen."""
+_ENDS = _made(_SYLLABLES, "bgklmnt")
 _HELD = 4
 """One pair of operations in so many is kept for ``compositions``."""
 
