@@ -21,7 +21,21 @@ SPLITS = ("train", "validation", "test", "compositions")
 those of ``train``, and pairs of operations that no other split has."""
 
 _SYLLABLES = tuple(a + b for a in "bdfgklmnprstvz" for b in "aiou" if a + b != "su")
-_NOT = ["dago", "loli", "mofo", "nano", "nazi", "paki", "puta", "puto", "dik", "fag", "fuk", "nig", "tit"]
+_NOT = [
+    "dago",
+    "loli",
+    "mofo",
+    "nano",
+    "nazi",
+    "paki",
+    "puta",
+    "puto",
+    "dik",
+    "fag",
+    "fuk",
+    "nig",
+    "tit",
+]
 """Left out: the name of a program, and words that no one wants to read."""
 
 
