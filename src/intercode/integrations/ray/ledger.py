@@ -183,7 +183,7 @@ class _Call(threading.local):
     ticket: int | None = None
     """The one that this process gave it."""
     place: int | None = None
-    """Its ticket in the ledger."""
+    """The ticket of the call in the ledger."""
     started = 0.0
 
 
