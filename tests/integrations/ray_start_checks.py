@@ -16,7 +16,13 @@ from intercode.integrations.ray.cluster import connect
 
 HERE = "127.0.0.1"
 BIN = Path(sys.executable).parent
-TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "f" * 64, "RAY_USAGE_STATS_ENABLED": "0"}
+TOKEN = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "f" * 64,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray waits half a minute for the process that serves a client, which a busy machine exceeds.
+    "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "300",
+}
 
 
 def free_port() -> int:
