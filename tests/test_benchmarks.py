@@ -94,6 +94,39 @@ def test_gateway_is_measured_against_direct_calls(tmp_path: Path) -> None:
     assert rows["memory of the gateway with 3 agents"]["value"] > 0
 
 
+def simulated(*options: str) -> list[dict[str, Any]]:
+    argv = [sys.executable, BENCH.with_name("scale.py"), "--json", "--least", "10000", *options]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_a_small_cluster_gives_what_its_cores_do() -> None:
+    free = ["--many", "1e-9", "--alone", "1e-9", "--trip", "0", "--ledger", "0", "--sync", "0"]
+    free += ["--answers", "1e9"]
+    for one in simulated("--nodes", "1", "4", "--cores", "16", *free):
+        assert one["full"] == "nodes" and one["share"] == pytest.approx(1, abs=0.05), one
+
+
+def test_a_driver_reaches_its_ceiling_and_no_more() -> None:
+    oracle, *_ = simulated("--nodes", "100", "--ledger", "0")
+    assert oracle["full"] == "driver" and 0.9 < oracle["used"]["driver"] < 1.001
+    assert 0.8 / 129e-6 < oracle["rate"] < 1 / 129e-6  # as far as its batches are large
+
+
+def test_ledger_and_model_are_full_at_their_rates() -> None:
+    ledger, model = ("--ledger", "0.004"), ("--ledger", "0", "--answers", "100")
+    for name, options, most in (("ledger", ledger, 250), ("model", model, 100)):
+        _, agent, _ = simulated("--nodes", "20", *options)
+        assert agent["full"] == name and agent["rate"] == pytest.approx(most / 5, rel=0.1)
+
+
+def test_simulation_agrees_with_three_nodes() -> None:
+    """One process had 61.2 episodes a second; three nodes, on the same two cores, 66.1."""
+    oracle, *_ = simulated("--nodes", "3", "--cores", "1", "--episodes", str(61.2 / 3))
+    assert oracle["rate"] == pytest.approx(66.1, rel=0.15)
+
+
 @pytest.fixture
 def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The program that measures rewards against labels."""

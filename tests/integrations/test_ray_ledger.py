@@ -67,3 +67,12 @@ def test_a_call_keeps_its_ticket_and_leaves_nothing() -> None:
         ledger.end("one", 60, 0.5, "spent", (0.5, 60))
     held = ledger._held["one"]
     assert not held.reserved and not held.started and not held.permits
+
+
+def test_posts_come_before_the_question() -> None:
+    ledger = Ledger(None, 100, Spending(), None)
+    ledger.reserve("one", 90, 0.0)
+    ended = [("end", 90, 0.0, "spent", (0.0, 40))]
+    ledger.tell("one", ended, "reserve", 60, 0.0)  # without them, it would wait for ever
+    ledger.tell("one", [("end", 60, 0.0, "", (0.0, 0))])
+    assert ledger.spending()[0].tokens == 40

@@ -70,7 +70,6 @@ class _Call:
     post: _Post
     batch: list[Job] = field(default_factory=list)
     """Empty: it is being opened."""
-    began: float = 0.0
 
 
 class Spread:
@@ -300,7 +299,7 @@ class Spread:
             _, n, post = ready[0]
             batch = self._batch()
             keys = [(job.epoch, job.task.task_id) for job in batch]
-            call = _Call(post, batch, time.monotonic())
+            call = _Call(post, batch)
             self._calls[post.actor.play.remote(keys)] = call
             post.busy += 1
             free -= 1
@@ -353,7 +352,7 @@ class Spread:
     def _played(self, call: _Call, answer: Played, progress: Progress) -> list[Episode]:
         call.post.busy -= 1
         if done := len(answer.episodes):
-            each = (time.monotonic() - call.began) / done
+            each = answer.seconds / done  # without the wait for this thread, if that is the limit
             self._seconds = 0.8 * self._seconds + 0.2 * each if self._seconds else each
         self._left.extendleft(reversed(call.batch[done:]))
         for episode in answer.episodes:

@@ -1,7 +1,8 @@
 """The ledger of what a run's processes share: budget, pace of calls, calls at a time.
 
-One actor keeps them, on the driver's machine; in every other process stand-ins ask it. What a
-process holds when it is lost is given back, and its calls count as paid.
+One actor keeps them, on the driver's machine; in every other process stand-ins ask it, and post
+what needs no answer along with the next question. What a process holds when it is lost is given
+back, and its calls count as paid: a call begins with a question, which brings its reservation.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from intercode.evaluate.loop import Semaphore
 from intercode.models.limits import Budget, Hold, RateLimit, Spending
+
+_LONGEST = 0.05
+"""Seconds after which posts are sent without a question."""
 
 
 @dataclass
@@ -49,6 +54,21 @@ class Ledger:
         self._calls = Semaphore(connections)
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}
+
+    def tell(
+        self, who: str, posts: Sequence[tuple[Any, ...]], name: str = "", *arguments: Any
+    ) -> Any:
+        """Do what a process has posted; then answer its question, if it has one.
+
+        Args:
+            who: The process.
+            posts: Names of methods that do not wait, with their arguments.
+            name: That of a method.
+            arguments: Its arguments.
+        """
+        for post, *given in posts:
+            getattr(self, post)(who, *given)
+        return getattr(self, name)(who, *arguments) if name else None
 
     def _of(self, who: str) -> _Held:
         return self._held.setdefault(who, _Held())
@@ -148,33 +168,73 @@ def _less(counter: Counter[Any], key: Any) -> None:
         del counter[key]
 
 
-class SharedBudget(Budget):
-    """The budget, in another process than the ledger's.
+class Outbox:
+    """The way from a process to the ledger.
 
     Args:
         ledger: The actor.
         who: This process's name.
+    """
+
+    def __init__(self, ledger: Any, who: str) -> None:
+        self._ledger, self._who = ledger, who
+        self._lock = threading.Lock()
+        self._posts: list[tuple[Any, ...]] = []
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the ledger; what it raises is raised as it is."""
+        import ray
+
+        try:
+            return ray.get(self._ledger.tell.remote(self._who, self._taken(), name, *arguments))
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+
+    def post(self, name: str, *arguments: Any) -> None:
+        """Call one that does not wait, soon."""
+        with self._lock:
+            self._posts.append((name, *arguments))
+            first = len(self._posts) == 1
+        if first:
+            timer = threading.Timer(_LONGEST, self.flush)
+            timer.daemon = True
+            timer.start()
+
+    def flush(self) -> None:
+        """Send what was posted."""
+        if posts := self._taken():
+            self._ledger.tell.remote(self._who, posts)
+
+    def _taken(self) -> list[tuple[Any, ...]]:
+        with self._lock:
+            posts, self._posts = self._posts, []
+        return posts
+
+
+class SharedBudget(Budget):
+    """The budget, in another process than the ledger's.
+
+    Args:
+        outbox: To the ledger.
         max_cost: As in the ledger.
         max_tokens: As in the ledger.
     """
 
-    def __init__(
-        self, ledger: Any, who: str, max_cost: float | None, max_tokens: int | None
-    ) -> None:
+    def __init__(self, outbox: Outbox, max_cost: float | None, max_tokens: int | None) -> None:
         super().__init__(max_cost, max_tokens)
-        self._ledger, self._who = ledger, who
+        self._outbox = outbox
 
     def reserve(self, tokens: int, cost: float) -> Hold:
         """See `Budget.reserve`."""
         if self.max_cost is not None or self.max_tokens is not None:
-            _ask(self._ledger.reserve, self._who, tokens, cost)
+            self._outbox.ask("reserve", tokens, cost)
         else:  # nothing to wait for
-            self._ledger.reserve.remote(self._who, tokens, cost)
+            self._outbox.post("reserve", tokens, cost)
         return Hold(self, tokens, cost)
 
     def _end(self, hold: Hold, to: Spending | None, cost: float, tokens: int) -> None:
         name = "" if to is None else "presumed" if to is self.presumed else "spent"
-        self._ledger.end.remote(self._who, hold.tokens, hold.cost, name, (cost, tokens))
+        self._outbox.post("end", hold.tokens, hold.cost, name, (cost, tokens))
 
 
 class _Call(threading.local):
@@ -190,38 +250,39 @@ class _Call(threading.local):
 class SharedPace(RateLimit):
     """The pace of calls, in another process than the ledger's; a thread makes one at a time."""
 
-    def __init__(self, ledger: Any, who: str) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         super().__init__()
-        self._ledger, self._who = ledger, who
+        self._outbox = outbox
         self._mine = _Call()
 
     def acquire(self, tokens: int, ticket: int | None = None) -> float:
         """See `RateLimit.acquire`."""
         mine = self._mine
         place = mine.place if ticket is not None and ticket == mine.ticket else None
-        mine.started, mine.place = _ask(self._ledger.acquire, self._who, tokens, place)
+        mine.started, mine.place = self._outbox.ask("acquire", tokens, place)
         mine.ticket = ticket
         return mine.started
 
     def release(self, started: float, *, unused: float = 0, succeeded: bool = True) -> None:
         """See `RateLimit.release`."""
-        self._ledger.release.remote(self._who, started, unused, succeeded)
+        self._outbox.post("release", started, unused, succeeded)
 
     def refuse(self, retry_after: float | None) -> None:
         """See `RateLimit.refuse`."""
-        self._ledger.refuse.remote(self._who, self._mine.started, retry_after)
+        self._outbox.post("refuse", self._mine.started, retry_after)
+        self._outbox.flush()  # others are about to ask
 
 
 class SharedCalls(Semaphore):
     """The calls at a time, in another process than the ledger's."""
 
-    def __init__(self, ledger: Any, who: str) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         super().__init__()
-        self._ledger, self._who = ledger, who
+        self._outbox = outbox
 
     def __enter__(self) -> float:
         began = time.monotonic()
-        _ask(self._ledger.enter, self._who)
+        self._outbox.ask("enter")
         return time.monotonic() - began
 
     def __exit__(
@@ -230,14 +291,5 @@ class SharedCalls(Semaphore):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._ledger.leave.remote(self._who)
-
-
-def _ask(method: Any, *arguments: Any) -> Any:
-    """Call the ledger; what it raises is raised as it is."""
-    import ray
-
-    try:
-        return ray.get(method.remote(*arguments))
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
+        self._outbox.post("leave")
+        self._outbox.flush()  # others wait for it

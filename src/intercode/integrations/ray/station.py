@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from intercode.evaluate.manifest import own_versions
 from intercode.evaluate.prepare import Plan, actors, setting
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.worker import Job, Orders, Worker
-from intercode.integrations.ray.ledger import SharedBudget, SharedCalls, SharedPace
+from intercode.integrations.ray.ledger import Outbox, SharedBudget, SharedCalls, SharedPace
 from intercode.redaction import Redactor
 from intercode.registry import ENVS
 from intercode.sandbox.images import hide
@@ -71,6 +72,8 @@ class Played:
 
     episodes: list[Episode]
     """Of its first jobs, without secrets."""
+    seconds: float = 0.0
+    """The time that they took here, all together."""
     error: Said | None = None
     """The error that every other episode would meet, too."""
 
@@ -89,6 +92,7 @@ class Station:
         self._draining = False
         self._who: Actors | None = None
         self._where: Setting | None = None
+        self._outbox: Outbox | None = None
         self._orders: Orders
 
     def open(self, assignment: Assignment, images: Mapping[str, Any]) -> Opened:
@@ -125,17 +129,18 @@ class Station:
         return Opened(refusal=_difference(given.facts, self._where.facts if self._where else {}))
 
     def _prepare(self, given: Assignment) -> None:
-        spec, ledger = given.plan.spec, given.ledger
+        spec = given.plan.spec
         budget = pace = None
-        if ledger is not None:
-            limits = spec.model.max_cost, spec.model.max_tokens
-            budget, pace = SharedBudget(ledger, self._name, *limits), SharedPace(ledger, self._name)
+        if given.ledger is not None:
+            self._outbox = outbox = Outbox(given.ledger, self._name)
+            budget = SharedBudget(outbox, spec.model.max_cost, spec.model.max_tokens)
+            pace = SharedPace(outbox)
         self._who = actors(spec, budget, pace)
         self._where = setting(given.plan, Progress(), asks=self._who.asks, budget=budget)
         self._where.make().close()
         getattr(self._where.provider, "facts", dict)()  # asks whether this machine permits them
         how = spec.how
-        calls = SharedCalls(ledger, self._name) if ledger and how.max_connections else Semaphore()
+        calls = SharedCalls(self._outbox) if self._outbox and how.max_connections else Semaphore()
         shared = Shared(calls, Semaphore(how.max_sandboxes or default_sandboxes()))
         self._orders = Work(given.plan, self._who, self._where, Progress()).orders(shared)
         self._tasks = {task.task_id: task for task in given.plan.tasks}
@@ -146,6 +151,7 @@ class Station:
         with self._lock:
             worker = self._idle.pop() if self._idle else Worker(self._orders)
         episodes: list[Episode] = []
+        began = time.monotonic()
         try:
             for epoch, task_id in keys:
                 if self._draining:
@@ -157,10 +163,13 @@ class Station:
         except Exception as error:  # noqa: BLE001 - handed to the driver, raised there
             worker.close()
             text = self._redactor.text(str(error))
-            return Played(episodes, (type(error).__name__, text))
+            return Played(episodes, error=(type(error).__name__, text))
+        finally:
+            if self._outbox is not None:  # what was spent for these is known when they are
+                self._outbox.flush()
         with self._lock:
             self._idle.append(worker)
-        return Played(episodes)
+        return Played(episodes, time.monotonic() - began)
 
     def drain(self) -> None:
         """Begin no more jobs."""
