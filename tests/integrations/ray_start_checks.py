@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import ray
 
 from intercode.errors import UsageError
 from intercode.integrations.ray.cluster import connect
@@ -21,7 +23,7 @@ TOKEN = {
     "RAY_AUTH_TOKEN": "f" * 64,
     "RAY_USAGE_STATS_ENABLED": "0",
     # Ray waits half a minute for the process that serves a client, which a busy machine exceeds.
-    "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "300",
+    "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "60",
 }
 
 
@@ -77,3 +79,21 @@ def test_a_run_on_it(ports: tuple[int, int], scheme: str, tmp_path: Path) -> Non
 def test_where_no_one_listens_is_said_at_once() -> None:
     with pytest.raises(UsageError, match="there is no Ray cluster at"):
         connect(f"ray://{HERE}:{free_port()}")
+
+
+@pytest.mark.parametrize(("broken", "tried"), [(2, 3), (3, 3)])
+def test_a_cluster_that_breaks_off_is_asked_again(
+    ports: tuple[int, int], broken: int, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def begin(address: str, **options: object) -> None:
+        asked.append(address)
+        if len(asked) <= broken:
+            raise ConnectionAbortedError("Starting Ray client server failed.")
+
+    monkeypatch.setattr(ray, "init", begin)
+    address = f"ray://{HERE}:{ports[1]}"
+    with pytest.raises(UsageError, match="client server") if broken == tried else nullcontext():
+        connect(address)
+    assert asked == [address] * tried

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from intercode.errors import UsageError
@@ -14,6 +14,8 @@ from intercode.spec import portable
 
 _PATIENCE = 10.0
 """Seconds in which a port must answer."""
+_TRIES = 3
+"""Times that a cluster may break off before it has served this process."""
 
 
 def refuse_passwords(options: Mapping[str, Any]) -> None:
@@ -69,15 +71,23 @@ def connect(address: str | None = None) -> None:
     where = address or os.environ.get("RAY_ADDRESS", "this machine")
     ray = library()
     _reach(where)
+    wanted = {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}
     try:
-        ray.init(
-            address, log_to_driver=False, configure_logging=False, logging_level="error", **options
-        )
+        _begin(lambda: ray.init(address, **wanted, **options))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"no Ray cluster answers at {where}: {error} (one that uses tokens needs "
             "RAY_AUTH_MODE=token and the token here, too)"
         ) from error
+
+
+def _begin(connecting: Callable[[], object]) -> None:
+    """Connect. Ray's server begins a process for each client, which at times dies at birth."""
+    for _ in range(_TRIES - 1):
+        with suppress(ConnectionAbortedError):
+            connecting()
+            return
+    connecting()
 
 
 def _reach(where: str) -> None:
