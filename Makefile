@@ -21,7 +21,7 @@ JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-integrations test-agents test-cgroup2 soak chaos lint docs bench graders dist clean
+.PHONY: help demo set-up test test-integrations test-agents test-cgroup2 train-demo soak chaos lint docs bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -85,6 +85,11 @@ INTEGRATIONS ?= $(VENV)-integrations
 ONLY ?=
 test-integrations:  ## The adapters, against the frameworks (not offline at first)
 	@scripts/test-integrations $(INTEGRATIONS) $(ONLY)
+
+# More of it in ARGS, as in ARGS="--out runs/second --seed 1".
+ARGS ?=
+train-demo: $(VENV)/.demo  ## Train a policy of a million parameters until it solves new tasks (40 minutes)
+	@scripts/test-integrations $(INTEGRATIONS) trl -- examples/training/train.py $(ARGS)
 
 # Some hundred megabytes each, which stay in the cache; mini-swe-agent and aider are in test-integrations.
 AGENTS ?= claude-code codex openhands terminus

@@ -137,7 +137,7 @@ def check_output(shown: list[str], output: str, where: str) -> None:
 def run_console(warm: Warm, block: Block, folder: Path) -> None:
     code = int(block.marks.get("exit", "0"))
     for command, shown in commands(block):
-        made = re.fullmatch(r"make (\w+)", command)
+        made = re.fullmatch(r"make ([\w-]+)", command)
         output = run(warm, recipe(made[1]) if made else command, folder, code, block.where)
         check_output(shown, output, block.where)
 
@@ -156,7 +156,9 @@ def test_what_a_page_says_to_do_works(page: Path, tmp_path: Path, warm: Warm) ->
             (tmp_path / name).write_text(block.text, encoding="utf-8")
         elif reason := block.marks.get("not run"):
             assert len(reason) >= 10, f"{block.where}: say why it is not run"
-            for target in re.findall(r"^(?:\$ |> )?make ([a-z]+)", block.text, re.MULTILINE):
+            for target in re.findall(
+                r"^(?:\$ |> )?make ([a-z][a-z0-9-]*)", block.text, re.MULTILINE
+            ):
                 recipe(target)
         elif block.language == "console":
             run_console(warm, block, tmp_path)
