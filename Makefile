@@ -88,7 +88,7 @@ test-integrations:  ## The adapters, against the frameworks (not offline at firs
 
 # More of it in ARGS, as in ARGS="--out runs/second --seed 1".
 ARGS ?=
-train-demo: $(VENV)/.demo  ## Train a policy of a million parameters until it solves new tasks (40 minutes)
+train-demo:  ## Train a policy of a million parameters until it solves new tasks (45 minutes)
 	@scripts/test-integrations $(INTEGRATIONS) trl -- examples/training/train.py $(ARGS)
 
 # Some hundred megabytes each, which stay in the cache; mini-swe-agent and aider are in test-integrations.

@@ -30,10 +30,11 @@ TEMPLATE = (
 """The policy reads the end of each message, where the task is. The rules never change: it has
 learnt them when it has learnt the tasks."""
 
-_SYLLABLE = "[bdfgklmnprstvz][aiou]"
+SYLLABLE = "[bdfgklmnprstvz][aiou]"
+"""A part of the made words that the generated tasks give to files, people and things."""
 _PIECES = (
-    rf"(?<![a-z]){_SYLLABLE}(?=({_SYLLABLE}|[bgklmnt])(?![a-z]))"  # the first of a made word
-    rf"| (?={_SYLLABLE}({_SYLLABLE}|[bgklmnt])(?![a-z]))"  # the blank before it
+    rf"(?<![a-z]){SYLLABLE}(?=({SYLLABLE}|[bgklmnt])(?![a-z]))"  # the first of a made word
+    rf"| (?={SYLLABLE}({SYLLABLE}|[bgklmnt])(?![a-z]))"  # the blank before it
     r"| ?[A-Za-z]+|[0-9]|\n| ?[^\sA-Za-z0-9]+| +"
 )
 """A word of the language is a token, and so is a syllable of a made word, wherever it stands: a
@@ -99,11 +100,20 @@ def ready_made(name: str) -> tuple[torch.nn.Module, PreTrainedTokenizerFast]:
 
 
 class Local:
-    """A model in this process, for `evaluate`. It answers all dialogues that wait in one batch."""
+    """A model in this process, for `evaluate`. It answers all dialogues that wait in one batch.
 
-    def __init__(self, model: torch.nn.Module, words: PreTrainedTokenizerFast, name: str) -> None:
+    Args:
+        model: A causal language model.
+        words: Its tokenizer.
+        name: Its name in records.
+        longest: The most tokens of a reply.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, words: PreTrainedTokenizerFast, name: str, longest: int
+    ) -> None:
         self.name = name
-        self._model, self._words = model, words
+        self._model, self._words, self._longest = model, words, longest
         self._waiting: list[tuple[str, Future[Reply]]] = []
         self._adding, self._answering = threading.Lock(), threading.Lock()
 
@@ -113,7 +123,7 @@ class Local:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """Return the likeliest next message."""
+        """Return the likeliest next message, whatever the settings."""
         told = [{"role": one.role, "content": one.content} for one in messages]
         prompt = self._words.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
         reply: Future[Reply] = Future()
@@ -143,7 +153,7 @@ class Local:
         self._model.eval()
         made = self._model.generate(
             **given.to(self._model.device),
-            max_new_tokens=64,
+            max_new_tokens=self._longest,
             do_sample=False,
             pad_token_id=self._words.pad_token_id,
         )

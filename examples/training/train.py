@@ -17,9 +17,10 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from copy import copy, deepcopy
+from copy import deepcopy
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,13 +28,14 @@ from typing import Any
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import torch
-from policy import Local, newborn, ready_made, tokenizer
+from policy import SYLLABLE, Local, newborn, ready_made, tokenizer
 from transformers import TrainerCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import intercode
 from datasets import Dataset, disable_progress_bars
-from intercode import Task, Turn
+from intercode import Task
+from intercode.agents.builtin import ScriptedAgent
 from intercode.agents.strategies import TRY_AGAIN
 from intercode.cli.main import main as command
 from intercode.datasets.generated import generated
@@ -48,14 +50,17 @@ ATTEMPTS = 8
 """Attempts at a task."""
 AT_ONCE = 64
 """Sandboxes of a trial."""
+PRACTICE = 10_000
+"""Tasks to draw from in practice, less those that were demonstrated."""
 CURVE = 100
 """Tasks of each trial of a learning curve."""
-NAME = re.compile(r"\b(?:[bdfgklmnprstvz][aiou]){2}\b")
+NAME = re.compile(rf"\b{SYLLABLE}{SYLLABLE}\b")
 """A made word."""
 ARMS = ("imitation", "more imitation", "practice", "shuffled rewards", "nearest demonstration")
 SPLITS = ("test", "compositions")
 Solved = dict[str, bool]
-"""Task → whether it was solved."""
+"""Whether each task was solved, by its id; tasks that failed by no fault of the agent's are left
+out."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,9 +79,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--out", type=Path, default=Path("runs/training"), help="a new folder")
+    add("--out", type=Path, default=Path("runs/training"), help="a new folder (runs/training)")
     add("--seed", type=int, default=0, help="of tasks, weights and samples")
-    add("--difficulty", type=int, default=2, help="of the hard tasks, 1 to 4")
+    add("--difficulty", type=int, choices=range(1, 5), default=2, help="of the hard tasks")
     add("--easy", type=int, default=3000, help="demonstrations of difficulty 1")
     add("--hard", type=int, default=80, help="demonstrations of hard tasks")
     add("--drill", type=int, default=200, help="steps of learning to copy words; 0: none")
@@ -85,12 +90,21 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--batch", type=int, default=8, help="tasks in a step of practice, with 8 attempts each")
     add("--imitation-rate", type=float, default=2e-3, help="the learning rate")
     add("--practice-rate", type=float, default=3e-4, help="the learning rate")
+    add("--reply-tokens", type=int, default=64, help="of a reply in a trial, at most")
+    add("--attempt-tokens", type=int, default=160, help="of replies and outputs in practice")
     add("--count", type=int, default=200, help="tasks of each trial")
     add("--points", type=int, default=5, help="trials of each learning curve")
     add("--arms", nargs="+", choices=ARMS, default=ARMS, help="what to train and to try")
     add("--model", help="a model's folder or its name on the hub, instead of random weights")
     add("--summary", type=Path, nargs="+", metavar="OUT", help="only sum up what others have done")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if not args.summary and args.out.exists():
+        parser.error(f"{args.out} is there already: name a new folder by --out")
+    if args.easy + args.hard < 1 or max(args.easy, args.hard) >= PRACTICE:
+        parser.error(f"demonstrations: at least one, by --easy or --hard, and below {PRACTICE}")
+    if "more imitation" in args.arms and "practice" not in args.arms:
+        parser.error("more imitation takes as long as practice: name that by --arms, too")
+    return args
 
 
 class Run:
@@ -124,7 +138,7 @@ class Run:
         if "practice" in args.arms:
             self.practise("practice", solved)
             self.save("practice")
-        if "more imitation" in args.arms and "practice" in args.arms and args.imitate:
+        if "more imitation" in args.arms and args.imitate:
             self.model.load_state_dict(base)
             a_step = self.seconds["imitation"] / args.imitate
             self.train("more imitation", round(self.seconds["practice"] / a_step))
@@ -193,19 +207,20 @@ class Run:
             **self.common(args.practise),
             per_device_train_batch_size=args.batch * ATTEMPTS,
             num_generations=ATTEMPTS,
-            max_completion_length=160,
+            max_completion_length=args.attempt_tokens,
             learning_rate=args.practice_rate,
             lr_scheduler_type="constant_with_warmup",
             warmup_steps=min(10, args.practise // 5),
         )
-        data = f"generated-bash:seed={args.seed},difficulty={args.difficulty},count=10000"
+        data = f"generated-bash:seed={args.seed},difficulty={args.difficulty},count={PRACTICE}"
+        first = demonstrated(args)[args.difficulty]  # those before it were shown
         curve = Curve(self, arm, args.practise)
         with closing(Rollouts("bash", data=data, max_turns=TURNS)) as rollouts:
             GRPOTrainer(
                 self.model,
                 [reward],
                 args=options,
-                train_dataset=rollouts.dataset().select(range(args.hard, 10000)),
+                train_dataset=rollouts.dataset().select(range(first, PRACTICE)),
                 rollout_func=rollouts,
                 processing_class=self.words,
                 callbacks=[curve],
@@ -230,7 +245,11 @@ class Run:
     def finish(self, arm: str, curve: Curve) -> None:
         """Note the time of an arm, and try its policy."""
         self.seconds[arm] = curve.seconds
-        self.attempt_all(arm, TRY_AGAIN(Local(self.model, self.words, arm)))
+        self.attempt_all(arm, self.agent(arm))
+
+    def agent(self, arm: str) -> Any:
+        """Return the policy as it is now, as an agent."""
+        return TRY_AGAIN(Local(self.model, self.words, arm, self.args.reply_tokens))
 
     def attempt_all(self, arm: str, agent: Any) -> None:
         """Try an agent on what was kept from training."""
@@ -252,22 +271,24 @@ class Run:
             workers=AT_ONCE,
             out=self.out / "trials" / f"{name.replace(' ', '-')}-{split}",
         )
-        return {one.task_id: one.success for one in result.outcomes}
+        return {one.task_id: one.success for one in result.outcomes if one.error is None}
 
 
 def demonstrations(args: argparse.Namespace) -> tuple[list[Task], list[list[dict[str, str]]]]:
     """Let the oracle solve easy and hard tasks; return these, and what it said and was told."""
     tasks: list[Task] = []
     told = []
-    for difficulty, count in ((1, args.easy), (args.difficulty, args.hard)):
-        if not count:
-            continue
+    for difficulty, count in demonstrated(args).items():
         options = f"seed={args.seed},difficulty={difficulty},count={count}"
         run, lines = args.out / f"oracle-{difficulty}", args.out / f"shown-{difficulty}.jsonl"
-        ran = ["run", "bash", "--data", f"generated-bash:{options}", "--agent", "oracle"]
-        assert command([*ran, "--workers", "4", "--out", str(run), "--quiet"]) == 0
-        exported = ["export", str(run), "--to", "chat", "--style", "chat", "--solved"]
-        assert command([*exported, "--out", str(lines)]) == 0
+        run_command(
+            *("run", "bash", "--data", f"generated-bash:{options}", "--agent", "oracle"),
+            *("--workers", "4", "--out", str(run), "--quiet"),
+        )
+        run_command(
+            *("export", str(run), "--to", "chat", "--style", "chat", "--solved"),
+            *("--out", str(lines)),
+        )
         tasks += generated(
             "bash", seed=args.seed, difficulty=difficulty, split="train", count=count
         )
@@ -275,8 +296,22 @@ def demonstrations(args: argparse.Namespace) -> tuple[list[Task], list[list[dict
     return tasks, told
 
 
+def demonstrated(args: argparse.Namespace) -> Counter[int]:
+    """Count the demonstrations of each difficulty."""
+    return Counter({1: args.easy}) + Counter({args.difficulty: args.hard})
+
+
+def run_command(*words: str) -> None:
+    """Run ``intercode`` with these arguments."""
+    if status := command(words):
+        raise SystemExit(status)  # it has said why
+
+
 def solved(**row: Any) -> list[float | None]:
-    """Reward what is right: a part of the reward for a half of the task teaches a half of it."""
+    """Return 1 for each attempt that has solved its task, else 0; None for those that were lost.
+
+    Partial rewards would teach the easier half of a task, and no more.
+    """
     return [None if math.isnan(one) else float(one == 1) for one in row["env_reward"]]
 
 
@@ -295,21 +330,16 @@ class Shuffled:
 
 
 class Nearest:
-    """An agent that replays the demonstration whose question has most words in common."""
+    """Makes agents that replay the demonstration whose question has most words in common."""
 
     def __init__(self, shown: Sequence[Task]) -> None:
         self._shown = [(_words(task.query), task) for task in shown]
 
-    def __call__(self, task: Task) -> Nearest:
+    def __call__(self, task: Task) -> ScriptedAgent:
+        """Make the agent of one episode."""
         asked = _words(task.query)
         _, near = max(self._shown, key=lambda one: len(asked & one[0]) / len(asked | one[0]))
-        agent = copy(self)
-        agent._actions = [*near.metadata.get("looks", []), near.gold[0], "submit"]
-        return agent
-
-    def act(self, observation: str, history: Sequence[Turn]) -> str:
-        """Return the next action."""
-        return str(self._actions[len(history)])
+        return ScriptedAgent([*near.metadata.get("looks", []), near.gold[0]])
 
 
 def _words(query: str) -> set[str]:
@@ -334,11 +364,9 @@ class Curve(TrainerCallback):
         """Try the policy, if it is time."""
         self.seconds = time.monotonic() - self._began
         if state.global_step in self._at:
-            model = self._run.model
-            agent = TRY_AGAIN(Local(model, self._run.words, self._arm))
             name = f"{self._arm} {state.global_step}"
-            found = self._run.attempt(agent, "validation", CURVE, name)
-            model.train()
+            found = self._run.attempt(self._run.agent(self._arm), "validation", CURVE, name)
+            self._run.model.train()
             point = {
                 "arm": self._arm,
                 "step": state.global_step,
@@ -349,7 +377,7 @@ class Curve(TrainerCallback):
             print(point, flush=True)
             with (self._run.out / "curves.jsonl").open("a") as file:
                 file.write(json.dumps(point) + "\n")
-            self._began += time.monotonic() - self._began - self.seconds
+            self._began = time.monotonic() - self.seconds
 
 
 def summary(outs: Sequence[Path]) -> str:
@@ -377,9 +405,11 @@ def _success(results: list[dict[str, Any]], arms: list[str], splits: list[str]) 
             gains = []
             for split in splits:
                 pairs = [
-                    (one["solved"][arm][split][task], solved)
+                    (other[task], better)
                     for one in results
-                    for task, solved in one["solved"]["practice"][split].items()
+                    for other in [one["solved"][arm][split]]
+                    for task, better in one["solved"]["practice"][split].items()
+                    if task in other
                 ]
                 gains.append(f"{split} {_gain(pairs)}")
             yield f"practice above {arm}: " + "; ".join(gains)

@@ -15,7 +15,7 @@ from intercode.spec import portable
 _PATIENCE = 10.0
 """Seconds in which a port must answer."""
 _TRIES = 3
-"""Times that a cluster may break off before it has served this process."""
+"""Attempts at connecting to a cluster that breaks off."""
 
 
 def refuse_passwords(options: Mapping[str, Any]) -> None:
@@ -68,12 +68,12 @@ def connect(address: str | None = None) -> None:
         UsageError: There is no such cluster.
     """
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    options |= {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}
     where = address or os.environ.get("RAY_ADDRESS", "this machine")
     ray = library()
     _reach(where)
-    wanted = {"log_to_driver": False, "configure_logging": False, "logging_level": "error"}
     try:
-        _begin(lambda: ray.init(address, **wanted, **options))
+        _begin(lambda: ray.init(address, **options))
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"no Ray cluster answers at {where}: {error} (one that uses tokens needs "
@@ -82,7 +82,14 @@ def connect(address: str | None = None) -> None:
 
 
 def _begin(connecting: Callable[[], object]) -> None:
-    """Connect. Ray's server begins a process for each client, which at times dies at birth."""
+    """Connect, and again where the cluster breaks off.
+
+    Ray's server forks a process for each client while its threads use gRPC, and at times that
+    process dies before it serves. Nothing has run for the client by then.
+
+    Raises:
+        ConnectionAbortedError: The cluster broke off each time.
+    """
     for _ in range(_TRIES - 1):
         with suppress(ConnectionAbortedError):
             connecting()
