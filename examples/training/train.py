@@ -3,7 +3,8 @@
 A scripted oracle shows many easy tasks and a few hard ones. A model learns from that by imitation,
 then from the rewards of its own attempts at hard tasks, by GRPO. Three controls tell where the
 success comes from: more imitation in the time that practice takes, practice with shuffled rewards,
-and the nearest demonstration, replayed.
+and the nearest demonstration, replayed. Each kind of training keeps the policy that solved most of
+the tasks of validation along the way.
 
 It needs TRL: ``pip install 'intercode-gym[trl]'``.
 """
@@ -85,7 +86,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--easy", type=int, default=3000, help="demonstrations of difficulty 1")
     add("--hard", type=int, default=80, help="demonstrations of hard tasks")
     add("--drill", type=int, default=200, help="steps of learning to copy words; 0: none")
-    add("--imitate", type=int, default=600, help="steps of imitation; 0: none")
+    add("--imitate", type=int, default=900, help="steps of imitation; 0: none")
     add("--practise", type=int, default=100, help="steps of practice")
     add("--batch", type=int, default=8, help="tasks in a step of practice, with 8 attempts each")
     add("--imitation-rate", type=float, default=2e-3, help="the learning rate")
@@ -93,7 +94,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--reply-tokens", type=int, default=64, help="of a reply in a trial, at most")
     add("--attempt-tokens", type=int, default=160, help="of replies and outputs in practice")
     add("--count", type=int, default=200, help="tasks of each trial")
-    add("--points", type=int, default=5, help="trials of each learning curve")
+    add("--points", type=int, default=5, help="trials of each learning curve; the best is kept")
     add("--arms", nargs="+", choices=ARMS, default=ARMS, help="what to train and to try")
     add("--model", help="a model's folder or its name on the hub, instead of random weights")
     add("--summary", type=Path, nargs="+", metavar="OUT", help="only sum up what others have done")
@@ -243,8 +244,10 @@ class Run:
         }
 
     def finish(self, arm: str, curve: Curve) -> None:
-        """Note the time of an arm, and try its policy."""
+        """Note the time of an arm, go back to the best of its policies, and try that."""
         self.seconds[arm] = curve.seconds
+        if curve.best:
+            self.model.load_state_dict(curve.best)
         self.attempt_all(arm, self.agent(arm))
 
     def agent(self, arm: str) -> Any:
@@ -347,14 +350,19 @@ def _words(query: str) -> set[str]:
 
 
 class Curve(TrainerCallback):
-    """Tries the policy after equal numbers of steps. Its own time is not counted."""
+    """Tries the policy after equal numbers of steps, and keeps the best weights.
+
+    Its own time is not counted.
+    """
 
     def __init__(self, run: Run, arm: str, steps: int) -> None:
         self._run, self._arm = run, arm
         parts = run.args.points
         self._at = {math.ceil(steps * part / parts) for part in range(1, parts + 1)}
         self._began = time.monotonic()
+        self._most = -1
         self.seconds = 0.0
+        self.best: dict[str, torch.Tensor] = {}
 
     def on_train_begin(self, *given: Any, **more: Any) -> None:
         """Start the clock."""
@@ -377,6 +385,10 @@ class Curve(TrainerCallback):
             print(point, flush=True)
             with (self._run.out / "curves.jsonl").open("a") as file:
                 file.write(json.dumps(point) + "\n")
+            if sum(found.values()) > self._most:
+                self._most = sum(found.values())
+                weights = self._run.model.state_dict()
+                self.best = {name: each.to("cpu", copy=True) for name, each in weights.items()}
             self._began = time.monotonic() - self.seconds
 
 
