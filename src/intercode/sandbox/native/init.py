@@ -259,9 +259,7 @@ class Init:
         """
         if user is None:
             return self.inside.user
-        if user in ("root", "0"):
-            return User()
-        return inside.look_up_user(user, self.inside.ids)
+        return inside.look_up_user(user, self.inside.ids, inside.users)
 
     def do_signal(self, pid: int, number: int, fds: list[int]) -> None:
         """Send a signal to one process; nothing happens if it has ended."""

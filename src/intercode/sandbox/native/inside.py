@@ -317,14 +317,21 @@ def move_up(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, wire.HIGH_FD)
 
 
-def look_up_user(user: str, ids: int) -> User:
+def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
     """Return the user of that name of the sandbox's own, or ``uid[:gid]``, all below `ids`.
+
+    Args:
+        user: The name, or the numbers; ``root`` always is 0.
+        ids: How many users there can be.
+        users: Returns the sandbox's ``/etc/passwd``.
 
     Raises:
         LookupError: There is no such user.
     """
+    if user in ("root", "0"):
+        return User()
     first, _, second = user.partition(":")
-    uid, gid = (first, second) if first.isdecimal() else _by_name(first)
+    uid, gid = (first, second) if first.isdecimal() else _by_name(first, users())
     if not uid.isdecimal():
         raise LookupError(f"the sandbox has no user {user!r}")
     if not gid.isdecimal():
@@ -335,15 +342,15 @@ def look_up_user(user: str, ids: int) -> User:
     return User(int(uid), int(gid))
 
 
-def _by_name(name: str) -> tuple[str, str]:
-    for line in _users().split("\n"):
+def _by_name(name: str, users: str) -> tuple[str, str]:
+    for line in users.split("\n"):
         fields = line.split(":")
         if len(fields) > 3 and fields[0] == name:
             return fields[2], fields[3]
     return "", ""
 
 
-def _users() -> str:
+def users() -> str:
     """Return the sandbox's ``/etc/passwd``, which is whatever an agent has made of it."""
     with suppress(OSError):
         fd = os.open("/etc/passwd", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

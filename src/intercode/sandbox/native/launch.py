@@ -65,7 +65,7 @@ IPC_LIMITS = {
 }
 """Of a sandbox. What its programs leave there outlives them: it must leave room for others, and be
 few enough to be removed at once."""
-_SHARED_PART = 2
+SHARED_PART = 2
 """Of its memory, one byte of so many may be System V shared memory."""
 _SPECIAL_BYTES = 16 << 20
 _FILE_BYTES = 4096
@@ -161,7 +161,7 @@ def enter(
         frozen: Mounts of frozen layers, the lowest first; they are closed.
     """
     limits = spec["limits"]
-    pages = limits["memory"] // _SHARED_PART // resource.getpagesize()
+    pages = limits["memory"] // SHARED_PART // resource.getpagesize()
     with suppress(OSError):  # older kernels do not let an ordinary user
         _set(prepared[1], "kernel/shmall", str(pages))
     if "net_bind_service" in limits["capabilities"] and not spec["network"]:

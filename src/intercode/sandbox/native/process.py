@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -18,6 +18,7 @@ from typing import Any
 
 from intercode.errors import SandboxError, SandboxTimeoutError
 from intercode.sandbox.base import Completed, Evidence, OutputBuffer, Process
+from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import channel, close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import disown_in_forks
@@ -148,6 +149,14 @@ class Seat:
     """Freezes its files, where nothing but process 1 runs; None: the kernel does not permit it."""
     first: First | None = None
     """The program that it was started with."""
+    packed: bool = False
+    """Whether its process 1 is the static one, which knows no user by its name."""
+    ids: int = 1
+    """How many users there can be."""
+
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a request to its process 1."""
+        wire.send(self.control, message, fds, self.packed)
 
     def take(self, program: dict[str, Any]) -> First | None:
         """Return the program that it was started with, if that is this one."""

@@ -27,9 +27,10 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
-from intercode.sandbox.native import cgroup, frozen, wire
+from intercode.sandbox.native import cgroup, frozen, wire, zygote
 from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.frozen import FrozenLayer
+from intercode.sandbox.native.identity import ID_COUNT
 from intercode.sandbox.native.obstacles import more_open_files, not_loaded, unavailable
 from intercode.sandbox.native.process import First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
@@ -206,7 +207,7 @@ sys.path += setup["path"]
 from intercode.sandbox.native.init import preload
 preload(setup["fds"][0], setup["preload"])
 from intercode.sandbox.native.spawner import main
-main(*setup["fds"], setup["name"], setup["root"])
+main(*setup["fds"], setup["name"], setup["root"], setup["static"])
 os._exit(0)  # without the last words that a library may have
 """
 _PACKAGES = ("intercode", "intercode.sandbox", "intercode.sandbox.native")
@@ -285,7 +286,7 @@ class SpawnerProcess:
             while "ready" not in reply:
                 reply, fds = wire.receive(ours)
                 if "failed" in reply:
-                    raise unavailable(reply)
+                    raise unavailable(zygote.spelled_out(reply) if self.facts["static"] else reply)
                 # The spawner says who it will be; where that has died, there comes another.
                 if fds:
                     close_all(*first)
@@ -301,7 +302,8 @@ class SpawnerProcess:
             ours.close()
             raise
         started = First(spec["first"], reply["first"], first) if first else None
-        return Seat(ours, process, self.forget, partial(self.freeze, name), started)
+        users = self.facts["static"], ID_COUNT if self.facts["root"] else 1
+        return Seat(ours, process, self.forget, partial(self.freeze, name), started, *users)
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""
@@ -374,7 +376,9 @@ def _setup(preload: Sequence[str], path: Sequence[str], fds: Sequence[int], name
         if names[:1] == ["intercode"]:
             packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
     setup = {"packages": [*packages], "preload": [*preload], "path": [*path]}
-    return json.dumps({**setup, "fds": [*fds], "name": name, "root": is_root()})
+    static = not preload and zygote.WANTED in os.environ and os.access(zygote.PROGRAM, os.X_OK)
+    told = {"fds": [*fds], "name": name, "root": is_root(), "static": static}
+    return json.dumps({**setup, **told})
 
 
 def _raise_open_files() -> None:

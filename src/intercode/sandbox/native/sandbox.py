@@ -45,6 +45,7 @@ from intercode.sandbox.forward import (
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import Channel, close_all, exit_pipe, open_channels
+from intercode.sandbox.native.inside import look_up_user
 from intercode.sandbox.native.process import (
     First,
     NativeProcess,
@@ -56,6 +57,7 @@ from intercode.sandbox.native.process import (
     run_to_end,
 )
 from intercode.sandbox.native.snapshot import Files, Layer, NativeSnapshot
+from intercode.sandbox.native.zygote import packed
 from intercode.sandbox.network import (
     Gate,
     Policy,
@@ -175,7 +177,20 @@ class NativeSandbox:
         folder = str(PurePosixPath(self.image.cwd, cwd or ""))
         variables = {**self.env, "PWD": folder, **(env or {})}
         named = {"op": "spawn", "argv": _checked(argv), "cwd": folder, "env": variables}
-        return {**named, "user": user, "track": False}
+        return {**named, "user": self._numbers(user), "track": False}
+
+    def _numbers(self, user: str | None) -> str | None:
+        """Return a user as its process 1 knows it: the static one, as ``uid:gid``."""
+        if user is None or not self._seat.packed:
+            return user
+        found = look_up_user(user, self._seat.ids, self._users)
+        return f"{found.uid}:{found.gid}"
+
+    def _users(self) -> str:
+        """Return its ``/etc/passwd``, which is whatever an agent has made of it."""
+        with suppress(OSError, OutputLimitError):
+            return self.read_file("/etc/passwd", MIB).decode(errors="replace")
+        return ""
 
     def _start(
         self,
@@ -353,7 +368,7 @@ class NativeSandbox:
         """List all that differs from the image, sorted by path."""
         request = {"op": "changes", "timeout": _FILES_SECONDS}
         reply, _ = self._until_still(lambda: self._request(request, seconds=2 * _FILES_SECONDS))
-        return [Change(*entry) for entry in reply["changes"]]
+        return [Change(*entry) for entry in sorted(reply["changes"])]
 
     def snapshot(self) -> NativeSnapshot:
         """Save the file system as it is now."""
@@ -424,7 +439,7 @@ class NativeSandbox:
         try:
             for forward in self._forwards:
                 if not forward.closed:
-                    wire.send(self._seat.control, {"op": "socket"})
+                    self._seat.send({"op": "socket"})
                     forward.move(own_socket(wire.receive(self._seat.control)[1]))
         except (EOFError, OSError) as error:
             raise self._ended(SandboxClosedError(f"the sandbox died: {error}")) from error
@@ -490,11 +505,13 @@ class NativeSandbox:
                 raise self._ended()
             self._awake()
             self._begin_alone()
+            if self._seat.packed:
+                message = packed(message)
             if seconds != _ANSWER_SECONDS:
                 self._control.settimeout(seconds)
             answered = False
             try:
-                wire.send(self._control, message, fds)
+                self._seat.send(message, fds)
                 reply, received = wire.receive(self._control)
                 if "failed" in reply:
                     raise OSError(reply["failed"])
@@ -603,7 +620,7 @@ def _error(reply: dict[str, Any]) -> Exception:
     if reply["errno"] == 0:
         kind = LookupError if reply.get("kind") == "LookupError" else CausedInsideError
         return kind(reply["error"])
-    number, said = reply["errno"], reply["error"]
+    number, said = reply["errno"], reply["error"] or os.strerror(reply["errno"])
     if reply.get("kind") == "RestlessError":
         return _RestlessError(said)
     if number in (errno.ETIMEDOUT, errno.EOVERFLOW):

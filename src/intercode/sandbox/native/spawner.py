@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from intercode.rights import STAND_IN, has_machines_id, lacking
@@ -29,6 +30,7 @@ from intercode.sandbox.native.init import Init
 from intercode.sandbox.native.launch import FOLDERS, STAGE
 from intercode.sandbox.native.syscalls import hide_arguments
 from intercode.sandbox.native.vault import Vault
+from intercode.sandbox.native.zygote import Zygote, plan
 
 _QUIET_MS = 5
 """Milliseconds without a request, after which something is done ahead of one."""
@@ -45,7 +47,9 @@ class Spawner:
     and thrown away if something else comes.
     """
 
-    def __init__(self, caller: socket.socket, owner: int, name: str, root: bool) -> None:
+    def __init__(
+        self, caller: socket.socket, owner: int, name: str, root: bool, static: bool
+    ) -> None:
         self.caller = caller
         self.owner = owner
         """A descriptor of the caller's process. Its socket alone would not tell of its end: a fork
@@ -72,6 +76,7 @@ class Spawner:
         prepare_namespaces(root)
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
         self.machine = launch.look_around(root)
+        self.zygote = Zygote(self.machine) if static else None
         self.layers = Layers(root)
         self.vault = Vault(STAGE)
         self.pool = Identities(root)
@@ -173,6 +178,7 @@ class Spawner:
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
             "controllers": self.cgroups.controllers,
+            "static": self.zygote is not None,
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
@@ -194,14 +200,11 @@ class Spawner:
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(self.live[child.pid], total, processes)
-            message = {
-                "spec": spec,
-                "identity": identity.message(),
-                "ahead": child.spec is not None,
-            }
+            message = self.instructions(spec, identity, ahead=child.spec is not None)
             frozen = self.vault.copies(spec["frozen"])
             try:
-                wire.send(child.link, message, [*identity.fds, *frozen, *fds])
+                given = [*identity.fds, *frozen, *fds]
+                wire.send(child.link, message, given, packed=self.zygote is not None)
             finally:
                 for fd in frozen:
                     os.close(fd)
@@ -211,6 +214,14 @@ class Spawner:
             raise
         self.starting[child.link.fileno()] = child
         self.poll.register(child.link, select.POLLIN)
+
+    def instructions(
+        self, spec: dict[str, Any], identity: Identity, ahead: bool
+    ) -> dict[str, Any]:
+        """Return what a child is told."""
+        if self.zygote is not None:
+            return plan(spec, identity, self.machine, ahead)
+        return {"spec": spec, "identity": identity.message(), "ahead": ahead}
 
     def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
         """Give the caller the sandbox that is ready, if there is one and it will do."""
@@ -222,7 +233,7 @@ class Spawner:
         with closing(ready):
             self.introduce(ready, control)
             try:
-                wire.send(ready.link, {}, [control.fileno()])
+                wire.send(ready.link, {}, [control.fileno()], packed=self.zygote is not None)
             except OSError:  # it has died
                 return False
         return True
@@ -270,13 +281,23 @@ class Spawner:
         name = str(self.count)
         cgroups = self.cgroups.make(name)
         try:
-            child = Child(self.machine, network, self.layers.mounted, cgroups, self.forget)
+            child = Child(self.layers.mounted, partial(self.clone, network, cgroups))
         except OSError:
             self.cgroups.remove(name)
             raise
         self.live[child.pid] = name
         self.oom_kills[name] = self.cgroups.oom_kills(name)
         return child
+
+    def clone(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
+        """Return the pid of a fork that is at the other end of the socket `link`."""
+        if self.zygote is not None:
+            return self.zygote.fork(network, link, cgroups)
+        pid = launch.clone(network)
+        if pid == 0:
+            self.forget()
+            become_sandbox(link, self.machine, network, cgroups)
+        return pid
 
     def introduce(self, child: Child, control: socket.socket) -> None:
         """Give the caller a descriptor of the process that is its sandbox's process 1."""
@@ -346,7 +367,7 @@ class Spawner:
         self.cgroups.close()
 
 
-def main(caller_fd: int, owner: int, name: str, root: bool) -> None:
+def main(caller_fd: int, owner: int, name: str, root: bool, static: bool) -> None:
     """Run a spawner for the caller at the other end of `caller_fd`.
 
     Args:
@@ -354,12 +375,13 @@ def main(caller_fd: int, owner: int, name: str, root: bool) -> None:
         owner: A descriptor of the caller's process.
         name: See `lease`.
         root: Whether the caller has the rights of `rights.is_root`.
+        static: Whether sandboxes are forks of the static program.
     """
     sys.setrecursionlimit(10_000)
     hide_arguments(b"init")  # every sandbox's process 1 is a copy of this one
     caller = socket.socket(fileno=caller_fd)
     try:
-        spawner = Spawner(caller, owner, name, root)
+        spawner = Spawner(caller, owner, name, root, static)
     except OSError as error:
         report(caller, error)
         return
@@ -370,14 +392,7 @@ def main(caller_fd: int, owner: int, name: str, root: bool) -> None:
 class Child:
     """A forked process that is, or waits to become, a sandbox's process 1."""
 
-    def __init__(
-        self,
-        machine: launch.Machine,
-        network: bool,
-        layers_mounted: int,
-        cgroups: list[str],
-        forget: Callable[[], None],
-    ) -> None:
+    def __init__(self, layers_mounted: int, clone: Callable[[socket.socket], int]) -> None:
         self.layers_mounted = layers_mounted
         """How many layers it sees: its copy of the mounts is as old as itself."""
         self.spec: dict[str, Any] | None = None
@@ -385,11 +400,8 @@ class Child:
         self.first: list[int] = []
         """Our ends of the channels of the program that it starts ahead of a request."""
         self.link, theirs = wire.pair()
-        self.pid = launch.clone(network)
-        if self.pid == 0:
-            forget()
-            become_sandbox(theirs, machine, network, cgroups)
-        theirs.close()
+        with theirs:
+            self.pid = clone(theirs)
 
     @contextmanager
     def first_program(self) -> Iterator[list[int]]:

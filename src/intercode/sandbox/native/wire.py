@@ -1,7 +1,8 @@
-"""Messages between the caller, the spawner and a sandbox's process 1: JSON and descriptors.
+"""Messages between the caller, the spawner and a sandbox's process 1: values and descriptors.
 
 One message is one packet of a Unix ``SOCK_SEQPACKET`` socket, so that requests can be sent ahead.
-A message too large for a packet (a 1 MiB argument list) travels in a memory file.
+A message too large for a packet (a 1 MiB argument list) travels in a memory file. Between processes
+of Python it is JSON; the static process 1 has a packed form, which ``static/wire.h`` describes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import errno
 import json
 import os
 import socket
+import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 MAX_FDS = 250  # the kernel's SCM_MAX_FD is 253
@@ -19,7 +21,10 @@ HIGH_FD = 300
 """Above the numbers that a caller asks for inside."""
 _PACKET = 64 * 1024
 _FD_BYTES = array("i").itemsize
-_INLINE, _MEMFD = b"J", b"M"
+_JSON, _PACKED = (b"J", b"M"), (b"B", b"F")
+"""The first byte of a packet: its body follows, or is in a memory file."""
+_NUMBER, _LENGTH = struct.Struct("<q"), struct.Struct("<I")
+_CONSTANTS = {None: b"n", True: b"t", False: b"f"}
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -43,22 +48,31 @@ class TruncatedError(OSError):
     """A message came without its descriptors: this process may open no more."""
 
 
-def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+def send(
+    sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = (), packed: bool = False
+) -> None:
     """Send one message.
+
+    Args:
+        sock: Where to.
+        message: Its keys are text.
+        fds: Descriptors that go with it.
+        packed: Whether the other end is of the static process 1.
 
     Raises:
         OSError: The other end is gone.
     """
-    body = json.dumps(message, separators=(",", ":")).encode()
+    inline, in_memory = _PACKED if packed else _JSON
+    body = pack(message) if packed else json.dumps(message, separators=(",", ":")).encode()
     if len(body) < _PACKET:
-        _send_packet(sock, _INLINE + body, fds)
+        _send_packet(sock, inline + body, fds)
         return
     memfd = os.memfd_create("message", os.MFD_CLOEXEC)
     try:
         view = memoryview(body)
         while view:
             view = view[os.write(memfd, view) :]
-        _send_packet(sock, _MEMFD, [*fds, memfd])
+        _send_packet(sock, in_memory, [*fds, memfd])
     finally:
         os.close(memfd)
 
@@ -93,11 +107,85 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     if not data:
         raise EOFError("the other end closed")
     body = data[1:]
-    if data[:1] == _MEMFD:
+    kind = data[:1]
+    if kind in (_JSON[1], _PACKED[1]):
         memfd = fds.pop()
         try:
             body = os.pread(memfd, os.fstat(memfd).st_size, 0)
         finally:
             os.close(memfd)
-    message: dict[str, Any] = json.loads(body)
+    message: dict[str, Any] = unpack(body) if kind in _PACKED else json.loads(body)
     return message, fds
+
+
+def pack(value: Any) -> bytes:
+    """Return the packed form of a value."""
+    parts: list[bytes] = []
+    _pack(value, parts.append)
+    return b"".join(parts)
+
+
+def _pack(value: Any, put: Callable[[bytes], None]) -> None:
+    if value is None or isinstance(value, bool):
+        put(_CONSTANTS[value])
+    elif isinstance(value, int):
+        put(b"i" + _NUMBER.pack(value))
+    elif isinstance(value, (str, bytes)):
+        text = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+        put(b"s" + _LENGTH.pack(len(text)) + text + b"\0")
+    elif isinstance(value, Mapping):
+        put(b"M")
+        for key, each in value.items():
+            _pack(key, put)
+            _pack(each, put)
+        put(b"E")
+    else:
+        put(b"L")
+        for each in value:
+            _pack(each, put)
+        put(b"E")
+
+
+def unpack(body: bytes) -> Any:
+    """Return the value of a packed form.
+
+    Raises:
+        ValueError: It is broken.
+    """
+    open_values: list[list[Any]] = [[]]
+    kinds: list[bytes] = []
+    at = 0
+    try:
+        while at < len(body):
+            tag = body[at : at + 1]
+            at += 1
+            if tag in (b"L", b"M"):
+                kinds.append(tag)
+                open_values.append([])
+            elif tag == b"E":
+                found = open_values.pop()
+                pairs = kinds.pop() == b"M"
+                open_values[-1].append(_paired(found) if pairs else found)
+            elif tag == b"i":
+                open_values[-1].append(_NUMBER.unpack_from(body, at)[0])
+                at += _NUMBER.size
+            elif tag == b"s":
+                (count,) = _LENGTH.unpack_from(body, at)
+                at += _LENGTH.size
+                text = body[at : at + count]
+                open_values[-1].append(text.decode("utf-8", "surrogateescape"))
+                at += count + 1
+            else:
+                open_values[-1].append(_VALUES[tag])
+    except (IndexError, KeyError, struct.error) as error:
+        raise ValueError(f"a message is broken at byte {at}") from error
+    if at != len(body) or kinds or len(open_values[0]) != 1:
+        raise ValueError("a message is broken at its end")
+    return open_values[0][0]
+
+
+_VALUES = {tag: value for value, tag in _CONSTANTS.items()}
+
+
+def _paired(found: list[Any]) -> dict[Any, Any]:
+    return dict(zip(found[::2], found[1::2], strict=True))

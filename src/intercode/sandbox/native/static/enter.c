@@ -1,0 +1,786 @@
+/* From a fresh fork of the zygote to process 1 of a sandbox: the order of steps is the security.
+ *
+ * The mounts are made while this process still has rights over its mount namespace; then it enters
+ * a user namespace that owns none of what was set up before, and can never undo any of it. */
+#include "inside.h"
+
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/mount.h>
+#include <linux/prctl.h>
+#include <linux/resource.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
+#include <linux/securebits.h>
+
+enum {
+    QUIET = MS_NOSUID | MS_NODEV,
+    DEVICES_QUIET = MS_NOSUID | MS_NOEXEC,
+    DETACH = 2, /* MNT_DETACH */
+    RESOLVER_BYTES = 65536,
+    SPECIAL_BYTES = 16 << 20,
+    FILE_BYTES = 4096, /* more than what the kernel keeps of an empty file with a long name */
+    FILES_OF_A_WALK = 5 * MAX_DEPTH, /* for each folder that is nested, and those of programs */
+    OWN_THREADS = 2, /* process 1, and a program that it is just starting */
+    LEAST_BYTES = 1 << 18, /* that there is room for also where frozen layers fill all that may be */
+    LEAST_FILES = 64,
+    OPTIONS = 4096,
+    MOST_LAYERS = 512,
+};
+
+const char *failed_call;
+
+/* Notes the call that failed, unless one was noted before. */
+static long noted(const char *call, long result) {
+    if (result < 0 && !failed_call) failed_call = call;
+    return result;
+}
+
+/* Ends the function with the error of a step, if it has one. */
+#define MUST(step)                        \
+    do {                                  \
+        long failed_ = (step);            \
+        if (failed_ < 0) return failed_;  \
+    } while (0)
+
+/* -- the kernel's calls for mounts ------------------------------------------------------------ */
+
+static long mount(const char *source, const char *target, const char *kind, unsigned long flags,
+                  const char *options) {
+    static const char *const calls[] = {"mount overlay", "mount proc", "mount tmpfs", "mount devpts"};
+    const char *called = "mount bind";
+    for (int i = 0; kind && i < 4; i++)
+        if (same(calls[i] + 6, kind)) called = calls[i];
+    return noted(called, CALL5(__NR_mount, source, target, kind, flags, options));
+}
+
+static long open_tree(const char *path) {
+    int flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC;
+    return noted("open_tree", CALL3(__NR_open_tree, AT_FDCWD, path, flags));
+}
+
+static long move_mount(int tree, const char *target) {
+    int flags = MOVE_MOUNT_F_EMPTY_PATH;
+    return noted("move_mount", CALL5(__NR_move_mount, tree, "", AT_FDCWD, target, flags));
+}
+
+static long map_ids(int tree, int namespace) {
+    struct mount_attr attributes = {.attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)namespace};
+    long failed = CALL5(__NR_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes);
+    return noted("mount_setattr", failed);
+}
+
+static long make_folder(const char *path) { return noted("mkdir", CALL3(__NR_mkdirat, AT_FDCWD, path, 0777)); }
+
+static long make_empty(const char *path, int mode) {
+    long fd = open_at(AT_FDCWD, path, O_CREAT | O_WRONLY | O_CLOEXEC, mode);
+    close_fd((int)fd);
+    return noted("open", fd);
+}
+
+static long own(const char *path, uint32_t uid, uint32_t gid) {
+    return noted("chown", CALL5(__NR_fchownat, AT_FDCWD, path, uid, gid, AT_SYMLINK_NOFOLLOW));
+}
+
+static long set_mode(const char *path, uint32_t mode) {
+    return noted("chmod", CALL3(__NR_fchmodat, AT_FDCWD, path, mode & 07777));
+}
+
+/* -- before it is known what for ---------------------------------------------------------------- */
+
+static long raise_loopback(void) {
+    struct {
+        char name[16];
+        short flags;
+        char rest[22];
+    } request = {.name = "lo"};
+    long probe = noted("socket", CALL3(__NR_socket, 2 /* AF_INET */, 2 /* DGRAM */, 0));
+    MUST(probe);
+    long failed = noted("ioctl", CALL3(__NR_ioctl, probe, 0x8913 /* SIOCGIFFLAGS */, &request));
+    request.flags |= 1; /* IFF_UP */
+    if (!failed) failed = noted("ioctl", CALL3(__NR_ioctl, probe, 0x8914 /* SIOCSIFFLAGS */, &request));
+    close_fd((int)probe);
+    return failed;
+}
+
+static long copy_resolver(void) {
+    static char servers[RESOLVER_BYTES];
+    long got = read_text(AT_FDCWD, "/etc/resolv.conf", servers, sizeof servers);
+    if (got == -ENOENT) return 0;
+    MUST(noted("read", got));
+    long copy = noted("open", open_at(AT_FDCWD, "x/e/resolv.conf", O_CREAT | O_WRONLY | O_CLOEXEC, 0644));
+    MUST(copy);
+    long failed = noted("write", write_all((int)copy, servers, (size_t)got));
+    close_fd((int)copy);
+    return failed;
+}
+
+/* Mounts `e`, which cannot be written: what stands for things that are not to be seen.
+ *
+ * It is the sandbox's own, as file locks are of a file and not of its name. */
+static long mount_empty(bool network) {
+    MUST(make_folder("x/e/folder"));
+    MUST(make_empty("x/e/file", 0444));
+    if (network) MUST(copy_resolver());
+    MUST(mount("x/e", "e", NULL, MS_BIND, NULL));
+    return mount("", "e", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | QUIET, NULL);
+}
+
+static const struct {
+    const char *name;
+    unsigned major, minor;
+} devices[] = {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}};
+static const char *const device_links[][2] = {
+    {"fd", "/proc/self/fd"},         {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"},
+    {"stderr", "/proc/self/fd/2"}, {"ptmx", "pts/ptmx"},
+};
+enum { DEVICES = sizeof devices / sizeof *devices, LINKS = sizeof device_links / sizeof *device_links };
+
+/* Mounts `d`, a /dev of the sandbox's own, which will be for reading only.
+ *
+ * As root its nodes are made here: a bind of the machine's would share file locks between
+ * sandboxes. An ordinary user cannot make nodes and gets the binds. */
+static long mount_devices(bool root) {
+    MUST(mount("tmpfs", "d", "tmpfs", DEVICES_QUIET, "size=1m,nr_inodes=4096,mode=755"));
+    for (int i = 0; i < DEVICES; i++) {
+        TEXT(path, 64);
+        TEXT(source, 64);
+        add(&path, "d/");
+        add(&path, devices[i].name);
+        add(&source, "/dev/");
+        add(&source, devices[i].name);
+        unsigned number = devices[i].major << 8 | devices[i].minor;
+        if (root) {
+            MUST(noted("mknod", CALL4(__NR_mknodat, AT_FDCWD, path.at, S_IFCHR | 0666, number)));
+        } else {
+            MUST(make_empty(path.at, 0666));
+            MUST(mount(source.at, path.at, NULL, MS_BIND, NULL));
+        }
+    }
+    for (int i = 0; i < LINKS; i++) {
+        TEXT(path, 64);
+        add(&path, "d/");
+        add(&path, device_links[i][0]);
+        MUST(noted("symlink", CALL3(__NR_symlinkat, device_links[i][1], AT_FDCWD, path.at)));
+    }
+    MUST(make_folder("d/shm"));
+    MUST(make_folder("d/pts"));
+    /* The machine has some 3,000 terminals for all sandboxes together. */
+    return mount("devpts", "d/pts", "devpts", DEVICES_QUIET, "newinstance,ptmxmode=0666,mode=620,max=16");
+}
+
+/* Mounts `p`, a /proc for reading only, without what tells of the machine; returns one that can be
+ * written, and is mounted nowhere. */
+static long mount_processes(const struct machine *machine) {
+    unsigned long flags = QUIET | MS_NOEXEC;
+    MUST(mount("proc", "p", "proc", flags, NULL));
+    long writable = open_tree("p");
+    MUST(writable);
+    MUST(mount("", "p", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | flags, NULL));
+    for (struct value mask = first_of(machine->masks); mask.at; mask = after(mask)) {
+        struct value name = first_of(mask);
+        TEXT(source, 64);
+        TEXT(target, 64);
+        add(&source, "e/");
+        add(&source, text_of(after(name)));
+        add(&target, "p/");
+        add(&target, text_of(name));
+        MUST(mount(source.at, target.at, NULL, MS_BIND, NULL));
+    }
+    return writable;
+}
+
+/* What programs leave there outlives them: it must leave room for others, and be few enough to be
+ * removed at once. Older kernels do not let an ordinary user limit it. */
+static void limit_shared(int proc) {
+    write_text(proc, "sys/kernel/msgmni", "64");
+    write_text(proc, "sys/kernel/shmmni", "128");
+    write_text(proc, "sys/kernel/sem", "32000 8192 500 128");
+    write_text(proc, "sys/fs/mqueue/queues_max", "16");
+}
+
+static long open_score(struct inside *inside) {
+    char text[16];
+    const char *at = text;
+    long fd = noted("open", open_at(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0));
+    MUST(fd);
+    long got = CALL4(__NR_pread64, fd, text, sizeof text - 1, 0);
+    text[got > 0 ? got : 0] = 0;
+    bool negative = *at == '-';
+    at += negative;
+    inside->score = (int)number_at(&at) * (negative ? -1 : 1);
+    inside->score_fd = (int)fd;
+    return noted("read", got < 0 ? got : 0);
+}
+
+long prepare(bool network, const struct machine *machine, struct inside *inside) {
+    CALL1(__NR_umask, 0);
+    MUST(noted("sethostname", CALL2(__NR_sethostname, "intercode", 9)));
+    if (!network) {
+        MUST(raise_loopback());
+        /* So that `ping` needs no capability, as on most machines today. */
+        write_text(AT_FDCWD, "/proc/sys/net/ipv4/ping_group_range", machine->root ? "0 2147483647" : "0 0");
+    }
+    MUST(noted("chdir", CALL1(__NR_chdir, "/dev/pts")));
+    MUST(mount("tmpfs", "x", "tmpfs", QUIET, "mode=755"));
+    static const char *const folders[] = {"x/u", "x/w", "x/m", "x/e"};
+    for (int i = 0; i < 4; i++) MUST(make_folder(folders[i]));
+    MUST(mount_empty(network));
+    MUST(mount_devices(machine->root));
+    long proc = mount_processes(machine);
+    MUST(proc);
+    inside->proc = (int)proc;
+    limit_shared(inside->proc);
+    /* What handlers of cores get in spite of the limit, by a socket since Linux 6.16, is empty. */
+    MUST(noted("write", write_text(AT_FDCWD, "/proc/self/coredump_filter", "0")));
+    return open_score(inside);
+}
+
+/* -- files ---------------------------------------------------------------------------------------- */
+
+struct entry { /* what entering needs to know */
+    struct value plan;
+    const struct machine *machine;
+    struct inside *inside;
+    int namespace; /* the user namespace; ids are mapped by it if `root` */
+    uint32_t first, own;
+    bool root;
+};
+
+static int64_t planned(const struct entry *entry, const char *name) {
+    return number_of(find(entry->plan, name), 0);
+}
+
+static long limit_files(const struct entry *entry) {
+    /* Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
+     * when the disk is full. */
+    int64_t memory_files = planned(entry, "memory") / FILE_BYTES, files = planned(entry, "files");
+    int64_t disk = planned(entry, "disk");
+    int64_t used = planned(entry, "used_bytes"), used_files = planned(entry, "used_files");
+    if (files > memory_files) files = memory_files;
+    if (used || used_files) {
+        files = files - used_files > LEAST_FILES ? files - used_files : LEAST_FILES;
+        disk = disk - used > LEAST_BYTES ? disk - used : LEAST_BYTES;
+    }
+    TEXT(options, 96);
+    add(&options, "size=");
+    add_number(&options, disk);
+    add(&options, ",nr_inodes=");
+    add_number(&options, files);
+    return mount("", "x", NULL, MS_REMOUNT | QUIET, options.at);
+}
+
+/* Mounts a detached mount in a new folder; as root with ids mapped to the sandbox's own. */
+static long attach(const struct entry *entry, int tree, const char *folder) {
+    if (entry->root) MUST(map_ids(tree, entry->namespace));
+    MUST(make_folder(folder));
+    return move_mount(tree, folder);
+}
+
+/* Mounts a layer once more; as root with its files' ids mapped to the sandbox's own. Writes its
+ * relative name, which shows in the sandbox's list of mounts. */
+static long own_copy(const struct entry *entry, const char *name, struct text *copy) {
+    if (!entry->root) {
+        add(copy, name);
+        return 0;
+    }
+    long tree = open_tree(name);
+    MUST(tree);
+    TEXT(folder, 64);
+    add(&folder, "x/");
+    add(&folder, name);
+    long failed = attach(entry, (int)tree, folder.at);
+    close_fd((int)tree);
+    if (!failed) add(copy, folder.at);
+    return failed;
+}
+
+static long overlay(const struct entry *entry, const char *target, const char *layers, const char *upper) {
+    TEXT(options, OPTIONS);
+    add(&options, "lowerdir=");
+    add(&options, layers);
+    add(&options, entry->root ? ",index=off,metacopy=off,redirect_dir=off" : ",userxattr");
+    if (upper) {
+        add(&options, ",upperdir=");
+        add(&options, upper);
+        add(&options, "/u,workdir=");
+        add(&options, upper);
+        add(&options, "/w");
+    }
+    if (options.cut) return noted("mount overlay", -E2BIG);
+    return mount("overlay", target, "overlay", upper ? QUIET : QUIET | MS_RDONLY, options.at);
+}
+
+static long dress(const char *path, const struct statx *status, uint32_t mode) {
+    int64_t times[4] = {status->stx_atime.tv_sec, status->stx_atime.tv_nsec, status->stx_mtime.tv_sec,
+                        status->stx_mtime.tv_nsec};
+    MUST(own(path, status->stx_uid, status->stx_gid));
+    MUST(set_mode(path, mode));
+    return noted("utimes", CALL4(__NR_utimensat, AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW));
+}
+
+static long copy_bytes(int from, const char *to) {
+    static char block[65536];
+    long copy = noted("open", open_at(AT_FDCWD, to, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+    MUST(copy);
+    long got, failed = 0;
+    while (!failed && (got = read_fd(from, block, sizeof block)) != 0)
+        failed = got < 0 ? got : write_all((int)copy, block, (size_t)got);
+    close_fd((int)copy);
+    return noted("copy", failed);
+}
+
+/* Calls for each folder of a path below `folder`, the deepest first or last. */
+static long make_above(const char *folder, const char *path) {
+    for (size_t end = 1; path[end]; end++) {
+        if (path[end] != '/') continue;
+        TEXT(each, PATH_MAX);
+        add(&each, folder);
+        add(&each, "/");
+        size_t base = each.used;
+        add(&each, path);
+        if (each.cut) return -ENAMETOOLONG;
+        each.at[base + end] = 0;
+        long made = CALL3(__NR_mkdirat, AT_FDCWD, each.at, 0777);
+        if (made && made != -EEXIST) return noted("mkdir", made);
+    }
+    return 0;
+}
+
+static long dress_above(int layer, const char *folder, const char *path) {
+    struct statx status;
+    for (size_t end = length(path); end > 0; end--) {
+        if (path[end] != '/') continue;
+        TEXT(each, PATH_MAX);
+        add(&each, folder);
+        add(&each, "/");
+        size_t base = each.used;
+        add(&each, path);
+        if (each.cut) return -ENAMETOOLONG;
+        each.at[base + end] = 0;
+        MUST(noted("stat", status_of(layer, each.at + base, &status)));
+        MUST(dress(each.at, &status, status.stx_mode));
+    }
+    return 0;
+}
+
+static long copy_special(int layer, const char *folder, const char *path, uint32_t mode, int64_t *room) {
+    struct statx status;
+    TEXT(target, PATH_MAX);
+    long file = noted("open", open_below(layer, path));
+    MUST(file);
+    long failed = noted("stat", status_of_fd((int)file, &status));
+    if (!failed) *room -= (int64_t)status.stx_size;
+    if (!failed && *room >= 0) {
+        add(&target, folder);
+        add(&target, "/");
+        add(&target, path);
+        failed = target.cut ? -ENAMETOOLONG : make_above(folder, path);
+        if (!failed) failed = copy_bytes((int)file, target.at);
+        if (!failed) failed = dress(target.at, &status, mode);
+    }
+    close_fd((int)file);
+    return failed;
+}
+
+/* Makes a layer of copies of some files of another one, with modes that no disk is to have. The
+ * copies take room that the sandbox has: files beyond a quarter of it keep their plain modes. */
+static long special_modes(const struct entry *entry, const char *folder, const char *copy, struct value special) {
+    int64_t room = planned(entry, "disk") / 4, count = planned(entry, "files") / 4, done = 0;
+    if (room > SPECIAL_BYTES) room = SPECIAL_BYTES;
+    MUST(make_folder(folder));
+    long layer = noted("open", open_at(AT_FDCWD, copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)), failed = 0;
+    MUST(layer);
+    struct value each = first_of(special);
+    for (; each.at && !failed && done < count; each = after(each), done++) {
+        struct value path = first_of(each);
+        failed = copy_special((int)layer, folder, text_of(path), (uint32_t)number_of(after(path), 0), &room);
+        if (room < 0) break;
+    }
+    for (each = first_of(special); each.at && !failed && done--; each = after(each))
+        failed = dress_above((int)layer, folder, text_of(first_of(each)));
+    struct statx status;
+    if (!failed) failed = noted("stat", status_of((int)layer, ".", &status));
+    if (!failed) failed = dress(folder, &status, status.stx_mode);
+    close_fd((int)layer);
+    return failed;
+}
+
+struct layers { /* names, the topmost first, as overlayfs has them */
+    char bytes[OPTIONS];
+    struct text names;
+    int count;
+    char top[64]; /* the first of them */
+};
+
+static void begin_layers(struct layers *layers) {
+    layers->names = text_in(layers->bytes, sizeof layers->bytes);
+    layers->count = 0;
+    layers->top[0] = 0;
+}
+
+static void add_layer(struct layers *layers, const char *name) {
+    if (layers->count++) add(&layers->names, ":");
+    add(&layers->names, name);
+    if (layers->count == 1) {
+        struct text top = text_in(layers->top, sizeof layers->top);
+        add(&top, name);
+    }
+}
+
+static struct value special_of(struct value plan, const char *name) {
+    for (struct value each = first_of(find(plan, "special")); each.at; each = after(each)) {
+        struct value layer = first_of(each);
+        if (text_of(layer) && same(text_of(layer), name)) return after(layer);
+    }
+    return (struct value){0};
+}
+
+/* Mounts the layers, with copies of files of special modes over them: those over the image, to the
+ * mounts of frozen ones, and those of the image. Opens those over the image. */
+static long mount_layers(const struct entry *entry, struct message *message, int frozen_at,
+                         struct layers *over, struct layers *image) {
+    struct value names = find(entry->plan, "layers");
+    int64_t over_count = (int64_t)count_of(names) - planned(entry, "image"), index = 0;
+    int64_t frozen = planned(entry, "frozen");
+    begin_layers(over);
+    begin_layers(image);
+    for (int64_t i = frozen - 1; i >= 0; i--) { /* the message has the lowest first */
+        int tree = take_fd(message, frozen_at + (int)i);
+        TEXT(folder, 64);
+        add(&folder, "x/f");
+        add_number(&folder, i);
+        MUST(attach(entry, tree, folder.at));
+        close_fd(tree);
+        add(&folder, "/u");
+        add_layer(over, folder.at);
+    }
+    for (struct value each = first_of(names); each.at; each = after(each), index++) {
+        struct layers *layers = index < over_count ? over : image;
+        const char *name = text_of(each);
+        TEXT(copy, 64);
+        MUST(own_copy(entry, name, &copy));
+        struct value special = special_of(entry->plan, name);
+        if (special.at) {
+            TEXT(folder, 64);
+            add(&folder, "x/s");
+            add(&folder, name);
+            MUST(special_modes(entry, folder.at, copy.at, special));
+            add_layer(layers, folder.at);
+        }
+        add_layer(layers, copy.at);
+    }
+    return over->names.cut || image->names.cut ? noted("mount overlay", -E2BIG) : 0;
+}
+
+/* Opens the folders that are written, or were before: the topmost first. */
+static long open_uppers(struct inside *inside, const char *own_files, const char *over) {
+    TEXT(name, 64);
+    add(&name, own_files);
+    add(&name, "/u");
+    for (;;) {
+        if (inside->upper_count == MOST_UPPERS) return noted("open", -E2BIG);
+        long fd = noted("open", open_at(AT_FDCWD, name.at, FOLDER, 0));
+        MUST(fd);
+        inside->uppers[inside->upper_count++] = (int)fd;
+        if (!*over) return 0;
+        name.used = 0;
+        while (*over && *over != ':' && name.used < name.size - 1) name.at[name.used++] = *over++;
+        name.at[name.used] = 0;
+        if (*over == ':') over++;
+    }
+}
+
+/* Mounts `o`, as root: the sandbox's files with its own ids. On `x` all have the same ones. Returns
+ * the folder that the sandbox is to write to; `whole`: whether another one can have what is in it as
+ * a layer, which as root it cannot before Linux 6.3. */
+static const char *own_files(const struct entry *entry, bool *whole) {
+    *whole = true;
+    if (!entry->root) return "x";
+    long tree = open_tree("x");
+    long failed = tree < 0 ? tree : map_ids((int)tree, entry->namespace);
+    if (!failed) failed = move_mount((int)tree, "o");
+    close_fd((int)tree);
+    if (failed) {
+        failed_call = NULL;
+        *whole = false;
+        return "x";
+    }
+    /* Overlayfs acts as who mounts it, whose id must be one of the sandbox's own. */
+    uint64_t rights = (uint64_t)number_of(find(entry->plan, "rights"), 0);
+    CALL1(__NR_setfsgid, entry->first);
+    CALL1(__NR_setfsuid, entry->first);
+    capabilities(rights, rights, 0);
+    return "o";
+}
+
+/* Mounts a folder of the machine's own, with inodes of the sandbox's own: a watch, a lock or a lease
+ * on the machine's would be felt by the machine, and by other sandboxes. */
+static long mount_programs(const struct entry *entry, const char *target, const char *name) {
+    TEXT(layers, 128);
+    if (own_copy(entry, name, &layers)) {
+        /* Not every file system can be id-mapped, as a container's root. Root's files then belong to
+         * `nobody`, which is all that it changes in a read-only tree. */
+        failed_call = NULL;
+        layers = text_in(layers_bytes, sizeof layers_bytes);
+        add(&layers, name);
+    }
+    add(&layers, ":e/folder");
+    long failed = overlay(entry, target, layers.at, NULL);
+    if (failed != -EINVAL || entry->root) return failed;
+    failed_call = NULL;
+    /* The kernel does not let an ordinary user take apart what is mounted below. */
+    return mount(name, target, NULL, MS_BIND | MS_REC, NULL);
+}
+
+static long mount_all_programs(const struct entry *entry) {
+    for (struct value each = first_of(find(entry->plan, "programs")); each.at; each = after(each)) {
+        struct value place = first_of(each);
+        TEXT(target, PATH_MAX);
+        add(&target, "x/m/");
+        add(&target, text_of(place));
+        if (target.cut) return -ENAMETOOLONG;
+        MUST(mount_programs(entry, target.at, text_of(after(place))));
+    }
+    return 0;
+}
+
+static long hide(const struct entry *entry) {
+    for (struct value each = first_of(find(entry->plan, "hide")); each.at; each = after(each)) {
+        TEXT(target, PATH_MAX);
+        struct statx status;
+        add(&target, "x/m");
+        add(&target, text_of(each));
+        if (target.cut) return -ENAMETOOLONG;
+        long failed = CALL5(__NR_statx, AT_FDCWD, target.at, 0, STATX_BASIC_STATS, &status);
+        bool folder = !failed && (status.stx_mode & S_IFMT) == S_IFDIR;
+        failed = mount(folder ? "e/folder" : "e/file", target.at, NULL, MS_BIND, NULL);
+        if (failed && failed != -ENOENT) return failed;
+        failed_call = failed ? NULL : failed_call;
+    }
+    return 0;
+}
+
+/* Mounts `d/shm`, a folder of the sandbox's files: it is compared and saved as they are. */
+static long mount_shared_memory(const struct entry *entry) {
+    const char *folder = "x/m/dev/shm";
+    struct statx status;
+    long failed = status_of(AT_FDCWD, folder, &status);
+    if (!failed && (status.stx_mode & S_IFMT) != S_IFDIR)
+        MUST(noted("unlink", CALL3(__NR_unlinkat, AT_FDCWD, folder, 0)));
+    failed = CALL3(__NR_mkdirat, AT_FDCWD, folder, 0777);
+    if (failed && failed != -EEXIST) return noted("mkdir", failed);
+    if (entry->root) MUST(own(folder, entry->first, entry->first));
+    MUST(set_mode(folder, 01777));
+    MUST(mount(folder, "d/shm", NULL, MS_BIND, NULL));
+    return mount("", "d/shm", NULL, MS_BIND | MS_REMOUNT | DEVICES_QUIET, NULL);
+}
+
+static long own_devices(const struct entry *entry) {
+    MUST(own("d", entry->first, entry->first));
+    for (int i = 0; i < DEVICES + LINKS; i++) {
+        TEXT(path, 64);
+        add(&path, "d/");
+        add(&path, i < DEVICES ? devices[i].name : device_links[i - DEVICES][0]);
+        MUST(own(path.at, entry->first, entry->first));
+    }
+    return 0;
+}
+
+/* Mounts the machine's name servers, a detached mount: links lead out of the root no more. */
+static void bind_resolver(int servers) {
+    const char *path = "/etc/resolv.conf";
+    close_fd((int)open_plainly(path, O_CREAT | O_WRONLY | O_NONBLOCK, 0644));
+    /* It may have no /etc, or a loop in its place. */
+    long target = open_plainly(path, O_PATH, 0);
+    int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
+    if (target >= 0) CALL5(__NR_move_mount, servers, "", target, "", flags);
+    close_fd((int)target);
+}
+
+static long change_root(void) {
+    long servers = CALL3(__NR_open_tree, AT_FDCWD, "e/resolv.conf", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (servers < 0 && servers != -ENOENT) return noted("open_tree", servers);
+    MUST(noted("chdir", CALL1(__NR_chdir, "x/m")));
+    MUST(noted("pivot_root", CALL2(__NR_pivot_root, ".", ".")));
+    MUST(noted("umount", CALL2(__NR_umount2, ".", DETACH)));
+    MUST(noted("chdir", CALL1(__NR_chdir, "/")));
+    if (servers >= 0) bind_resolver((int)servers);
+    close_fd((int)servers);
+    return 0;
+}
+
+static long tell_files(int link, int files, bool whole) {
+    struct reply reply;
+    begin(&reply);
+    put_open(&reply, 'M');
+    put_close(&reply);
+    if (whole)
+        put_fd(&reply, files);
+    else
+        close_fd(files);
+    return noted("send", finish(&reply, link));
+}
+
+/* Joins the layers of the image, if they are several: where they are. */
+static long join_image(const struct entry *entry, struct layers *image) {
+    if (image->count < 2) return 0;
+    MUST(make_folder("x/i"));
+    MUST(overlay(entry, "x/i", image->names.at, NULL));
+    struct text top = text_in(image->top, sizeof image->top);
+    add(&top, "x/i");
+    return 0;
+}
+
+/* Mounts everything and changes the root. */
+static long make_file_system(const struct entry *entry, struct message *message, int frozen_at, int link) {
+    static struct layers over, image;
+    static char all[OPTIONS];
+    struct inside *inside = entry->inside;
+    struct statx status;
+    bool whole;
+    MUST(limit_files(entry));
+    MUST(mount_layers(entry, message, frozen_at, &over, &image));
+    struct text both = text_in(all, sizeof all);
+    add(&both, over.names.at);
+    if (over.count) add(&both, ":");
+    add(&both, image.names.at);
+    if (both.cut) return noted("mount overlay", -E2BIG);
+    MUST(join_image(entry, &image));
+    inside->lower = (int)noted("open", open_at(AT_FDCWD, image.top, FOLDER, 0));
+    MUST(inside->lower);
+    MUST(noted("stat", status_of(AT_FDCWD, over.count ? over.top : image.top, &status)));
+    long files = open_tree("x");
+    MUST(files);
+    const char *files_at = own_files(entry, &whole);
+    TEXT(upper, 16);
+    add(&upper, files_at);
+    add(&upper, "/u");
+    MUST(own(upper.at, status.stx_uid, status.stx_gid));
+    MUST(set_mode(upper.at, status.stx_mode));
+    MUST(open_uppers(inside, files_at, over.names.at));
+    MUST(overlay(entry, "x/m", all, files_at));
+    MUST(mount_all_programs(entry));
+    MUST(hide(entry));
+    MUST(mount("p", "x/m/proc", NULL, MS_MOVE, NULL));
+    if (entry->root) MUST(own_devices(entry));
+    inside->root = (int)open_tree("x/m");
+    MUST(inside->root);
+    MUST(mount_shared_memory(entry));
+    MUST(tell_files(link, (int)files, whole));
+    /* What stands there decides what a verification reads, and no comparison looks there. */
+    MUST(mount("", "d", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | DEVICES_QUIET, NULL));
+    MUST(mount("d", "x/m/dev", NULL, MS_MOVE, NULL));
+    return change_root();
+}
+
+/* -- limits and rights ---------------------------------------------------------------------------- */
+
+static long limit_to(int which, uint64_t soft, uint64_t hard) {
+    struct rlimit64 now;
+    MUST(noted("prlimit", CALL4(__NR_prlimit64, 0, which, 0, &now)));
+    if (hard > now.rlim_max) hard = now.rlim_max;
+    if (soft > hard) soft = hard;
+    now = (struct rlimit64){soft, hard};
+    return noted("prlimit", CALL4(__NR_prlimit64, 0, which, &now, 0));
+}
+
+static long limit(int which, uint64_t most) { return limit_to(which, most, most); }
+
+static long limit_all(const struct entry *entry) {
+    uint64_t processes = (uint64_t)planned(entry, "processes");
+    uint64_t open_files = (uint64_t)planned(entry, "open_files");
+    uint64_t walk = FILES_OF_A_WALK + ((uint64_t)entry->inside->upper_count - 1) * MAX_DEPTH;
+    /* A core pattern with a pipe hands a dump to the machine's root, unless the limit is 1 byte. */
+    MUST(limit(RLIMIT_CORE, 1));
+    MUST(limit(RLIMIT_NICE, 0));
+    MUST(limit(RLIMIT_RTPRIO, 0));
+    /* An ordinary user's process 1 has the same id as its programs. */
+    MUST(limit(RLIMIT_NPROC, (processes > 2 ? processes : 2) + (entry->own ? 0 : OWN_THREADS)));
+    MUST(limit(RLIMIT_DATA, (uint64_t)planned(entry, "memory")));
+    MUST(limit(RLIMIT_MEMLOCK, 1 << 20));
+    MUST(limit(RLIMIT_MSGQUEUE, 1 << 20));
+    MUST(limit(RLIMIT_SIGPENDING, 4096));
+    MUST(limit(RLIMIT_FSIZE, (uint64_t)planned(entry, "disk")));
+    /* The hard limit is for this process's own walk over nested folders. */
+    return limit_to(RLIMIT_NOFILE, open_files, open_files > walk ? open_files : walk);
+}
+
+/* Leaves the user namespace that owns the mounts, and is process 1's own user from now on. */
+static long leave_machine(const struct entry *entry) {
+    /* After this process has entered its cgroup, which becomes the namespace's root. */
+    MUST(noted("unshare", CALL1(__NR_unshare, CLONE_NEWCGROUP)));
+    if (entry->own) {
+        MUST(noted("setgroups", CALL2(__NR_setgroups, 0, 0)));
+        MUST(noted("setresgid", CALL3(__NR_setresgid, entry->own, entry->own, entry->own)));
+        MUST(noted("setresuid", CALL3(__NR_setresuid, entry->own, entry->own, entry->own)));
+    }
+    MUST(noted("setns", CALL2(__NR_setns, entry->namespace, CLONE_NEWUSER)));
+    stay_private(); /* as a change of credentials clears it */
+    return 0;
+}
+
+/* Gives programs started from here no capability but those in `kept`; keeps all itself. */
+static long drop_rights(uint64_t kept) {
+    for (int each = 0; each < 64; each++)
+        if (!(kept >> each & 1) && CALL2(__NR_prctl, PR_CAPBSET_DROP, each) < 0) break;
+    MUST(noted("prctl", CALL2(__NR_prctl, PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));
+    MUST(noted("capset", capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, kept)));
+    for (int each = 0; each < 64; each++)
+        if (kept >> each & 1)
+            MUST(noted("prctl", CALL5(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, each, 0, 0)));
+    MUST(noted("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));
+    stay_private();
+    return 0;
+}
+
+/* Keeps this process and its children to themselves, where the kernel can: they reach no abstract
+ * socket and no process of others with connections or signals. */
+static long scope(void) {
+    struct {
+        uint64_t files, ports, scopes; /* struct landlock_ruleset_attr */
+    } rules = {.scopes = 3};
+    if (CALL3(__NR_landlock_create_ruleset, 0, 0, 1 /* the version */) < 6) return 0;
+    long fd = noted("landlock", CALL3(__NR_landlock_create_ruleset, &rules, sizeof rules, 0));
+    MUST(fd);
+    long failed = noted("landlock", CALL2(__NR_landlock_restrict_self, fd, 0));
+    close_fd((int)fd);
+    return failed;
+}
+
+static long filter(const struct entry *entry) {
+    int64_t which = planned(entry, "filter");
+    if (which < 0 || which > 3) return noted("seccomp", -EINVAL);
+    struct sock_fprog program = {
+        .len = (unsigned short)(entry->machine->filters[which].count / sizeof(struct sock_filter)),
+        .filter = (struct sock_filter *)(uintptr_t)entry->machine->filters[which].bytes,
+    };
+    return noted("seccomp", CALL3(__NR_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+long enter(struct message *message, struct value plan, int link, const struct machine *machine,
+           struct inside *inside) {
+    struct entry entry = {.plan = plan, .machine = machine, .inside = inside, .root = machine->root};
+    entry.first = (uint32_t)planned(&entry, "first_id");
+    entry.own = (uint32_t)planned(&entry, "own_id");
+    entry.namespace = take_fd(message, 0);
+    int lock = entry.own ? take_fd(message, 1) : -1; /* holds the range of ids for as long as this runs */
+    (void)lock;
+    TEXT(pages, 32);
+    add_number(&pages, planned(&entry, "shared_pages"));
+    write_text(inside->proc, "sys/kernel/shmall", pages.at); /* older kernels do not let an ordinary user */
+    if (is_true(find(plan, "low_ports")))
+        MUST(noted("write", write_text(inside->proc, "sys/net/ipv4/ip_unprivileged_port_start", "0")));
+    inside->kept = (uint64_t)planned(&entry, "kept");
+    inside->many_ids = machine->root;
+    if (!user_of(find(plan, "user"), &inside->user)) return noted("user", -EINVAL);
+    MUST(make_file_system(&entry, message, entry.own ? 2 : 1, link));
+    MUST(leave_machine(&entry));
+    close_fd(entry.namespace);
+    MUST(limit_all(&entry));
+    MUST(drop_rights(inside->kept));
+    MUST(scope());
+    MUST(filter(&entry));
+    CALL1(__NR_umask, 022);
+    return 0;
+}

@@ -1,0 +1,115 @@
+/* What process 1 holds of its sandbox, and its means: over users, processes, programs and files. */
+#ifndef INSIDE_H
+#define INSIDE_H
+
+#include "sys.h"
+#include "wire.h"
+
+enum {
+    MOST_UPPERS = 128,
+    MOST_GROUPS = 64,
+    MAX_DEPTH = 300, /* folders nested deeper are listed, but not entered */
+};
+
+static const uint64_t ALL_CAPABILITIES = ((uint64_t)1 << 41) - 1;
+
+/* A user that a program runs as. */
+struct user {
+    uint32_t uid, gid;
+    uint32_t groups[MOST_GROUPS];
+    int count;
+};
+
+struct inside {
+    int uppers[MOST_UPPERS]; /* the layers with all that is changed, the topmost first */
+    int upper_count;
+    int lower; /* the image */
+    int root;  /* the overlay of both, without what is mounted in it */
+    int proc;  /* a /proc that can be written, unlike the programs' */
+    int peak;  /* a file that tells how much memory was used at most; -1: there is none */
+    int null;
+    int score_fd; /* its own oom_score_adj */
+    int score;    /* what that is: a cluster's containers can begin with 1000 */
+    uint64_t kept;    /* the capabilities of programs of user 0 */
+    struct user user; /* the user of programs, unless another one is asked for */
+    bool many_ids;    /* false: programs have the user of process 1 */
+};
+
+/* -- user.c ---------------------------------------------------------------------------------- */
+
+/* Reads a list of a user, a group and more groups: false if it is none, or too long. */
+bool user_of(struct value list, struct user *user);
+/* Between these two, this process touches files with no more rights than that user has. */
+long assume(const struct inside *inside, const struct user *user);
+void resume(const struct inside *inside);
+/* Become that user for good. */
+long become(const struct inside *inside, const struct user *user);
+long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable);
+/* After each change of credentials: the kernel may have undone both. */
+void stay_private(void);
+
+/* -- process.c ------------------------------------------------------------------------------- */
+
+/* Lists all processes but this one, without zombies: how many, at most `room`. */
+int alive(int *pids, int room);
+bool is_stopped(int pid);
+/* Kills until nothing but what is kept is left; how many were found to be killed. */
+int kill_except(const int *keep, int count);
+void reap(bool wait); /* until there is no other process, if it is to wait */
+/* Stops all other processes, and lets them go on: -EAGAIN where some had not stood still. */
+void freeze(void);
+long thaw(void);
+void kill_pid(int pid, int number);
+/* System V memory, queues and semaphores outlive those who made them. */
+void remove_shared_memory(const struct inside *inside);
+void put_programs(struct reply *reply);
+
+/* -- program.c ------------------------------------------------------------------------------- */
+
+/* What has failed, besides its number: the names that the host knows. */
+struct failure {
+    const char *kind, *path, *said;
+};
+
+/* Starts the program of a request, and keeps its exit pipe: its pid, or an error. */
+long start_program(const struct inside *inside, struct message *message, struct value request,
+                   int first_fd, struct failure *failure);
+/* The process `pid` has ended, by this status of the kernel's. */
+void ended(int pid, int status);
+/* The processes that ran before a tracked program: NULL, it is none. */
+const int *before_program(int pid, int *count);
+
+/* -- files.c --------------------------------------------------------------------------------- */
+
+long open_regular(const struct inside *inside, const char *path);
+long create_regular(const struct inside *inside, const char *path, int mode);
+long open_terminal(const struct inside *inside);
+
+/* -- enter.c --------------------------------------------------------------------------------- */
+
+/* What the spawner told the zygote of this machine, once. */
+struct machine {
+    bool root; /* ids are a range, layers are id-mapped, device nodes can be made */
+    struct value masks;
+    struct {
+        const char *bytes;
+        size_t count;
+    } filters[4];
+};
+
+/* The call that failed, for a report. */
+extern const char *failed_call;
+
+/* Does what can be done before it is known what for. */
+long prepare(bool network, const struct machine *machine, struct inside *inside);
+/* Becomes process 1 of a sandbox, for good. Its descriptors: the namespace, a lock where there is a
+ * range of ids, then the mounts of frozen layers. */
+long enter(struct message *message, struct value plan, int link, const struct machine *machine,
+           struct inside *inside);
+
+/* -- serve.c --------------------------------------------------------------------------------- */
+
+_Noreturn void serve(int control, int children, const struct inside *inside, long first);
+int child_signals(void); /* a descriptor that tells of ended children; or an error */
+
+#endif

@@ -1,0 +1,193 @@
+/* The zygote: a small process of the spawner's that is forked for each sandbox.
+ *
+ * Its children are the spawner's, which hears of their ends. Each one first makes what needs no
+ * request, waits for one, and becomes process 1 of a sandbox, or says why it cannot. */
+#include "inside.h"
+
+#include <linux/elf.h>
+#include <linux/prctl.h>
+#include <linux/sched.h>
+#include <linux/signal.h>
+
+enum {
+    SOCKET = 3, /* the spawner's, in the zygote; a child's own in it */
+    NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS,
+};
+
+static struct machine machine;
+static struct inside inside;
+static struct message hello, request;
+
+/* The zygote's copies of what the spawner said of the machine: a message's place is used again. */
+static char said[PACKET];
+
+static bool learn(void) {
+    if (receive(SOCKET, &hello) <= 0) return false;
+    size_t count = (size_t)(hello.body.end - hello.body.at);
+    if (count > sizeof said) return false;
+    memcpy(said, hello.body.at, count);
+    struct value body = {(unsigned char *)said, (unsigned char *)said + count};
+    forget(&hello);
+    machine.root = is_true(find(body, "root"));
+    machine.masks = find(body, "masks");
+    struct value each = first_of(find(body, "filters"));
+    for (int i = 0; i < 4; i++, each = after(each))
+        machine.filters[i].bytes = bytes_of(each, &machine.filters[i].count);
+    return machine.filters[3].bytes != NULL;
+}
+
+/* -- in a child ------------------------------------------------------------------------------ */
+
+static void report(int control, long error) {
+    struct reply reply;
+    begin(&reply);
+    put_open(&reply, 'M');
+    put_text(&reply, "failed");
+    put_text(&reply, failed_call ? failed_call : "start");
+    put_text(&reply, "errno");
+    put_number(&reply, -error);
+    put_close(&reply);
+    finish(&reply, control);
+}
+
+/* Enters the cgroups of the request, and opens the file that tells of the most memory. */
+static long join(struct value folders) {
+    inside.peak = -1;
+    for (struct value each = first_of(folders); each.at; each = after(each)) {
+        TEXT(path, PATH_MAX);
+        add(&path, text_of(each));
+        add(&path, "/cgroup.procs");
+        long failed = path.cut ? -ENAMETOOLONG : write_text(AT_FDCWD, path.at, "0");
+        if (failed) {
+            failed_call = "cgroup";
+            return failed;
+        }
+    }
+    static const char *const names[] = {"/memory.max_usage_in_bytes", "/memory.peak"};
+    for (struct value each = first_of(folders); each.at; each = after(each)) {
+        for (int i = 0; i < 2 && inside.peak < 0; i++) {
+            TEXT(path, PATH_MAX);
+            add(&path, text_of(each));
+            add(&path, names[i]);
+            long fd = open_at(AT_FDCWD, path.at, O_RDONLY | O_CLOEXEC, 0);
+            if (fd >= 0) inside.peak = (int)fd;
+        }
+    }
+    return 0;
+}
+
+/* Keeps the socket of its own, and nothing of the zygote's. */
+static void keep_only(int link) {
+    CALL3(__NR_dup3, link, SOCKET, O_CLOEXEC);
+    CALL3(__NR_close_range, SOCKET + 1, ~0U, 0);
+}
+
+static int take_control(void) {
+    if (receive(SOCKET, &request) <= 0) leave(1); /* it is not needed */
+    int control = take_fd(&request, 0);
+    forget(&request);
+    return control;
+}
+
+_Noreturn static void become_sandbox(bool network, struct value cgroups) {
+    CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
+    long failed = join(cgroups);
+    if (!failed) failed = prepare(network, &machine, &inside);
+    if (receive(SOCKET, &request) <= 0) leave(1);
+    struct value plan = request.body;
+    bool ahead = is_true(find(plan, "ahead"));
+    int own = number_of(find(plan, "own_id"), 0) ? 2 : 1;
+    int next = own + (int)number_of(find(plan, "frozen"), 0);
+    int control = ahead ? -1 : take_fd(&request, next);
+    int children = -1;
+    long first = 0;
+    if (!failed) failed = enter(&request, plan, SOCKET, &machine, &inside);
+    if (!failed) {
+        inside.null = (int)open_at(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
+        children = child_signals();
+        failed = inside.null < 0 ? inside.null : children < 0 ? children : 0;
+    }
+    if (!failed && ahead && kind_of(find(plan, "program")) == 'M') {
+        struct failure failure = {0};
+        first = start_program(&inside, &request, find(plan, "program"), next, &failure);
+        failed = first < 0 ? first : 0;
+    }
+    forget(&request);
+    if (!failed && ahead) control = take_control();
+    if (failed && control >= 0) report(control, failed);
+    if (failed || control < 0) leave(1);
+    close_fd(SOCKET);
+    serve(control, children, &inside, first);
+}
+
+/* -- the zygote ------------------------------------------------------------------------------ */
+
+static void answer(void) {
+    unsigned long flags = NAMESPACES | CLONE_PARENT;
+    bool network = is_true(find(request.body, "network"));
+    if (!network) flags |= CLONE_NEWNET;
+    int link = take_fd(&request, 0);
+    long pid = CALL5(__NR_clone, flags, 0, 0, 0, 0);
+    if (pid == 0) {
+        static char cgroups[PACKET / 4];
+        struct value folders = find(request.body, "cgroups");
+        size_t count = (size_t)(folders.end - folders.at);
+        if (link < 0 || !folders.at || count > sizeof cgroups) leave(1);
+        memcpy(cgroups, folders.at, count);
+        folders = (struct value){(unsigned char *)cgroups, (unsigned char *)cgroups + count};
+        keep_only(link);
+        become_sandbox(network, folders);
+    }
+    close_fd(link);
+    struct reply reply;
+    begin(&reply);
+    put_open(&reply, 'M');
+    put_text(&reply, pid < 0 ? "errno" : "pid");
+    put_number(&reply, pid < 0 ? -pid : pid);
+    put_close(&reply);
+    finish(&reply, SOCKET);
+    forget(&request);
+}
+
+/* What the spawner ignores or blocks, a sandbox's programs would ignore or block. */
+static void reset_signals(void) {
+    uint64_t nothing[4] = {0}; /* struct sigaction of the kernel's: the default */
+    for (int signal = 1; signal <= 64; signal++) CALL4(__NR_rt_sigaction, signal, nothing, 0, 8);
+    CALL4(__NR_rt_sigprocmask, SIG_SETMASK, nothing, 0, 8);
+}
+
+/* Pointers in tables are written for a program that lies at 0: adds where it does lie. */
+static void relocate(void) {
+    extern const Elf64_Dyn _DYNAMIC[] __attribute__((visibility("hidden")));
+    extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+    uintptr_t base = (uintptr_t)__ehdr_start, table = 0;
+    size_t bytes = 0;
+    for (const Elf64_Dyn *each = _DYNAMIC; each->d_tag != DT_NULL; each++) {
+        if (each->d_tag == DT_RELA) table = base + each->d_un.d_ptr;
+        if (each->d_tag == DT_RELASZ) bytes = each->d_un.d_val;
+    }
+    for (size_t i = 0; i < bytes / sizeof(Elf64_Rela); i++) {
+        const Elf64_Rela *each = (const Elf64_Rela *)table + i;
+        *(uintptr_t *)(base + each->r_offset) = base + (uintptr_t)each->r_addend;
+    }
+}
+
+_Noreturn __attribute__((used)) void begin_zygote(void) {
+    relocate();
+    reset_signals();
+    CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
+    CALL2(__NR_prctl, PR_SET_NAME, "init");
+    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
+    if (!learn()) leave(1);
+    while (receive(SOCKET, &request) > 0) answer();
+    leave(0);
+}
+
+/* Where the kernel begins. */
+__asm__(".text\n.global _start\n.type _start, %function\n_start:\n"
+#if defined(__x86_64__)
+        "xor %ebp, %ebp\nand $-16, %rsp\ncall begin_zygote\n"
+#else
+        "mov x29, xzr\nmov x30, xzr\nbl begin_zygote\n"
+#endif
+);

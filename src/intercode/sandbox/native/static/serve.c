@@ -1,0 +1,271 @@
+/* Process 1 of a sandbox: starts programs, reaps the dead, and looks after the files.
+ *
+ * It answers its caller's requests one by one over one socket, and ends, and with it everything in
+ * the sandbox, when that socket closes. Programs get none of its capabilities: SECBIT_NOROOT makes
+ * `execve` give user 0 nothing. */
+#include "archive.h"
+#include "inside.h"
+#include "walk.h"
+
+#include <linux/poll.h>
+#include <linux/signal.h>
+#include <linux/signalfd.h>
+
+static bool stopped; /* by a request, until another one */
+
+struct request {
+    const struct inside *inside;
+    struct message *message;
+    struct value body;
+    struct reply *reply; /* a map that is open: an operation adds its results */
+    struct failure failure;
+};
+
+static const char *text_at(const struct request *request, const char *name) {
+    const char *text = text_of(find(request->body, name));
+    return text ? text : "";
+}
+
+static int64_t number_in(const struct request *request, const char *name) {
+    return number_of(find(request->body, name), 0);
+}
+
+/* Answers with a descriptor. */
+static long give(struct request *request, long fd) {
+    if (fd < 0) return fd;
+    put_fd(request->reply, (int)fd);
+    return 0;
+}
+
+static long give_number(struct request *request, const char *name, long number) {
+    if (number < 0) return number;
+    put_text(request->reply, name);
+    put_number(request->reply, number);
+    return 0;
+}
+
+/* -- processes ------------------------------------------------------------------------------- */
+
+static long do_memory(struct request *request) {
+    char text[32];
+    const char *at = text;
+    put_text(request->reply, "peak");
+    if (request->inside->peak < 0) {
+        put_nothing(request->reply);
+        return 0;
+    }
+    long got = CALL4(__NR_pread64, request->inside->peak, text, sizeof text - 1, 0);
+    if (got >= 0) text[got] = 0;
+    put_number(request->reply, got < 0 ? 0 : number_at(&at));
+    return got < 0 ? got : 0;
+}
+
+static long do_spawn(struct request *request) {
+    long pid = start_program(request->inside, request->message, request->body, 0, &request->failure);
+    return give_number(request, "pid", pid);
+}
+
+static long do_socket(struct request *request) {
+    return give(request, CALL3(__NR_socket, 2 /* AF_INET */, 1 | O_CLOEXEC /* STREAM */, 0));
+}
+
+static long do_terminal(struct request *request) { return give(request, open_terminal(request->inside)); }
+
+static long do_signal(struct request *request) {
+    kill_pid((int)number_in(request, "pid"), (int)number_in(request, "number"));
+    return 0;
+}
+
+static long do_kill(struct request *request) {
+    static int keep[4096];
+    int count = 0;
+    struct value each = first_of(find(request->body, "keep"));
+    for (; each.at && count < 4096; each = after(each)) keep[count++] = (int)number_of(each, -1);
+    int killed = kill_except(keep, count);
+    if (!count) remove_shared_memory(request->inside);
+    return give_number(request, "killed", killed);
+}
+
+static long do_processes(struct request *request) {
+    static int pids[32768];
+    int count = alive(pids, (int)(sizeof pids / sizeof *pids));
+    put_text(request->reply, "pids");
+    put_open(request->reply, 'L');
+    for (int i = 0; i < count; i++) put_number(request->reply, pids[i]);
+    put_close(request->reply);
+    return 0;
+}
+
+static long do_programs(struct request *request) {
+    put_text(request->reply, "programs");
+    put_programs(request->reply);
+    return 0;
+}
+
+static long do_kill_started(struct request *request) {
+    int count;
+    const int *before = before_program((int)number_in(request, "pid"), &count);
+    if (before) kill_except(before, count);
+    return 0;
+}
+
+/* -- files ----------------------------------------------------------------------------------- */
+
+static long do_open(struct request *request) {
+    request->failure.path = text_at(request, "path");
+    return give(request, open_regular(request->inside, request->failure.path));
+}
+
+static long do_create(struct request *request) {
+    request->failure.path = text_at(request, "path");
+    int mode = (int)number_in(request, "mode");
+    return give(request, create_regular(request->inside, request->failure.path, mode));
+}
+
+static long do_stop(struct request *request) {
+    (void)request;
+    freeze();
+    stopped = true;
+    return 0;
+}
+
+static long let_go(struct request *request) {
+    long failed = thaw();
+    if (failed) request->failure.kind = "RestlessError";
+    return failed;
+}
+
+static long do_go_on(struct request *request) {
+    if (!stopped) return 0;
+    stopped = false;
+    return let_go(request);
+}
+
+static struct trees trees_of(const struct inside *inside) {
+    return (struct trees){inside->uppers, inside->upper_count, inside->lower, inside->root};
+}
+
+/* Ends a walk: everything else stands still for its duration. */
+static long end_walk(struct request *request, const struct walk *walk) {
+    long restless = stopped ? 0 : let_go(request);
+    if (!walk->error) return restless;
+    request->failure.kind = NULL;
+    request->failure.said = walk->message;
+    return walk->error;
+}
+
+static long do_changes(struct request *request) {
+    struct trees trees = trees_of(request->inside);
+    struct walk walk;
+    if (!stopped) freeze();
+    begin_walk(&walk, number_in(request, "timeout"));
+    put_text(request->reply, "changes");
+    put_changes(request->reply, &trees, &walk);
+    return end_walk(request, &walk);
+}
+
+static long do_archive(struct request *request) {
+    struct trees trees = trees_of(request->inside);
+    struct walk walk;
+    if (!request->message->count) return -EPROTO;
+    if (!stopped) freeze();
+    begin_walk(&walk, number_in(request, "timeout"));
+    write_archive(&trees, request->message->fds[0], &walk);
+    return end_walk(request, &walk);
+}
+
+/* -- the loop -------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    long (*run)(struct request *request);
+} operations[] = {
+    {"memory", do_memory},     {"spawn", do_spawn},       {"socket", do_socket},
+    {"terminal", do_terminal}, {"signal", do_signal},     {"kill", do_kill},
+    {"processes", do_processes}, {"programs", do_programs}, {"kill_started", do_kill_started},
+    {"open", do_open},         {"create", do_create},     {"stop", do_stop},
+    {"go_on", do_go_on},       {"changes", do_changes},   {"archive", do_archive},
+};
+
+static long run_operation(struct request *request) {
+    const char *name = text_at(request, "op");
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        if (same(operations[i].name, name)) return operations[i].run(request);
+    return -ENOSYS;
+}
+
+/* Replies with an error. The caller finds the kernel's words for it, where there are no others. */
+static void refuse(int control, long error, const struct failure *failure) {
+    struct reply reply;
+    begin(&reply);
+    put_open(&reply, 'M');
+    put_text(&reply, "errno");
+    put_number(&reply, -error);
+    put_text(&reply, "error");
+    put_text(&reply, failure->said ? failure->said : "");
+    put_text(&reply, "kind");
+    put_text(&reply, failure->kind ? failure->kind : "OSError");
+    put_text(&reply, "path");
+    put_text(&reply, failure->path ? failure->path : "");
+    put_close(&reply);
+    finish(&reply, control);
+}
+
+static void answer(const struct inside *inside, int control, struct message *message) {
+    struct reply reply;
+    struct request request = {inside, message, message->body, &reply, {0}};
+    begin(&reply);
+    put_open(&reply, 'M');
+    long failed = run_operation(&request);
+    put_close(&reply);
+    if (failed)
+        drop(&reply);
+    else /* for instance too many descriptors in flight; if the caller has gone, the loop sees it */
+        failed = finish(&reply, control);
+    if (failed) refuse(control, failed, &request.failure);
+    forget(message);
+}
+
+int child_signals(void) {
+    uint64_t children = (uint64_t)1 << (SIGCHLD - 1);
+    CALL4(__NR_rt_sigprocmask, SIG_SETMASK, &children, 0, sizeof children);
+    return (int)CALL4(__NR_signalfd4, -1, &children, sizeof children, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void announce(int control, long first) {
+    struct reply reply;
+    begin(&reply);
+    put_open(&reply, 'M');
+    put_text(&reply, "ready");
+    put_truth(&reply, true);
+    put_text(&reply, "first");
+    if (first > 0)
+        put_number(&reply, first);
+    else
+        put_nothing(&reply);
+    put_close(&reply);
+    finish(&reply, control);
+}
+
+_Noreturn void serve(int control, int children, const struct inside *inside, long first) {
+    static struct message message;
+    struct pollfd polls[2] = {{.fd = control, .events = POLLIN}, {.fd = children, .events = POLLIN}};
+    announce(control, first);
+    for (;;) {
+        CALL5(__NR_ppoll, polls, 2, 0, 0, 8);
+        if (polls[1].revents) {
+            struct signalfd_siginfo told;
+            while (read_fd(children, &told, sizeof told) > 0) continue;
+            reap(false);
+        }
+        if (!polls[0].revents) continue;
+        long got = receive(control, &message);
+        struct failure lost = {.kind = "TruncatedError"};
+        if (got > 0)
+            answer(inside, control, &message);
+        else if (got == -EMFILE)
+            refuse(control, got, &lost);
+        else
+            leave(0);
+    }
+}

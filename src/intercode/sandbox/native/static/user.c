@@ -1,0 +1,80 @@
+#include "inside.h"
+
+#include <linux/prctl.h>
+
+enum { KILLED = 9 };
+
+bool user_of(struct value list, struct user *user) {
+    size_t count = count_of(list);
+    if (count < 2 || count > 2 + MOST_GROUPS) return false;
+    struct value each = first_of(list);
+    user->uid = (uint32_t)number_of(each, UINT32_MAX);
+    each = after(each);
+    user->gid = (uint32_t)number_of(each, UINT32_MAX);
+    user->count = 0;
+    for (each = after(each); each.at && user->count < MOST_GROUPS; each = after(each))
+        user->groups[user->count++] = (uint32_t)number_of(each, UINT32_MAX);
+    return true;
+}
+
+long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct sets[2] = {
+        {(uint32_t)effective, (uint32_t)permitted, (uint32_t)inheritable},
+        {(uint32_t)(effective >> 32), (uint32_t)(permitted >> 32), (uint32_t)(inheritable >> 32)},
+    };
+    return CALL2(__NR_capset, &header, sets);
+}
+
+void stay_private(void) {
+    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0); /* or programs of the same user could trace it */
+    CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);
+}
+
+/* The capabilities with which a user's programs act. */
+static uint64_t rights_of(const struct inside *inside, const struct user *user) {
+    return user->uid ? 0 : inside->kept;
+}
+
+long assume(const struct inside *inside, const struct user *user) {
+    long failed = 0;
+    if (inside->many_ids) {
+        failed = CALL2(__NR_setgroups, user->count, user->groups);
+        /* These two return what was, not whether it could be done. */
+        CALL1(__NR_setfsgid, user->gid);
+        CALL1(__NR_setfsuid, user->uid);
+        bool is_so = (uint32_t)CALL1(__NR_setfsuid, -1) == user->uid &&
+                     (uint32_t)CALL1(__NR_setfsgid, -1) == user->gid;
+        if (!failed && !is_so) failed = -EPERM;
+    }
+    if (!failed) failed = capabilities(rights_of(inside, user), ALL_CAPABILITIES, inside->kept);
+    stay_private();
+    if (failed) resume(inside);
+    return failed;
+}
+
+void resume(const struct inside *inside) {
+    capabilities(ALL_CAPABILITIES, ALL_CAPABILITIES, inside->kept);
+    if (inside->many_ids) {
+        /* Its own ids have no number in this namespace. Each of these two, which are to change none
+         * of the others, gives it back its ids for files. */
+        CALL2(__NR_setregid, -1, -1);
+        CALL2(__NR_setreuid, -1, -1);
+        CALL2(__NR_setgroups, 0, 0);
+    }
+    stay_private();
+}
+
+long become(const struct inside *inside, const struct user *user) {
+    uint64_t rights = rights_of(inside, user);
+    long failed = 0;
+    if (inside->many_ids) {
+        failed = CALL2(__NR_setgroups, user->count, user->groups);
+        if (!failed) failed = CALL3(__NR_setresgid, user->gid, user->gid, user->gid);
+        if (!failed) failed = CALL3(__NR_setresuid, user->uid, user->uid, user->uid);
+    }
+    /* fs.suid_dumpable may have made it so: a program has this process's user. */
+    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
+    CALL2(__NR_prctl, PR_SET_PDEATHSIG, 0);
+    return failed ? failed : capabilities(rights, rights, rights);
+}

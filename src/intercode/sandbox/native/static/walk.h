@@ -1,0 +1,71 @@
+/* Changes of an episode: the overlay's upper layers against the image.
+ *
+ * It trusts nothing that it finds: it walks by descriptors of folders, follows no symbolic link,
+ * opens regular files only and never blocks on a FIFO; and it allocates nothing.
+ *
+ * Trees are walked side by side: the uppers (what was written, since the last freeze and before
+ * it), lower (the image) and merged (what the sandbox sees). The uppers only name what may differ;
+ * merged tells what has become of it. It also tells whether a folder is opaque, so that no
+ * attribute of overlayfs's need be readable: if a name of lower's that no upper has is not visible,
+ * it was deleted. */
+#ifndef WALK_H
+#define WALK_H
+
+#include "inside.h"
+
+enum {
+    BLOCK = 1 << 16, /* bytes that are read at once */
+    PAGE = 1 << 12,
+    MOST_BYTES = 32 << 20, /* of all paths that are found, each with some more for itself */
+    ENTRY_BYTES = 64,
+};
+
+struct trees {
+    const int *uppers;
+    int count, lower, merged; /* -1: there is none */
+};
+
+/* Limits of a walk over a tree that an agent has made, and its end. */
+struct walk {
+    int64_t deadline, room;
+    long error;
+    const char *message; /* NULL: the kernel's own words */
+};
+
+void begin_walk(struct walk *walk, int64_t timeout_ms);
+void fail(struct walk *walk, long error, const char *message);
+/* Whether there are no more layers than a walk has room for. */
+bool has_room(struct walk *walk, const struct trees *trees);
+/* Counts a path that was found, and looks at the time: false if either is too much. */
+bool count_path(struct walk *walk, size_t bytes);
+bool has_time(struct walk *walk);
+
+void restart(struct listing *listing, int fd); /* from its first name on */
+/* `lstat` in a folder: false if there is no such name, no such folder, or after an error. */
+bool look_at(struct walk *walk, int folder, const char *name, struct statx *status);
+bool is_folder(const struct statx *status);
+/* Whether one of the first `count` folders has that name. */
+bool has_name(struct walk *walk, const int *folders, int count, const char *name);
+/* Whether lower's names are hidden that no upper has. */
+bool is_opaque(struct walk *walk, const struct trees *trees);
+/* Opens the folder of that name in each of these that has it; `fds` has room for all. */
+void open_below_all(struct walk *walk, const struct trees *trees, bool in_lower, const char *name,
+                    int *fds, struct trees *below);
+void close_trees(const struct trees *trees);
+
+const char *type_of(const struct statx *status);
+
+/* A file's data, without its holes: at pages, and at most `BLOCK` bytes each. */
+struct content {
+    int fd;
+    int64_t size, offset, end;
+};
+extern unsigned char block[BLOCK];
+long open_content(struct content *content, int folder, const char *name);
+/* Reads on into `block`: how many bytes, from where; 0 at the end, or an error. */
+long next_block(struct walk *walk, struct content *content, int64_t *from);
+
+/* Writes a list of all changes, in no order: for each the fields of `diff.Entry`. */
+void put_changes(struct reply *reply, const struct trees *trees, struct walk *walk);
+
+#endif
