@@ -18,6 +18,9 @@ RELEASE ?= ../shared/upstream
 # servers, and an engine, of its own.
 JOBS ?= $(shell n=$$(nproc); echo $$(( n < 4 ? n + 1 : 4 )))
 
+# What an installation is made from, apart from the Python that it runs in place.
+BUILD := pyproject.toml hatch_build.py $(wildcard src/intercode/sandbox/native/static/*.[ch])
+
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -29,12 +32,12 @@ help:  ## Show this list
 $(BIN)/python:
 	@python=$$(scripts/find-python) && "$$python" -m venv $(VENV)
 
-$(VENV)/.demo: $(BIN)/python pyproject.toml
+$(VENV)/.demo: $(BIN)/python $(BUILD)
 	@echo "installing intercode into $(VENV) …"
 	@$(BIN)/pip install $(PIP_FLAGS) -e .
 	@touch $@
 
-$(VENV)/.test: $(BIN)/python pyproject.toml
+$(VENV)/.test: $(BIN)/python $(BUILD)
 	@echo "installing intercode and its tests' tools into $(VENV) …"
 	@$(BIN)/pip install $(PIP_FLAGS) -e '.[test,lint]'
 	@touch $@ $(VENV)/.demo
@@ -112,7 +115,7 @@ lint: $(VENV)/.test  ## Format, lint, types, layers, the tests' rules, spelling 
 	@$(BIN)/python tests/english.py
 
 # Not among the tests' packages: what it needs, nothing else does.
-$(VENV)/.docs: $(BIN)/python pyproject.toml
+$(VENV)/.docs: $(BIN)/python $(BUILD)
 	@echo "installing intercode and its site's tools into $(VENV) …"
 	@$(BIN)/pip install $(PIP_FLAGS) -e '.[docs]'
 	@touch $@ $(VENV)/.demo

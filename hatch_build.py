@@ -23,7 +23,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PLACE = "intercode/sandbox/native/static/process1"
 """The program in a wheel, and below ``src`` in an editable install."""
 TARGET = "INTERCODE_TARGET"
-"""The variable that names the architecture to build for; ``none``: build without the program."""
+"""The variable that names the architecture to build for, by the compiler of releases; ``none``:
+build without the program."""
+RELEASE_COMPILER = "ziglang==0.17.1"
+"""A package: it builds for both architectures on either, and the same bytes wherever it runs."""
 ARCHITECTURES = ("x86_64", "aarch64")
 _SOURCES = Path(__file__).parent / "src" / PLACE
 _COMMON = (
@@ -53,13 +56,11 @@ def target() -> str | None:
 
 def compiler(architecture: str) -> list[str] | None:
     """Return the command of a compiler that can build the program, with the flags that it needs."""
-    found: list[list[str]] = []
-    if architecture == platform.machine():
+    found = _zig(architecture)
+    if architecture == platform.machine() and not os.environ.get(TARGET):
         named = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
-        found += [words for name in named if (words := shlex.split(name)) and shutil.which(words[0])]
-    if importlib.util.find_spec("ziglang"):
-        zig = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-musl"]
-        found.append(zig)
+        local = [words for name in named if (words := shlex.split(name)) and shutil.which(words[0])]
+        found = [*local, *found]
     for command in found:
         for trap in _TRAPS:
             if _works([*command, *_COMMON, trap]):
@@ -67,12 +68,37 @@ def compiler(architecture: str) -> list[str] | None:
     return None
 
 
+def _zig(architecture: str) -> list[list[str]]:
+    package = importlib.util.find_spec("ziglang")
+    if package is None or package.origin is None:
+        return []
+    command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-musl"]
+    # Without a C library, it leaves out the kernel's headers as well.
+    headers = Path(package.origin).parent / "lib/libc/include"
+    for name in (f"{architecture.removesuffix('_64')}-linux-any", "any-linux-any"):
+        command += ["-isystem", str(headers / name)]
+    return [[*command, "-Wno-unused-command-line-argument"]]
+
+
 def _works(command: Sequence[str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder, "probe.c")
         probe.write_text(_PROBE)
-        built = [*command, "-o", f"{folder}/probe", str(probe)]
-        return subprocess.run(built, capture_output=True, check=False).returncode == 0
+        return _run([*command, "-o", f"{folder}/probe", str(probe)], Path(folder)).returncode == 0
+
+
+def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a compiler in a folder; it keeps nothing for its next run."""
+    with tempfile.TemporaryDirectory() as cache:
+        places = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+        return subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, **places},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 def build(out: Path, architecture: str, flags: Sequence[str] = _RELEASE) -> None:
@@ -92,7 +118,7 @@ def build(out: Path, architecture: str, flags: Sequence[str] = _RELEASE) -> None
     # In their own folder and an order that never changes: the same bytes wherever it is built.
     sources = sorted(path.name for path in _SOURCES.parent.glob("*.c"))
     run = [*command, *flags, "-o", str(out.absolute()), *sources]
-    done = subprocess.run(run, cwd=_SOURCES.parent, capture_output=True, text=True, check=False)
+    done = _run(run, _SOURCES.parent)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(run)} failed:\n{done.stderr}")
     out.chmod(0o755)
@@ -106,7 +132,7 @@ class StaticProcess(BuildHookInterface[Any]):
     def dependencies(self) -> list[str]:
         """Return the compiler of last resort, where there is no other."""
         architecture = target()
-        return [] if architecture is None or compiler(architecture) else ["ziglang>=0.13"]
+        return [] if architecture is None or compiler(architecture) else [RELEASE_COMPILER]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the program before the wheel is put together."""

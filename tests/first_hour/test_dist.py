@@ -21,5 +21,6 @@ def test_sdist_and_wheel_are_built_twice_and_checked(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"intercode {intercode.__version__}\n" in done.stdout
-    assert len(re.findall("PASSED", done.stdout)) == 2
-    assert {path.suffix for path in (tmp_path / "dist").iterdir()} == {".whl", ".gz"}
+    assert len(re.findall("PASSED", done.stdout)) == 3
+    made = {path.name.rpartition("_")[2] for path in (tmp_path / "dist").iterdir()}
+    assert made == {"aarch64.whl", "64.whl", f"gym-{intercode.__version__}.tar.gz"}

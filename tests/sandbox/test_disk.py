@@ -96,7 +96,7 @@ def test_modes_that_a_disk_must_not_have_are_given_back(start: Start) -> None:
     two = start(one.snapshot())
     assert not two.exec(["ls", "/root/1"]).ok
     assert two.exec(["stat", "-c", "%a", "/root/2", "/root"]).stdout == b"755\n700\n"
-    assert int(two.exec(count).stdout) in (254, 298)
+    assert int(two.exec(count).stdout) in (254, 255, 256, 298)  # whether 1 and 2 were kept
     assert two.changes() == []
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.ordinary
     "request_",
     [
         {"op": "nonsense"},
-        {"op": "processes", "more": 1},
+        {"op": "create", "path": 7, "mode": 0o644},
         {"op": "open", "path": 7},
         {"op": "archive", "timeout": -1},
         {"op": "spawn"},
@@ -56,14 +56,14 @@ def test_accounts_of_the_agents(sandbox: Sandbox, line: str) -> None:
 @pytest.mark.attack(3)
 @pytest.mark.defends("self DoS")
 def test_memory_that_process_1_does_not_have(start: Start, provider: Provider) -> None:
-    """6,000 names of 3,800 bytes are more than it can list."""
+    """6,000 names of 3,800 bytes are more than Python can list there; the static one lists them."""
     not_for_docker(provider, "there its memory is its own")
     sandbox = start(memory=32 << 20)
     script = 'for (1 .. 15) { mkdir "d" x 240; chdir "d" x 240 }'
     script += 'for (1 .. 6_000) { open my $f, ">", "x" x 200 . $_ or die $! }'
     assert sandbox.exec(["perl", "-e", script], cwd="/tmp").ok
-    with pytest.raises(OutputLimitError):
-        sandbox.changes()
+    with suppress(OutputLimitError):
+        assert len(sandbox.changes()) == 15 + 6_000
     assert sandbox.exec(["true"]).ok
 
 

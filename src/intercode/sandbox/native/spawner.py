@@ -97,7 +97,8 @@ class Spawner:
                 events = self.poll.poll(self.patience())
                 if not events and self.may_prepare:
                     self.make_ready()
-                for fd, _ in events:
+                # The caller last: it may ask for the files of a child that has just started.
+                for fd, _ in sorted(events, key=lambda event: event[0] == self.caller.fileno()):
                     if fd == self.owner:
                         return
                     if fd == self.wake_read:

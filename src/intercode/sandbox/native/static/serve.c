@@ -112,12 +112,14 @@ static long do_kill_started(struct request *request) {
 /* -- files ----------------------------------------------------------------------------------- */
 
 static long do_open(struct request *request) {
-    request->failure.path = text_at(request, "path");
+    request->failure.path = text_of(find(request->body, "path"));
+    if (!request->failure.path) return -EPROTO;
     return give(request, open_regular(request->inside, request->failure.path));
 }
 
 static long do_create(struct request *request) {
-    request->failure.path = text_at(request, "path");
+    request->failure.path = text_of(find(request->body, "path"));
+    if (!request->failure.path) return -EPROTO;
     int mode = (int)number_in(request, "mode");
     return give(request, create_regular(request->inside, request->failure.path, mode));
 }
