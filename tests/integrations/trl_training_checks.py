@@ -17,9 +17,9 @@ SMALL = {
     "--hard": 400,
     "--drill": 150,
     "--imitate": 200,
-    "--practise": 24,
+    "--practise": 48,
     "--batch": 8,
-    "--count": 150,
+    "--count": 200,
     "--points": 0,
 }
 ARMS = ("imitation", "practice", "shuffled rewards")
