@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import intercode
 from first_hour.conftest import REPOSITORY
 from waiting import PATIENCE
 
+PROGRAM = "intercode/sandbox/native/static/process1"
+MACHINES = {"x86_64": 62, "aarch64": 183}
+LOAD, INTERPRETER, STACK = 1, 3, 0x6474E551
+EXECUTE, WRITE = 1, 2
 
-def test_sdist_and_wheel_are_built_twice_and_checked(tmp_path: Path) -> None:
+
+def test_sdist_and_wheels_are_built_twice_and_checked(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(REPOSITORY / "scripts/dist"), str(tmp_path / "dist")],
         capture_output=True,
@@ -22,5 +31,51 @@ def test_sdist_and_wheel_are_built_twice_and_checked(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"intercode {intercode.__version__}\n" in done.stdout
     assert len(re.findall("PASSED", done.stdout)) == 3
-    made = {path.name.rpartition("_")[2] for path in (tmp_path / "dist").iterdir()}
-    assert made == {"aarch64.whl", "64.whl", f"gym-{intercode.__version__}.tar.gz"}
+    made = {path.name for path in (tmp_path / "dist").iterdir()}
+    assert f"intercode_gym-{intercode.__version__}.tar.gz" in made and len(made) == 3
+    for architecture in MACHINES:
+        (wheel,) = (tmp_path / "dist").glob(f"*-py3-none-manylinux*_{architecture}.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            assert not [name for name in archive.namelist() if name.endswith((".c", ".h"))]
+            assert archive.getinfo(PROGRAM).external_attr >> 16 & 0o777 == 0o755
+            check_program(archive.read(PROGRAM), architecture)
+
+
+def test_the_program_is_built_without_a_warning_and_always_the_same(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        done = build("--strict", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+    check_program((tmp_path / "one").read_bytes(), os.uname().machine)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_machine_without_a_compiler_is_told_what_to_do(tmp_path: Path) -> None:
+    done = build(tmp_path / "none", PATH=str(tmp_path), CC="")
+    assert done.returncode != 0 and "Install one (apt-get install gcc" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def build(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(REPOSITORY / "hatch_build.py"), *map(str, arguments)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def check_program(program: bytes, architecture: str) -> None:
+    """It needs no other file, and nothing of it can be both written and executed."""
+    assert program[:5] == b"\x7fELF\x02" and len(program) < 128 << 10
+    kind, machine = struct.unpack_from("<HH", program, 16)
+    assert (kind, machine) == (3, MACHINES[architecture])  # its place varies
+    start, size, count = (
+        struct.unpack_from(form, program, at)[0] for form, at in (("<Q", 32), ("<H", 54), ("<H", 56))
+    )
+    segments = [struct.unpack_from("<II", program, start + size * i) for i in range(count)]
+    assert INTERPRETER not in dict(segments)
+    assert not dict(segments)[STACK] & EXECUTE
+    assert all(flags & (EXECUTE | WRITE) != EXECUTE | WRITE for _, flags in segments)
+    assert {kind for kind, _ in segments} >= {LOAD, STACK}

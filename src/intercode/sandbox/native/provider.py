@@ -376,7 +376,7 @@ def _setup(preload: Sequence[str], path: Sequence[str], fds: Sequence[int], name
         if names[:1] == ["intercode"]:
             packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
     setup = {"packages": [*packages], "preload": [*preload], "path": [*path]}
-    static = not preload and zygote.WANTED in os.environ and os.access(zygote.PROGRAM, os.X_OK)
+    static = not preload and zygote.available()  # workers are forks of a Python
     told = {"fds": [*fds], "name": name, "root": is_root(), "static": static}
     return json.dumps({**setup, **told})
 

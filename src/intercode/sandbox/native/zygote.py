@@ -14,10 +14,15 @@ from intercode.sandbox.native.identity import Identity
 from intercode.sandbox.native.launch import SHARED_PART, Machine
 
 PROGRAM = os.path.join(os.path.dirname(__file__), "static", "process1")
-"""The program that the build of this package makes; it may be missing."""
-WANTED = "INTERCODE_STATIC"
-"""The variable that makes it process 1 of sandboxes without workers."""
+"""The program that the build of this package makes, for the machines that it knows."""
+CHOICE = "INTERCODE_STATIC"
+"""The variable by which ``0`` makes a fork of Python process 1 of all sandboxes."""
 _SOCKET = 3
+
+
+def available() -> bool:
+    """Return whether process 1 can be the static program."""
+    return os.environ.get(CHOICE) != "0" and os.access(PROGRAM, os.X_OK)
 
 
 class Zygote:
