@@ -30,10 +30,12 @@ RELEASE_COMPILER = "ziglang==0.17.1"
 ARCHITECTURES = ("x86_64", "aarch64")
 _SOURCES = Path(__file__).parent / "src" / PLACE
 _COMMON = (
-    *("-std=c11", "-ffreestanding", "-fPIE", "-fvisibility=hidden", "-fno-stack-protector"),
+    *("-std=c11", "-ffreestanding", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector"),
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-ident"),
     *("-fstack-clash-protection", "-ffunction-sections", "-fsanitize=undefined"),
-    *("-static-pie", "-nostdlib", "-Wl,--build-id=none", "-Wl,--gc-sections"),
+    # A program that a Python can load as well, which it could not if it were called one.
+    *("-shared", "-nostdlib", "-Wl,-e,_start", "-Wl,-Bsymbolic"),
+    *("-Wl,--build-id=none", "-Wl,--gc-sections"),
     *("-Wl,-z,noexecstack", "-Wl,-z,relro", "-Wl,-z,now"),
 )
 # What a mistake does: the program ends at once. Compilers call it by two names.

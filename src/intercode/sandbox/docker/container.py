@@ -28,9 +28,9 @@ from intercode.sandbox.docker.images import EngineImage
 from intercode.sandbox.images.base import HOSTNAME
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.identity import OWN_THREADS
-from intercode.sandbox.native.launch import IPC_LIMITS, MASKED
 from intercode.sandbox.native.obstacles import not_loaded
 from intercode.sandbox.native.process import ProcessOne
+from intercode.sandbox.native.zygote import MASKED
 from intercode.sandbox.ownership import disown_in_forks
 from intercode.units import MIB
 
@@ -51,6 +51,14 @@ all that it hands on."""
 _OVERHEAD = 96 * MIB
 """Memory for process 1 itself, with the library that workers use."""
 _READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_LEFT_BEHIND = {
+    "kernel.msgmni": "64",
+    "kernel.shmmni": "128",
+    "kernel.sem": "32000 8192 500 128",
+    "fs.mqueue.queues_max": "16",
+}
+"""Limits of what outlives programs, as native sandboxes have them: it must leave room for others,
+and be few enough to be removed at once."""
 _SHM = "rw,nosuid,nodev,noexec,mode=1777,size=64m,nr_inodes=4096"
 
 
@@ -299,7 +307,7 @@ def _host_config(home: Home, mounts: list[tuple[Path, str]], key: Key) -> dict[s
         "NetworkMode": "bridge" if key.network else "none",
         "IpcMode": "private",
         "Sysctls": {
-            **{name.replace("/", "."): value for name, value in IPC_LIMITS.items()},
+            **_LEFT_BEHIND,
             "net.ipv4.ip_unprivileged_port_start": "0" if low_ports else "1024",
         },
         "Memory": memory,

@@ -10,8 +10,6 @@ Programs get none of its capabilities: `SECBIT_NOROOT` makes `execve` give user 
 from __future__ import annotations
 
 import errno
-import gc
-import importlib
 import itertools
 import os
 import select
@@ -20,15 +18,15 @@ import socket
 import struct
 import sys
 import time
-import traceback
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NoReturn
 
 from intercode.sandbox.native import archive, diff, inside, wire
 from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native.bootstrap import SOCKET
 from intercode.sandbox.native.inside import Frozen, Inside, User
+from intercode.sandbox.native.worker import run
 
 _KILL_SECONDS = 5.0
 
@@ -385,28 +383,6 @@ class Init:
         return nullcontext() if self.stopped else Frozen()
 
 
-_OURS = 3
-_TOLD = 4000
-"""Characters of a traceback that fit into one packet."""
-
-
-def preload(control: int, modules: Sequence[str]) -> None:
-    """Import the workers' modules. One that cannot be is told to the caller, and ends the process.
-
-    Args:
-        control: The descriptor of the caller's socket.
-        modules: Their names.
-    """
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except BaseException as error:  # noqa: BLE001, PERF203 - it may raise any, SystemExit too
-            said = {"error": f"{type(error).__name__}: {error}"[:_TOLD], "unloaded": name}
-            with socket.socket(fileno=control) as caller:
-                wire.send(caller, {**said, "traceback": traceback.format_exc()[-_TOLD:]})
-            os._exit(1)
-
-
 def check_preloaded(module: str) -> None:
     """Check that a worker's module was loaded while there were files to load it from.
 
@@ -427,7 +403,6 @@ def become_worker(module: str, channel: int, errors: int, null: int, own: Inside
         null: ``/dev/null``.
         own: What process 1 has of its sandbox.
     """
-    code = 1
     try:
         # First of all: nothing that comes may happen with process 1's rights.
         user = own.user
@@ -436,14 +411,9 @@ def become_worker(module: str, channel: int, errors: int, null: int, own: Inside
         kept = 0 if user.uid else own.kept
         sc.capset(kept, kept, kept)
         _leave_process_1(channel, errors, null)
-        gc.enable()
-        with socket.socket(fileno=_OURS) as talk:
-            sys.modules[module].main(talk)
-        code = 0
     except BaseException:  # noqa: BLE001 - must not unwind into process 1's loop
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+        os._exit(1)
+    run(module)
 
 
 def _leave_process_1(channel: int, errors: int, null: int) -> None:
@@ -453,5 +423,5 @@ def _leave_process_1(channel: int, errors: int, null: int) -> None:
     # Out of the way of the numbers that they are to have.
     sources = [inside.move_up(fd) for fd in (null, null, errors, channel)]
     for number, source in enumerate(sources):
-        os.dup2(source, number, inheritable=number < _OURS)
-    os.closerange(_OURS + 1, 65536)
+        os.dup2(source, number, inheritable=number < SOCKET)
+    os.closerange(SOCKET + 1, 65536)

@@ -25,7 +25,7 @@ def not_loaded(reply: dict[str, Any]) -> UsageError:
     """Return the error for a worker's module that could not be imported.
 
     Args:
-        reply: What `intercode.sandbox.native.init.preload` has told.
+        reply: What `intercode.sandbox.native.worker.preload` has told.
     """
     return UsageError(
         f"preload: the worker's module {reply['unloaded']!r} cannot be imported: {reply['error']}. "

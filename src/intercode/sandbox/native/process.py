@@ -153,6 +153,8 @@ class Seat:
     """Whether its process 1 is the static one, which knows no user by its name."""
     ids: int = 1
     """How many users there can be."""
+    workers: tuple[str, ...] = ()
+    """The modules of workers that the static one can start."""
 
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send a request to its process 1."""

@@ -7,12 +7,10 @@ it was killed.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import socket
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -27,7 +25,8 @@ from intercode.errors import ImageError, SandboxError, SandboxUnavailableError
 from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
-from intercode.sandbox.native import cgroup, frozen, wire, zygote
+from intercode.sandbox.native import cgroup, frozen, wire
+from intercode.sandbox.native.bootstrap import command
 from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.identity import ID_COUNT
@@ -35,6 +34,7 @@ from intercode.sandbox.native.obstacles import more_open_files, not_loaded, unav
 from intercode.sandbox.native.process import First, ProcessOne, Seat
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import Files, NativeSnapshot, build_script, sweep
+from intercode.sandbox.native.zygote import spelled_out
 from intercode.sandbox.network import Network, Policy
 from intercode.sandbox.ownership import close_at_exit, disown_in_forks, new_lease
 
@@ -188,29 +188,6 @@ _START_SECONDS = 30.0
 _EVIDENCE_SECONDS = 5.0
 _OPEN_FILES = 65_536
 _FEWEST_OPEN_FILES = 1024
-# The packages' own __init__ is stood in for: it imports Gymnasium, which a spawner has no use for.
-_BOOTSTRAP = """
-import json, os, signal, sys, types
-# What its caller ignores or blocks, it would ignore or block. Python itself ignores two of them.
-kept = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
-for number in signal.valid_signals() - kept:
-    try:
-        signal.signal(number, signal.SIG_DFL)
-    except OSError:
-        pass  # the C library has it for itself
-signal.pthread_sigmask(signal.SIG_SETMASK, ())
-root, setup = sys.argv[1], json.loads(sys.argv[2])
-for package in setup["packages"]:
-    module = sys.modules[package] = types.ModuleType(package)
-    module.__path__ = [root + package[len("intercode"):].replace(".", "/")]
-sys.path += setup["path"]
-from intercode.sandbox.native.init import preload
-preload(setup["fds"][0], setup["preload"])
-from intercode.sandbox.native.spawner import main
-main(*setup["fds"], setup["name"], setup["root"], setup["static"])
-os._exit(0)  # without the last words that a library may have
-"""
-_PACKAGES = ("intercode", "intercode.sandbox", "intercode.sandbox.native")
 
 
 class SpawnerProcess:
@@ -228,17 +205,16 @@ class SpawnerProcess:
 
     def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
         _raise_open_files()
-        package = str(Path(__file__).parents[2])
         self.name = new_lease()
+        self.preload = tuple(preload)
         ours, theirs = wire.pair()
         owner = os.pidfd_open(os.getpid())
         try:
             fds = [theirs.fileno(), owner]
+            told = {"caller": fds[0], "owner": owner, "name": self.name, "root": is_root()}
+            workers = {"preload": [*preload], "path": [*path]}
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOTSTRAP),
-                    *(package, _setup(preload, path, fds, self.name)),
-                ],
+                command("spawner", {**told, **workers}),
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -285,8 +261,10 @@ class SpawnerProcess:
             first: list[int] = []
             while "ready" not in reply:
                 reply, fds = wire.receive(ours)
+                if "call" in reply:
+                    raise unavailable(spelled_out(reply))
                 if "failed" in reply:
-                    raise unavailable(zygote.spelled_out(reply) if self.facts["static"] else reply)
+                    raise unavailable(reply)
                 # The spawner says who it will be; where that has died, there comes another.
                 if fds:
                     close_all(*first)
@@ -302,8 +280,9 @@ class SpawnerProcess:
             ours.close()
             raise
         started = First(spec["first"], reply["first"], first) if first else None
-        users = self.facts["static"], ID_COUNT if self.facts["root"] else 1
-        return Seat(ours, process, self.forget, partial(self.freeze, name), started, *users)
+        freeze = partial(self.freeze, name)
+        users = ID_COUNT if self.facts["root"] else 1
+        return Seat(ours, process, self.forget, freeze, started, True, users, self.preload)
 
     def evidence(self, name: str) -> Evidence:
         """Evidence of the end of a sandbox, by the name that the spawner gave it."""
@@ -367,18 +346,6 @@ class SpawnerProcess:
         """See `ownership.Owned`."""
         self.socket.close()
         self.process.returncode = 0  # not this process's child
-
-
-def _setup(preload: Sequence[str], path: Sequence[str], fds: Sequence[int], name: str) -> str:
-    packages = dict.fromkeys(_PACKAGES)
-    for module in preload:
-        names = module.split(".")[:-1]
-        if names[:1] == ["intercode"]:
-            packages |= dict.fromkeys(".".join(names[: i + 1]) for i in range(len(names)))
-    setup = {"packages": [*packages], "preload": [*preload], "path": [*path]}
-    static = not preload and zygote.available()  # workers are forks of a Python
-    told = {"fds": [*fds], "name": name, "root": is_root(), "static": static}
-    return json.dumps({**setup, **told})
 
 
 def _raise_open_files() -> None:

@@ -240,6 +240,8 @@ class NativeSandbox:
 
     def worker(self, module: str) -> NativeWorker:
         """Start a preloaded module of ours in it."""
+        if self._seat.packed and module not in self._seat.workers:
+            raise LookupError(f"the worker {module!r} was not preloaded: give it to the provider")
         ours, theirs = socket.socketpair()
         errors, error_write = error_pipe()
         exit_read, exit_write = exit_pipe()

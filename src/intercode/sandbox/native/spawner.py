@@ -1,4 +1,4 @@
-"""The spawner: a small single-threaded process that forks sandboxes for a large threaded one.
+"""The spawner: a small single-threaded process that has sandboxes forked for a large threaded one.
 
 Forking the caller would copy its memory map and its locks, and a sandbox would die with the thread
 that started it. The spawner owns a private mount namespace with the images' layers, makes each
@@ -9,29 +9,30 @@ when the caller's socket closes: that is what kill -9 of the caller leaves behin
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import select
 import signal
 import socket
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from intercode.rights import STAND_IN, has_machines_id, lacking
-from intercode.sandbox.native import cgroup, launch, wire
+from intercode.sandbox.native import cgroup, wire
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native.channels import close_all, exit_pipe, open_channels
 from intercode.sandbox.native.identity import OWN_THREADS, Identities, Identity, write_maps
-from intercode.sandbox.native.init import Init
-from intercode.sandbox.native.launch import FOLDERS, STAGE
 from intercode.sandbox.native.syscalls import hide_arguments
 from intercode.sandbox.native.vault import Vault
-from intercode.sandbox.native.zygote import Zygote, plan
+from intercode.sandbox.native.zygote import NotLoadedError, Zygote, look_around, plan
 
+STAGE = "/dev/pts"
+"""The folder of the spawner's mounts, in its own mount namespace. Every machine has this folder,
+and neither the spawner nor an image needs what is in it."""
+_FOLDERS = ("x", "o", "e", "d", "p")
+"""The mount points of each sandbox there: its files, the same with its own ids, what is empty, /dev
+and /proc."""
 _QUIET_MS = 5
 """Milliseconds without a request, after which something is done ahead of one."""
 _ENDS_KEPT = 4096
@@ -48,7 +49,13 @@ class Spawner:
     """
 
     def __init__(
-        self, caller: socket.socket, owner: int, name: str, root: bool, static: bool
+        self,
+        caller: socket.socket,
+        owner: int,
+        name: str,
+        root: bool,
+        preload: Sequence[str],
+        path: Sequence[str],
     ) -> None:
         self.caller = caller
         self.owner = owner
@@ -75,8 +82,8 @@ class Spawner:
         self.count = 0
         prepare_namespaces(root)
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
-        self.machine = launch.look_around(root)
-        self.zygote = Zygote(self.machine) if static else None
+        self.machine = look_around(root)
+        self.zygote = Zygote(self.machine, preload, path)
         self.layers = Layers(root)
         self.vault = Vault(STAGE)
         self.pool = Identities(root)
@@ -86,9 +93,6 @@ class Spawner:
 
     def run(self) -> None:
         """Serve until the caller goes away; then end every sandbox and clean up."""
-        # What is shared with every child should stay shared: no collector, no moved counts.
-        gc.disable()
-        gc.freeze()
         self.poll.register(self.caller, select.POLLIN)
         self.poll.register(self.owner, select.POLLIN)
         self.poll.register(self.wake_read, select.POLLIN)
@@ -179,7 +183,6 @@ class Spawner:
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
             "controllers": self.cgroups.controllers,
-            "static": self.zygote is not None,
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:
@@ -201,11 +204,11 @@ class Spawner:
             total = limits["memory"] + limits["disk"]
             processes = limits["processes"] + OWN_THREADS
             self.cgroups.limit(self.live[child.pid], total, processes)
-            message = self.instructions(spec, identity, ahead=child.spec is not None)
+            message = plan(spec, identity, self.machine, ahead=child.spec is not None)
             frozen = self.vault.copies(spec["frozen"])
             try:
                 given = [*identity.fds, *frozen, *fds]
-                wire.send(child.link, message, given, packed=self.zygote is not None)
+                wire.send(child.link, message, given, packed=True)
             finally:
                 for fd in frozen:
                     os.close(fd)
@@ -215,14 +218,6 @@ class Spawner:
             raise
         self.starting[child.link.fileno()] = child
         self.poll.register(child.link, select.POLLIN)
-
-    def instructions(
-        self, spec: dict[str, Any], identity: Identity, ahead: bool
-    ) -> dict[str, Any]:
-        """Return what a child is told."""
-        if self.zygote is not None:
-            return plan(spec, identity, self.machine, ahead)
-        return {"spec": spec, "identity": identity.message(), "ahead": ahead}
 
     def hand_over(self, spec: dict[str, Any], control: socket.socket) -> bool:
         """Give the caller the sandbox that is ready, if there is one and it will do."""
@@ -234,7 +229,7 @@ class Spawner:
         with closing(ready):
             self.introduce(ready, control)
             try:
-                wire.send(ready.link, {}, [control.fileno()], packed=self.zygote is not None)
+                wire.send(ready.link, {}, [control.fileno()], packed=True)
             except OSError:  # it has died
                 return False
         return True
@@ -282,23 +277,13 @@ class Spawner:
         name = str(self.count)
         cgroups = self.cgroups.make(name)
         try:
-            child = Child(self.layers.mounted, partial(self.clone, network, cgroups))
+            child = Child(self.layers.mounted, partial(self.zygote.fork, network, cgroups))
         except OSError:
             self.cgroups.remove(name)
             raise
         self.live[child.pid] = name
         self.oom_kills[name] = self.cgroups.oom_kills(name)
         return child
-
-    def clone(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
-        """Return the pid of a fork that is at the other end of the socket `link`."""
-        if self.zygote is not None:
-            return self.zygote.fork(network, link, cgroups)
-        pid = launch.clone(network)
-        if pid == 0:
-            self.forget()
-            become_sandbox(link, self.machine, network, cgroups)
-        return pid
 
     def introduce(self, child: Child, control: socket.socket) -> None:
         """Give the caller a descriptor of the process that is its sandbox's process 1."""
@@ -307,11 +292,6 @@ class Spawner:
             wire.send(control, {"name": self.live[child.pid]}, [process, *child.first])
         finally:
             os.close(process)
-
-    def forget(self) -> None:
-        """Forget the host's paths, in a child: a worker's code can look at all objects."""
-        self.layers.names.clear()
-        self.asked.clear()
 
     def started(self, link: int) -> None:
         """A child has a file system, or has failed: what is left it does alone."""
@@ -365,29 +345,42 @@ class Spawner:
         for pid in self.live:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+        self.zygote.close()
         self.cgroups.close()
 
 
-def main(caller_fd: int, owner: int, name: str, root: bool, static: bool) -> None:
-    """Run a spawner for the caller at the other end of `caller_fd`.
+def main(
+    caller: int, owner: int, name: str, root: bool, preload: Sequence[str], path: Sequence[str]
+) -> None:
+    """Run a spawner.
 
     Args:
-        caller_fd: A socket.
+        caller: The descriptor of its caller's socket.
         owner: A descriptor of the caller's process.
         name: See `lease`.
         root: Whether the caller has the rights of `rights.is_root`.
-        static: Whether sandboxes are forks of the static program.
+        preload: The modules of sandboxes' workers.
+        path: Folders in which these find what is not Python's own.
     """
-    sys.setrecursionlimit(10_000)
-    hide_arguments(b"init")  # every sandbox's process 1 is a copy of this one
-    caller = socket.socket(fileno=caller_fd)
-    try:
-        spawner = Spawner(caller, owner, name, root, static)
-    except OSError as error:
-        report(caller, error)
-        return
-    wire.send(caller, spawner.facts())
-    spawner.run()
+    hide_arguments(b"init")
+    with socket.socket(fileno=caller) as sock:
+        try:
+            spawner = Spawner(sock, owner, name, root, preload, path)
+        except NotLoadedError as error:
+            wire.send(sock, error.said)
+            return
+        except (EOFError, OSError) as error:
+            report(sock, error)
+            return
+        wire.send(sock, spawner.facts())
+        spawner.run()
+
+
+def report(control: socket.socket, error: OSError | EOFError) -> None:
+    """Tell the caller why a sandbox, or this spawner, did not start."""
+    number = error.errno if isinstance(error, OSError) else None
+    with suppress(OSError):
+        wire.send(control, {"failed": str(error), "errno": number or 0})
 
 
 class Child:
@@ -429,56 +422,6 @@ class Child:
         close_all(*first)
 
 
-def become_sandbox(
-    link: socket.socket, machine: launch.Machine, network: bool, cgroups: list[str]
-) -> None:
-    """Become a sandbox, in the child. Never returns into the spawner's loop."""
-    failure: BaseException | None = None
-    control: socket.socket | None = None
-    peak: int | None = None
-    try:
-        link = wire.keep_only(link)
-        try:
-            cgroup.join(cgroups)
-            peak = cgroup.open_peak(cgroups)
-            prepared = launch.prepare(network, machine)
-        except OSError as error:
-            failure = error
-        message, fds = wire.receive(link)
-        identity = Identity.received(message["identity"], fds)
-        frozen = [fds.pop(0) for _ in message["spec"]["frozen"]]
-        control = None if message["ahead"] else socket.socket(fileno=fds[0])
-        try:
-            if failure is None:
-                inside = launch.enter(message["spec"], identity, link, machine, prepared, frozen)
-                os.close(identity.namespace)
-                init = Init(control or link, inside, peak)
-                if control is None:  # it is ready ahead of the request
-                    if first := message["spec"]["first"]:
-                        init.start_first(first, fds)
-                    init.control = control = socket.socket(fileno=wire.receive(link)[1][0])
-                message.clear()
-                link.close()
-                init.run()
-        except BaseException as error:  # noqa: BLE001 - must not unwind into the spawner
-            failure = error
-        if failure is not None and control is not None:
-            report(control, failure)
-    finally:
-        os._exit(failure is not None)
-
-
-def report(control: socket.socket, error: BaseException) -> None:
-    """Tell the caller why a sandbox did not start."""
-    known = isinstance(error, OSError)
-    message = {
-        "failed": str(error) if known else traceback.format_exc(),
-        "errno": (error.errno or 0) if isinstance(error, OSError) else 0,
-    }
-    with suppress(OSError):
-        wire.send(control, message)
-
-
 _READ_ONLY = sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
 
 _PROGRAMS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -498,7 +441,7 @@ def prepare_namespaces(root: bool) -> None:
         write_maps("self", f"0 {uid} 1", f"0 {gid} 1")
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
     sc.mount("tmpfs", STAGE, "tmpfs", sc.MS_NOSUID | sc.MS_NODEV, "size=1m,mode=755")
-    for name in FOLDERS:
+    for name in _FOLDERS:
         os.mkdir(f"{STAGE}/{name}")
 
 

@@ -107,14 +107,14 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
     if not data:
         raise EOFError("the other end closed")
     body = data[1:]
-    kind = data[:1]
-    if kind in (_JSON[1], _PACKED[1]):
+    form = data[:1]
+    if form in (_JSON[1], _PACKED[1]):
         memfd = fds.pop()
         try:
             body = os.pread(memfd, os.fstat(memfd).st_size, 0)
         finally:
             os.close(memfd)
-    message: dict[str, Any] = unpack(body) if kind in _PACKED else json.loads(body)
+    message: dict[str, Any] = unpack(body) if form in _PACKED else json.loads(body)
     return message, fds
 
 

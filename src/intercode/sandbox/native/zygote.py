@@ -1,57 +1,118 @@
-"""The static process 1, as the spawner and a caller see it: its zygote, and what it is told."""
+"""The zygote of sandboxes and their process 1, as the spawner and a caller see them.
+
+Both are one program in C, `static`, which this module starts and tells what it needs to know.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from intercode.capabilities import mask
-from intercode.sandbox.native import wire
+from intercode.rights import permitted
+from intercode.sandbox.native import seccomp, wire
+from intercode.sandbox.native.bootstrap import PROGRAM, SOCKET, command
 from intercode.sandbox.native.identity import Identity
-from intercode.sandbox.native.launch import SHARED_PART, Machine
 
-PROGRAM = os.path.join(os.path.dirname(__file__), "static", "process1")
-"""The program that the build of this package makes, for the machines that it knows."""
-CHOICE = "INTERCODE_STATIC"
-"""The variable by which ``0`` makes a fork of Python process 1 of all sandboxes."""
-_SOCKET = 3
+MASKED = (
+    *("acpi", "asound", "cmdline", "config.gz", "interrupts", "kcore", "keys", "latency_stats"),
+    *("locks", "modules", "sched_debug", "scsi", "timer_list", "timer_stats"),
+)
+"""The files that Docker masks in /proc, and those on the machine's start and load."""
+_SHARED_PART = 2
+"""Of a sandbox's memory, one byte of so many may be System V shared memory."""
 
 
-def available() -> bool:
-    """Return whether process 1 can be the static program."""
-    return os.environ.get(CHOICE) != "0" and os.access(PROGRAM, os.X_OK)
+@dataclass(frozen=True)
+class Machine:
+    """Facts of this machine that the spawner found out, once."""
+
+    root: bool
+    """Real root: ids are a range, layers are id-mapped, device nodes can be made."""
+    masks: list[tuple[str, str]]
+    """Names to be masked in this machine's /proc, each a ``file`` or a ``folder``."""
+    rights: int
+    """The capabilities that there are."""
+    filters: dict[tuple[bool, bool], bytes]
+    """The seccomp filters: with or without what debuggers need, and `chroot`."""
+
+
+def look_around(root: bool) -> Machine:
+    """Find out about this machine."""
+    there = [name for name in MASKED if os.path.exists(f"/proc/{name}")]
+    masks = [(name, "folder" if os.path.isdir(f"/proc/{name}") else "file") for name in there]
+    either = False, True
+    filters = {(one, other): seccomp.build(one, other) for one in either for other in either}
+    return Machine(root, masks, permitted(), filters)
+
+
+class NotLoadedError(Exception):
+    """A worker's module could not be imported.
+
+    Args:
+        said: What `worker.preload` has told.
+    """
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        super().__init__(said["error"])
+        self.said = said
 
 
 class Zygote:
-    """A process of the static program, forked for each sandbox. Its forks are this process's.
+    """A process that is forked for each sandbox. Its forks are this process's.
 
     Args:
         machine: The machine's facts.
+        preload: The modules of workers. With any it is a process of Python which has loaded them.
+        path: Folders in which these find what is not Python's own.
+
+    Raises:
+        NotLoadedError: A module cannot be imported.
+        OSError: It does not start.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(
+        self, machine: Machine, preload: Sequence[str] = (), path: Sequence[str] = ()
+    ) -> None:
         self._machine = machine
+        self._preload = preload
+        self._command = (
+            command("worker", {"modules": [*preload]}, preload, path) if preload else [PROGRAM]
+        )
         self._begin()
 
     def _begin(self) -> None:
         self._link, theirs = wire.pair()
         with theirs:
-            given = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), _SOCKET)]
-            os.posix_spawn(PROGRAM, ["init"], {}, file_actions=given)
+            given = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), SOCKET)]
+            name = self._command[0]
+            self._pid = os.posix_spawn(name, self._command, {}, file_actions=given)
+        if self._preload:
+            said, _ = wire.receive(self._link)
+            if "unloaded" in said:
+                raise NotLoadedError(said)
         filters = [self._machine.filters[key] for key in sorted(self._machine.filters)]
         told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
         wire.send(self._link, told, packed=True)
 
-    def fork(self, network: bool, link: socket.socket, cgroups: list[str]) -> int:
+    def close(self) -> None:
+        """End it. Its forks live on."""
+        self._link.close()
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+    def fork(self, network: bool, cgroups: list[str], link: socket.socket) -> int:
         """Return the pid of a new child, which waits at the other end of `link`.
 
         Args:
             network: Whether it shares the machine's network.
-            link: Its own socket.
             cgroups: The folders of cgroups that it enters.
+            link: Its own socket.
 
         Raises:
             OSError: The kernel refused.
@@ -88,7 +149,7 @@ def plan(spec: dict[str, Any], identity: Identity, machine: Machine, ahead: bool
         **{name: spec[name] for name in ("layers", "image", "programs", "hide")},
         "used_bytes": used[0],
         "used_files": used[1],
-        "shared_pages": limits["memory"] // SHARED_PART // resource.getpagesize(),
+        "shared_pages": limits["memory"] // _SHARED_PART // resource.getpagesize(),
         # The machine's own network would be changed for all. A capability does nothing there, nor
         # here: the network belongs to the namespace of users that is left.
         "low_ports": "net_bind_service" in kept and not spec["network"],
@@ -130,5 +191,5 @@ def ids(user: str) -> list[int]:
 
 def spelled_out(failure: dict[str, Any]) -> dict[str, Any]:
     """Return the report of a child that did not start, with the kernel's words for its error."""
-    said = f"{failure['failed']}: {os.strerror(failure['errno'])}"
-    return {**failure, "failed": said}
+    said = f"{failure['call']}: {os.strerror(failure['errno'])}"
+    return {"failed": said, "errno": failure["errno"]}

@@ -74,6 +74,9 @@ struct failure {
 /* Starts the program of a request, and keeps its exit pipe: its pid, or an error. */
 long start_program(const struct inside *inside, struct message *message, struct value request,
                    int first_fd, struct failure *failure);
+/* Forks a worker, for `serve` to return in: its pid, 0 in the worker itself, or an error. Of its
+ * request's descriptors the first is its socket, the second its error output. */
+long start_worker(const struct inside *inside, struct message *message);
 /* The process `pid` has ended, by this status of the kernel's. */
 void ended(int pid, int status);
 /* The processes that ran before a tracked program: NULL, it is none. */
@@ -109,7 +112,10 @@ long enter(struct message *message, struct value plan, int link, const struct ma
 
 /* -- serve.c --------------------------------------------------------------------------------- */
 
-_Noreturn void serve(int control, int children, const struct inside *inside, long first);
+extern bool has_workers; /* whether this is a process of Python, where workers' modules are */
+
+/* Serves until the caller goes away. Returns in a worker alone: the name of its module. */
+const char *serve(int control, int children, const struct inside *inside, long first);
 int child_signals(void); /* a descriptor that tells of ended children; or an error */
 
 #endif

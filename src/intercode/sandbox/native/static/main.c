@@ -1,7 +1,10 @@
-/* The zygote: a small process of the spawner's that is forked for each sandbox.
+/* The zygote: a process of the spawner's that is forked for each sandbox.
  *
  * Its children are the spawner's, which hears of their ends. Each one first makes what needs no
- * request, waits for one, and becomes process 1 of a sandbox, or says why it cannot. */
+ * request, waits for one, and becomes process 1 of a sandbox, or says why it cannot.
+ *
+ * This file is a program and a library. Where sandboxes have workers, the zygote is a process of
+ * Python which has loaded their modules and calls `zygote`; a worker is a fork of its process 1. */
 #include "inside.h"
 
 #include <linux/elf.h>
@@ -42,7 +45,7 @@ static void report(int control, long error) {
     struct reply reply;
     begin(&reply);
     put_open(&reply, 'M');
-    put_text(&reply, "failed");
+    put_text(&reply, "call");
     put_text(&reply, failed_call ? failed_call : "start");
     put_text(&reply, "errno");
     put_number(&reply, -error);
@@ -89,7 +92,8 @@ static int take_control(void) {
     return control;
 }
 
-_Noreturn static void become_sandbox(bool network, struct value cgroups) {
+/* Returns in a worker alone: the name of its module. */
+static const char *become_sandbox(bool network, struct value cgroups) {
     CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
     long failed = join(cgroups);
     if (!failed) failed = prepare(network, &machine, &inside);
@@ -117,12 +121,13 @@ _Noreturn static void become_sandbox(bool network, struct value cgroups) {
     if (failed && control >= 0) report(control, failed);
     if (failed || control < 0) leave(1);
     close_fd(SOCKET);
-    serve(control, children, &inside, first);
+    return serve(control, children, &inside, first);
 }
 
 /* -- the zygote ------------------------------------------------------------------------------ */
 
-static void answer(void) {
+/* Forks. Returns in a worker, too: the name of its module. */
+static const char *answer(void) {
     unsigned long flags = NAMESPACES | CLONE_PARENT;
     bool network = is_true(find(request.body, "network"));
     if (!network) flags |= CLONE_NEWNET;
@@ -136,7 +141,7 @@ static void answer(void) {
         memcpy(cgroups, folders.at, count);
         folders = (struct value){(unsigned char *)cgroups, (unsigned char *)cgroups + count};
         keep_only(link);
-        become_sandbox(network, folders);
+        return become_sandbox(network, folders);
     }
     close_fd(link);
     struct reply reply;
@@ -147,6 +152,7 @@ static void answer(void) {
     put_close(&reply);
     finish(&reply, SOCKET);
     forget(&request);
+    return NULL;
 }
 
 /* What the spawner ignores or blocks, a sandbox's programs would ignore or block. */
@@ -155,6 +161,31 @@ static void reset_signals(void) {
     for (int signal = 1; signal <= 64; signal++) CALL4(__NR_rt_sigaction, signal, nothing, 0, 8);
     CALL4(__NR_rt_sigprocmask, SIG_SETMASK, nothing, 0, 8);
 }
+
+/* Forks for each request, until the spawner goes away. */
+static const char *fork_for_all(void) {
+    const char *module = NULL;
+    reset_signals();
+    CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
+    CALL2(__NR_prctl, PR_SET_NAME, "init");
+    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
+    if (!learn()) leave(1);
+    while (!module && receive(SOCKET, &request) > 0) module = answer();
+    if (!module) leave(0);
+    return module;
+}
+
+/* -- as a library ------------------------------------------------------------------------------ */
+
+__attribute__((visibility("default"))) const char *zygote(void);
+
+/* Returns in workers alone, each with the name of its module. The socket is descriptor 3. */
+const char *zygote(void) {
+    has_workers = true;
+    return fork_for_all();
+}
+
+/* -- as a program ------------------------------------------------------------------------------ */
 
 /* Pointers in tables are written for a program that lies at 0: adds where it does lie. */
 static void relocate(void) {
@@ -174,13 +205,8 @@ static void relocate(void) {
 
 _Noreturn __attribute__((used)) void begin_zygote(void) {
     relocate();
-    reset_signals();
-    CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
-    CALL2(__NR_prctl, PR_SET_NAME, "init");
-    CALL2(__NR_prctl, PR_SET_DUMPABLE, 0);
-    if (!learn()) leave(1);
-    while (receive(SOCKET, &request) > 0) answer();
-    leave(0);
+    fork_for_all();
+    leave(1);
 }
 
 /* Where the kernel begins. */

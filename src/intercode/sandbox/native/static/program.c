@@ -191,6 +191,22 @@ static _Noreturn void begin_program(const struct inside *inside, const struct us
     give_up(report, EXECUTION_OF, execute(arguments, variables));
 }
 
+/* In a worker, which still is a part of process 1: nothing comes before its rights are its own. */
+static void become_worker(const struct inside *inside, const struct message *message) {
+    struct channels channels = {.count = 0};
+    enum { SOCKET = 3 };
+    if (become(inside, &inside->user)) leave(1);
+    CALL0(__NR_setsid);
+    reset_signals();
+    add_channel(&channels, 0, inside->null);
+    add_channel(&channels, 1, inside->null);
+    add_channel(&channels, 2, message->fds[1]);
+    add_channel(&channels, SOCKET, message->fds[0]);
+    if (place(&channels)) leave(1);
+    CALL3(__NR_fcntl, SOCKET, F_SETFD, FD_CLOEXEC);
+    CALL3(__NR_close_range, SOCKET + 1, ~0U, 0);
+}
+
 /* -- in process 1 ---------------------------------------------------------------------------- */
 
 /* Waits until the child executes its program, or says why it cannot. */
@@ -239,9 +255,15 @@ static void set_score(const struct inside *inside, int score) {
     CALL4(__NR_pwrite64, inside->score_fd, number.at, number.used, 0);
 }
 
+static void begin_start(const struct inside *inside) {
+    set_score(inside, inside->score > STARTING ? inside->score : STARTING);
+}
+
 /* Lets the kernel end a program before any that is just starting, as this process may be. */
-static void end_first(const struct inside *inside, int pid) {
+static void end_start(const struct inside *inside, long pid) {
     TEXT(path, 64);
+    set_score(inside, inside->score);
+    if (pid <= 0) return;
     add_number(&path, pid);
     add(&path, "/oom_score_adj");
     write_text(inside->proc, path.at, "1000");
@@ -252,7 +274,7 @@ static long fork_program(const struct inside *inside, const struct user *user,
     int report[2];
     long failed = CALL2(__NR_pipe2, report, O_CLOEXEC);
     if (failed) return failed;
-    set_score(inside, inside->score > STARTING ? inside->score : STARTING);
+    begin_start(inside);
     long pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
     if (pid == 0) begin_program(inside, user, channels, request, report[1]);
     close_fd(report[1]);
@@ -266,8 +288,7 @@ static long fork_program(const struct inside *inside, const struct user *user,
             pid = name_failure(&trouble, text_of(find(request, "cwd")), failure);
         }
     }
-    set_score(inside, inside->score);
-    if (pid > 0) end_first(inside, (int)pid);
+    end_start(inside, pid);
     close_fd(report[0]);
     return pid;
 }
@@ -291,5 +312,21 @@ long start_program(const struct inside *inside, struct message *message, struct 
     program.pid = (int)pid;
     program.exit_pipe = take_fd(message, message->count - 1);
     *place_for = program;
+    return pid;
+}
+
+long start_worker(const struct inside *inside, struct message *message) {
+    struct program *place_for = program_of(0);
+    if (message->count != 3) return -EPROTO;
+    if (!place_for) return -EAGAIN;
+    begin_start(inside);
+    long pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) {
+        become_worker(inside, message);
+        return 0;
+    }
+    end_start(inside, pid);
+    if (pid < 0) return pid;
+    *place_for = (struct program){.pid = (int)pid, .exit_pipe = take_fd(message, 2)};
     return pid;
 }

@@ -11,7 +11,9 @@
 #include <linux/signal.h>
 #include <linux/signalfd.h>
 
+bool has_workers;
 static bool stopped; /* by a request, until another one */
+static char worker[256]; /* in a worker, the name of its module */
 
 struct request {
     const struct inside *inside;
@@ -62,6 +64,16 @@ static long do_memory(struct request *request) {
 
 static long do_spawn(struct request *request) {
     long pid = start_program(request->inside, request->message, request->body, 0, &request->failure);
+    return give_number(request, "pid", pid);
+}
+
+static long do_worker(struct request *request) {
+    const char *module = text_of(find(request->body, "module"));
+    size_t count = module ? length(module) : 0;
+    if (!has_workers) return -ENOSYS;
+    if (!count || count >= sizeof worker) return -EINVAL;
+    long pid = start_worker(request->inside, request->message);
+    if (!pid) memcpy(worker, module, count);
     return give_number(request, "pid", pid);
 }
 
@@ -182,8 +194,8 @@ static const struct {
     const char *name;
     long (*run)(struct request *request);
 } operations[] = {
-    {"memory", do_memory},     {"spawn", do_spawn},       {"socket", do_socket},
-    {"terminal", do_terminal}, {"signal", do_signal},     {"kill", do_kill},
+    {"memory", do_memory},     {"spawn", do_spawn},       {"worker", do_worker},
+    {"socket", do_socket},     {"terminal", do_terminal}, {"signal", do_signal},     {"kill", do_kill},
     {"processes", do_processes}, {"programs", do_programs}, {"kill_started", do_kill_started},
     {"open", do_open},         {"create", do_create},     {"stop", do_stop},
     {"go_on", do_go_on},       {"changes", do_changes},   {"archive", do_archive},
@@ -219,6 +231,7 @@ static void answer(const struct inside *inside, int control, struct message *mes
     begin(&reply);
     put_open(&reply, 'M');
     long failed = run_operation(&request);
+    if (*worker) return;
     put_close(&reply);
     if (failed)
         drop(&reply);
@@ -249,7 +262,7 @@ static void announce(int control, long first) {
     finish(&reply, control);
 }
 
-_Noreturn void serve(int control, int children, const struct inside *inside, long first) {
+const char *serve(int control, int children, const struct inside *inside, long first) {
     static struct message message;
     struct pollfd polls[2] = {{.fd = control, .events = POLLIN}, {.fd = children, .events = POLLIN}};
     announce(control, first);
@@ -269,5 +282,6 @@ _Noreturn void serve(int control, int children, const struct inside *inside, lon
             refuse(control, got, &lost);
         else
             leave(0);
+        if (*worker) return worker;
     }
 }
