@@ -89,10 +89,9 @@ def test_shared_memory_goes_with_its_processes(sandbox: Sandbox, sh: Run) -> Non
 @pytest.mark.attack(34)
 @pytest.mark.defends("self DoS")
 @pytest.mark.parametrize("flags", [0, CLONE_PARENT])
+@pytest.mark.timeout(12)  # less than the patience of a process 1 that does wait
 def test_who_waits_for_a_stopped_child_is_not_waited_for(flags: int) -> None:
-    """With a patience that the test would not survive."""
-    patient = (str(Path(__file__).parent),)
-    with closing(NativeProvider(preload=("patient",), path=patient)) as provider:
+    with closing(NativeProvider()) as provider:
         sandbox = provider.start()
         stopped_pair(sandbox, flags)
         assert sandbox.changes() == []

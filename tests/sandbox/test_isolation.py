@@ -19,7 +19,7 @@ from intercode.files import cache_root
 from intercode.rights import is_root
 from intercode.sandbox import Provider, Sandbox
 from intercode.sandbox.native import syscalls as sc
-from intercode.sandbox.native.launch import MASKED
+from intercode.sandbox.native.zygote import MASKED
 from waiting import eventually
 
 from . import Run, Start, not_for_docker

@@ -56,7 +56,7 @@ def test_accounts_of_the_agents(sandbox: Sandbox, line: str) -> None:
 @pytest.mark.attack(3)
 @pytest.mark.defends("self DoS")
 def test_memory_that_process_1_does_not_have(start: Start, provider: Provider) -> None:
-    """6,000 names of 3,800 bytes are more than Python can list there; the static one lists them."""
+    """6,000 names of 3,800 bytes: it lists them without holding them, in a container in vain."""
     not_for_docker(provider, "there its memory is its own")
     sandbox = start(memory=32 << 20)
     script = 'for (1 .. 15) { mkdir "d" x 240; chdir "d" x 240 }'

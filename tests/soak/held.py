@@ -13,11 +13,11 @@ from typing import Any
 
 from intercode.files import cache_root
 from intercode.sandbox.native import cgroup
-from intercode.sandbox.native.launch import STAGE
+from intercode.sandbox.native.spawner import STAGE
 from waiting import eventually
 
-AHEAD = 2
-"""A child that is forked ahead, and perhaps a sandbox that is made ready ahead."""
+AHEAD = 3
+"""The zygote, a child that is forked ahead, and perhaps a sandbox that is made ready ahead."""
 
 
 def held_once(fits: Callable[[dict[str, int]], bool], provider: Any = None) -> dict[str, int]:

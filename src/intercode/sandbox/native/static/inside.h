@@ -79,8 +79,8 @@ long start_program(const struct inside *inside, struct message *message, struct 
 long start_worker(const struct inside *inside, struct message *message);
 /* The process `pid` has ended, by this status of the kernel's. */
 void ended(int pid, int status);
-/* The processes that ran before a tracked program: NULL, it is none. */
-const int *before_program(int pid, int *count);
+/* Kills a tracked program that still runs, and all that has been started since it was. */
+void kill_started(int pid);
 
 /* -- files.c --------------------------------------------------------------------------------- */
 

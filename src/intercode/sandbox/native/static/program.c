@@ -49,11 +49,13 @@ void ended(int pid, int status) {
     program->pid = 0;
 }
 
-const int *before_program(int pid, int *count) {
+void kill_started(int pid) {
     struct program *program = pid > 1 ? program_of(pid) : NULL;
-    if (!program || !program->before) return NULL;
-    *count = program->before_count;
-    return program->before;
+    if (!program || !program->before) return;
+    struct program taken = *program;
+    program->before = NULL; /* it ends meanwhile, and would take the list with it */
+    kill_except(taken.before, taken.before_count);
+    forget_before(&taken);
 }
 
 static long map_memory(size_t bytes) {

@@ -115,9 +115,7 @@ static long do_programs(struct request *request) {
 }
 
 static long do_kill_started(struct request *request) {
-    int count;
-    const int *before = before_program((int)number_in(request, "pid"), &count);
-    if (before) kill_except(before, count);
+    kill_started((int)number_in(request, "pid"));
     return 0;
 }
 
