@@ -26,8 +26,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intercode.rights import is_root
-from intercode.sandbox.native import archive, diff, wire
+from intercode.sandbox.docker.inside import diff
+from intercode.sandbox.native import archive, wire
 from intercode.sandbox.native import syscalls as sc
+
+from . import walk_oracle
 
 EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "60"))
 STATIC = Path(archive.__file__).parent / "static"
@@ -175,7 +178,7 @@ def rewind(trees: Trees) -> None:
 def changes(trees: Trees, timeout: float = TIMEOUT) -> list[tuple[Any, ...]] | Failure:
     rewind(trees)
     try:
-        return diff.changes(trees.uppers, trees.lower, trees.merged, timeout)
+        return walk_oracle.changes(trees.uppers, trees.lower, trees.merged, timeout)
     except OSError as error:
         return told(error)
 
@@ -184,7 +187,7 @@ def stream(trees: Trees, timeout: float = TIMEOUT) -> bytes | Failure:
     rewind(trees)
     with tempfile.TemporaryFile() as out:
         try:
-            archive.write(trees.uppers, trees.lower, trees.merged, out.fileno(), timeout)
+            walk_oracle.write(trees.uppers, trees.lower, trees.merged, out.fileno(), timeout)
         except OSError as error:
             return told(error)
         out.seek(0)

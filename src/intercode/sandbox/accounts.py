@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+_DIGITS = 10
 LONGEST = 1 << 20
 """Bytes that are read of an image's table of users or groups."""
 
 Read = Callable[[str], str]
 """A function that returns the text of a file of the image's; empty: it has no such file."""
+
+
+@dataclass(frozen=True)
+class User:
+    """A user that a program runs as."""
+
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,3 +76,36 @@ def _table(text: str) -> list[list[str]]:
     """Split the lines of such a file into fields; leave out lines without a number."""
     lines = [line.split(":") for line in text.splitlines()]
     return [line for line in lines if len(line) > 2 and line[2].isdigit()]
+
+
+def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
+    """Return the user of that name of the sandbox's own, or ``uid[:gid]``, all below `ids`.
+
+    Args:
+        user: The name, or the numbers; ``root`` always is 0.
+        ids: How many users there can be.
+        users: Returns the sandbox's ``/etc/passwd``.
+
+    Raises:
+        LookupError: There is no such user.
+    """
+    if user in ("root", "0"):
+        return User()
+    first, _, second = user.partition(":")
+    uid, gid = (first, second) if first.isdecimal() else _by_name(first, users())
+    if not uid.isdecimal():
+        raise LookupError(f"the sandbox has no user {user!r}")
+    if not gid.isdecimal():
+        gid = uid
+    if max(len(uid), len(gid)) > _DIGITS or int(uid) >= ids or int(gid) >= ids:
+        only = f"ids 0 to {ids - 1} are all that it has"
+        raise LookupError(f"the sandbox cannot have user {user!r}: {only}")
+    return User(int(uid), int(gid))
+
+
+def _by_name(name: str, users: str) -> tuple[str, str]:
+    for line in users.split("\n"):
+        fields = line.split(":")
+        if len(fields) > 3 and fields[0] == name:
+            return fields[2], fields[3]
+    return "", ""

@@ -1,4 +1,4 @@
-"""A sandbox's upper layer as a stream, and back into a layer folder.
+"""A sandbox's upper layer as a stream, which its process 1 writes, back into a layer folder.
 
 A stream is a line of JSON for each file, folders before what is in them; behind the line of a
 regular file follow its pieces. Holes are not sent: neither the stream nor what is made of it is
@@ -11,24 +11,26 @@ has an attribute of overlayfs's. No program in a sandbox can make either.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from intercode.sandbox.native import diff
 from intercode.sandbox.native.identity import ID_COUNT
 
+BLOCK = 1 << 16
+"""Bytes that are read at once."""
+SHARED_MEMORY = "/dev/shm"
+"""A folder that every sandbox has, and no layer need have."""
 LONGEST = 3072
 """Bytes of a path in a layer: the machine could not name a longer one where layers are kept."""
 _LONGEST_LINE = 1 << 20
-"""Bytes. Two paths of `diff.MAX_DEPTH` names are in one, and JSON may need six bytes for each."""
-_PIECE = struct.Struct("=QQ")
+"""Bytes. Two paths of 300 names are in one, and JSON may need six bytes for each."""
+PIECE = struct.Struct("=QQ")
 """Before each piece: where it begins, and how many bytes it has. One of 0 bytes is the last."""
 _SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 
@@ -46,7 +48,7 @@ class Entry(NamedTuple):
     path: str
     """Without a slash before it; the root is ``.``."""
     kind: str
-    """``deleted``, ``link`` (one more name of a file), or as `diff.file_type` has it."""
+    """``deleted``, ``link`` (one more name of a file), or as in `sandbox.base.Change`."""
     mode: int = 0
     uid: int = 0
     gid: int = 0
@@ -57,67 +59,6 @@ class Entry(NamedTuple):
     opaque: bool = False
     """The folder hides what the image has there."""
     size: int = 0
-
-
-class Writer:
-    """Writes a stream.
-
-    Args:
-        file: Where to.
-        bounds: Limits.
-    """
-
-    def __init__(self, file: BinaryIO, bounds: diff.Bounds) -> None:
-        self.bounds = bounds
-        self._file = file
-        self._names: dict[tuple[int, int], str] = {}
-
-    def add(self, path: str, name: str, fd: int, st: os.stat_result, opaque: bool = False) -> None:
-        """Write the file `name` of the folder `fd`; of a folder not what is in it.
-
-        Raises:
-            OSError: It cannot be read, or the reader is gone.
-            TimeoutError: See `diff.Bounds`.
-        """
-        self.bounds.check_time()
-        kind, target, size = diff.file_type(st.st_mode), "", 0
-        if kind == "device":  # only where programs have rights that ours have not
-            raise OSError(errno.EOVERFLOW, "a device cannot be saved", path)
-        if kind != "dir" and st.st_nlink > 1:
-            target = self._names.setdefault((st.st_dev, st.st_ino), path)
-        if target not in ("", path):
-            kind = "link"
-        elif kind == "symlink":
-            target = os.readlink(name, dir_fd=fd)
-        elif kind == "file":
-            target, size = "", st.st_size
-        times = (st.st_uid, st.st_gid, st.st_mtime_ns)
-        self._line(Entry(path, kind, stat.S_IMODE(st.st_mode), *times, target, opaque, size))
-        if kind == "file":
-            self._content(name, fd)
-
-    def deleted(self, path: str) -> None:
-        """Write that a path is deleted."""
-        self._line(Entry(path, "deleted"))
-
-    def end(self) -> None:
-        """Write that this was all."""
-        self._file.write(b"\n")
-        self._file.flush()
-
-    def _line(self, entry: Entry) -> None:
-        self._file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
-
-    def _content(self, name: str, fd: int) -> None:
-        file = os.open(name, diff.FILE, dir_fd=fd)
-        try:
-            for offset, block in diff.content(file, self.bounds.check_time):
-                if block.count(0) < len(block):  # else it may as well be a hole
-                    self._file.write(_PIECE.pack(offset, len(block)))
-                    self._file.write(block)
-        finally:
-            os.close(file)
-        self._file.write(_PIECE.pack(0, 0))
 
 
 class Reader:
@@ -141,10 +82,10 @@ class Reader:
         """Yield the offset and the bytes of each piece of a regular file, in their order."""
         end = 0
         while True:
-            offset, count = _PIECE.unpack(self._exactly(_PIECE.size))
+            offset, count = PIECE.unpack(self._exactly(PIECE.size))
             if count == 0:
                 return
-            if offset < end or count > diff.BLOCK or offset + count > entry.size:
+            if offset < end or count > BLOCK or offset + count > entry.size:
                 raise StreamError(f"{entry.path!r} has a piece where none can be")
             end = offset + count
             yield offset, self._exactly(count)
@@ -162,52 +103,6 @@ def _local(path: str) -> str:
 
 
 _KINDS = [str, str, int, int, int, int, str, bool, int]
-
-
-def write(uppers: Sequence[int], lower: int, merged: int, out: int, timeout: float) -> None:
-    """Stream what differs from the image into the descriptor `out`; see `diff` for the trees.
-
-    Raises:
-        TimeoutError: It took longer than `timeout` seconds.
-        OSError: The reader is gone; with EOVERFLOW, there is what no layer can hold: folders in
-            folders deeper than `diff.MAX_DEPTH`, paths longer than `LONGEST`, or too much of them.
-    """
-    with open(out, "wb", closefd=False, buffering=diff.BLOCK) as file:
-        writer = Writer(file, diff.Bounds(timeout))
-        _write_folder(writer, "", uppers, lower, merged)
-        writer.end()
-
-
-def _write_folder(
-    writer: Writer, path: str, uppers: Sequence[int], lower: int | None, merged: int
-) -> None:
-    names = diff.names_in(uppers)
-    opaque = lower is not None and diff.is_opaque(names, lower, merged)
-    writer.add(path or ".", ".", merged, os.fstat(merged), opaque)
-    if names and path.count("/") + 1 >= diff.MAX_DEPTH:
-        raise diff.too_deep()
-    for name in sorted(names):
-        st, old = diff.lstat(name, merged), diff.lstat(name, lower)
-        if st is None and old is None:
-            continue
-        child = f"{path}/{name}" if path else name
-        if len(os.fsencode(child)) > LONGEST:
-            message = f"what was changed has a path of more than {LONGEST} bytes"
-            raise OSError(errno.EOVERFLOW, message)
-        writer.bounds.count(child)
-        if st is None:
-            writer.deleted(child)
-        elif not stat.S_ISDIR(st.st_mode):
-            writer.add(child, name, merged, st)
-        else:
-            below = lower if old is not None and stat.S_ISDIR(old.st_mode) else None
-            with (
-                diff.directories(name, uppers) as up,
-                diff.directory(name, below) as low,
-                diff.directory(name, merged) as both,
-            ):
-                if both is not None:
-                    _write_folder(writer, child, up, low, both)
 
 
 def make(reader: Reader, entry: Entry, name: str, flags: int, fd: int | None = None) -> None:
@@ -240,7 +135,7 @@ def make(reader: Reader, entry: Entry, name: str, flags: int, fd: int | None = N
 
 
 def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
-    """Read a stream of `write` from the descriptor `source` into a new layer folder.
+    """Read a stream from the descriptor `source` into a new layer folder.
 
     Nothing is written to but what this has made: a stream of anybody's leads nowhere else.
 
@@ -255,7 +150,7 @@ def extract(source: int, folder: Path, opaque_attribute: str) -> list[Special]:
     Raises:
         StreamError, OSError: The stream is broken, or the folder cannot be written.
     """
-    with open(source, "rb", closefd=False, buffering=diff.BLOCK) as file:
+    with open(source, "rb", closefd=False, buffering=BLOCK) as file:
         layer = _Layer(Reader(file), folder, opaque_attribute)
         for entry in layer.reader:
             layer.take(entry)

@@ -90,25 +90,6 @@ def own_memory_limit() -> int | None:
     return None
 
 
-def join(folders: list[str]) -> None:
-    """Put this process into cgroups. It may take 15 ms: the kernel waits for all processors.
-
-    Raises:
-        OSError: The kernel refused; the sandbox must not start.
-    """
-    for folder in folders:
-        _write(folder + "/cgroup.procs", "0")
-
-
-def open_peak(folders: list[str]) -> int | None:
-    """Return a descriptor of the file that tells the most memory that a cgroup has ever used."""
-    for folder in folders:
-        for name in ("memory.max_usage_in_bytes", "memory.peak"):  # v1; v2 from Linux 5.19
-            with contextlib.suppress(OSError):
-                return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    return None
-
-
 class Cgroups:
     """The cgroups of one spawner's sandboxes.
 
@@ -149,7 +130,7 @@ class Cgroups:
         return [c for c in CONTROLLERS if any(c in part.controllers for part in self.parts)]
 
     def make(self, name: str) -> list[str]:
-        """Make a sandbox's cgroups, without limits so far: their folders, for `join`.
+        """Make a sandbox's cgroups, without limits so far: their folders.
 
         Raises:
             OSError: The kernel refused; the sandbox must not start.

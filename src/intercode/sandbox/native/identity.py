@@ -72,16 +72,6 @@ class Identity:
         """The descriptors of the identity."""
         return [self.namespace] if self.lock < 0 else [self.namespace, self.lock]
 
-    def message(self) -> dict[str, int]:
-        """Return the other fields, to be sent with the descriptors."""
-        return {"first": self.first, "own": self.own, "processes": self.processes}
-
-    @staticmethod
-    def received(message: dict[str, int], fds: list[int]) -> Identity:
-        """Return the identity that was sent; its descriptors are taken from the front of `fds`."""
-        namespace = fds.pop(0)
-        return Identity(namespace, fds.pop(0) if message["own"] else -1, **message)
-
     def close(self) -> None:
         """Give up the namespace, and the range."""
         for fd in self.fds:

@@ -22,6 +22,7 @@ from intercode.errors import (
     UsageError,
 )
 from intercode.sandbox import proxy
+from intercode.sandbox.accounts import look_up_user
 from intercode.sandbox.base import (
     Change,
     Completed,
@@ -45,7 +46,6 @@ from intercode.sandbox.forward import (
 from intercode.sandbox.images import Image
 from intercode.sandbox.native import wire
 from intercode.sandbox.native.channels import Channel, close_all, exit_pipe, open_channels
-from intercode.sandbox.native.inside import look_up_user
 from intercode.sandbox.native.process import (
     First,
     NativeProcess,

@@ -19,8 +19,8 @@ from intercode.sandbox.base import Limits, Sandbox
 from intercode.sandbox.images import Command, Image
 from intercode.sandbox.images.base import SCRIPT
 from intercode.sandbox.native import archive
+from intercode.sandbox.native.archive import SHARED_MEMORY
 from intercode.sandbox.native.cgroup import PREFIX, parents, remove_all
-from intercode.sandbox.native.diff import SHARED_MEMORY
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.ownership import is_gone, new_lease, when_gone
 

@@ -1,6 +1,6 @@
 """Linux system calls that Python does not offer, as thin typed functions.
 
-Standard library only, and cheap to import: the spawner and every sandbox's process 1 load it.
+Standard library only, and cheap to import: the spawner and a container's process 1 load it.
 Each function raises `OSError` with the call's name, so that `doctor` can tell which step failed.
 """
 
@@ -14,20 +14,15 @@ import struct
 from collections.abc import Mapping, Sequence
 
 CLONE_NEWNS = 0x00020000
-CLONE_NEWCGROUP = 0x02000000
-CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
-CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
-MS_NOEXEC = 8
 MS_REMOUNT = 32
 MS_BIND = 4096
-MS_MOVE = 8192
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
@@ -43,7 +38,6 @@ MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
 MOUNT_ATTR_IDMAP = 0x00100000
 
-PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_KEEPCAPS = 8
 PR_SET_NAME = 15
@@ -65,22 +59,13 @@ _NR_FSCONFIG = 431
 _NR_FSPICK = 433
 _NR_OPENAT2 = 437
 _NR_MOUNT_SETATTR = 442
-_NR_LANDLOCK_CREATE_RULESET = 444
-_NR_LANDLOCK_RESTRICT_SELF = 446
-_NR_CLONE = {"x86_64": 56, "aarch64": 220}.get(_MACHINE, -1)
-_NR_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(_MACHINE, -1)
 _NR_SETGROUPS = {"x86_64": 116, "aarch64": 159}.get(_MACHINE, -1)
 _NR_SETRESUID = {"x86_64": 117, "aarch64": 147}.get(_MACHINE, -1)
 _NR_SETRESGID = {"x86_64": 119, "aarch64": 149}.get(_MACHINE, -1)
-_SIGCHLD = 17
-_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 0x02, 0x04, 0x08
+_RESOLVE_NO_MAGICLINKS = 0x02
 _FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
 _FSCONFIG_SET_FLAG, _FSCONFIG_RECONFIGURE = 0, 7
 _IPC_RMID = 0
-_LANDLOCK_VERSION = 1
-_LANDLOCK_SCOPES = 6
-"""The version that knows them."""
-_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 _SPAWN_FLAGS = 0x04 | 0x08 | 0x80  # SETSIGDEF, SETSIGMASK, SETSID
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -93,17 +78,6 @@ def _check(result: int, call: str, path: str | bytes | None = None) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}", path)
     return result
-
-
-def clone(flags: int) -> int:
-    """`fork` into new namespaces: the child's pid in the parent, 0 in the child.
-
-    Safe only in a single-threaded process: no interpreter lock is repaired in the child. That is
-    why a small spawner does it, and never the caller's process.
-    """
-    return _check(
-        _syscall(_NR_CLONE, ctypes.c_ulong(flags | _SIGCHLD), None, None, None, None), "clone"
-    )
 
 
 def unshare(flags: int) -> None:
@@ -136,11 +110,6 @@ def umount(target: str, flags: int = MNT_DETACH) -> None:
     _check(_libc.umount2(os.fsencode(target), flags), "umount", target)
 
 
-def pivot_root(new: str, old: str) -> None:
-    """`pivot_root(2)`."""
-    _check(_syscall(_NR_PIVOT_ROOT, os.fsencode(new), os.fsencode(old)), "pivot_root", new)
-
-
 def open_tree(path: str, recursive: bool = False) -> int:
     """Return a descriptor of a detached copy of the mount at `path`."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | (AT_RECURSIVE if recursive else 0)
@@ -150,13 +119,6 @@ def open_tree(path: str, recursive: bool = False) -> int:
 def open_plainly(path: str, flags: int, mode: int = 0) -> int:
     """Open a path, but follow no link of /proc that leads to a process's open file or folder."""
     return _openat2(AT_FDCWD, path, flags, mode, _RESOLVE_NO_MAGICLINKS)
-
-
-def open_below(folder: int, path: str) -> int:
-    """Open a file for reading that lies below the folder of a descriptor; follow no link."""
-    return _openat2(
-        folder, path, os.O_RDONLY | os.O_NONBLOCK, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH
-    )
 
 
 def _openat2(folder: int, path: str, flags: int, mode: int, resolve: int) -> int:
@@ -202,13 +164,6 @@ def make_read_only(fd: int) -> None:
         os.close(picked)
 
 
-def make_files_as(user: int, rights: int) -> None:
-    """Let the files that this process makes belong to a user and group; it keeps these rights."""
-    _libc.setfsgid(user)
-    _libc.setfsuid(user)
-    capset(rights, rights, 0)
-
-
 def prctl(option: int, *args: int) -> int:
     """`prctl(2)` with integer arguments."""
     padded = [ctypes.c_ulong(a) for a in (*args, 0, 0, 0, 0)[:4]]
@@ -239,29 +194,6 @@ def set_seccomp(program: bytes) -> None:
         struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     )
     _check(_libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(fprog), 0, 0), "seccomp")
-
-
-def can_scope() -> bool:
-    """Whether the kernel has Landlock, and that has scopes: Linux 6.12."""
-    version = _syscall(_NR_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _LANDLOCK_VERSION)
-    return bool(version >= _LANDLOCK_SCOPES)
-
-
-def scope() -> None:
-    """Keep this process and its children to themselves, where the kernel can.
-
-    They reach no abstract socket and no process of others with connections or signals.
-    """
-    if not can_scope():
-        return
-    # struct landlock_ruleset_attr: files, ports, scopes.
-    rules = struct.pack("=QQQ", 0, 0, _ABSTRACT_SOCKETS_AND_SIGNALS)
-    size = ctypes.c_size_t(len(rules))
-    fd = _check(_syscall(_NR_LANDLOCK_CREATE_RULESET, rules, size, 0), "landlock")
-    try:
-        _check(_syscall(_NR_LANDLOCK_RESTRICT_SELF, fd, 0), "landlock")
-    finally:
-        os.close(fd)
 
 
 def spawn(

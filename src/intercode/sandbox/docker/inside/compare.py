@@ -11,15 +11,17 @@ notion of a difference, which may be one of sizes and times.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from intercode.sandbox.native import diff
-from intercode.sandbox.native.archive import Entry, Reader, Writer, make
+from intercode.sandbox.docker.inside import diff
+from intercode.sandbox.native.archive import BLOCK, PIECE, SHARED_MEMORY, Entry, Reader, make
 
 Stamp = tuple[int, ...]
 
@@ -116,7 +118,7 @@ def compare(tree: Tree, pristine: int, timeout: float) -> Comparison:
     if diff._metadata(now) != diff._metadata(old):
         found._emit("/", "modified", now, "", content=False)
     found.walk((tree.root,), pristine, tree.root)
-    shm = diff.SHARED_MEMORY
+    shm = SHARED_MEMORY
     with diff.directory(shm[1:], tree.root) as upper, diff.directory(shm[1:], pristine) as lower:
         if upper is not None:
             before = len(found.touched)
@@ -204,6 +206,67 @@ def parent(root: int, path: str) -> Iterator[tuple[int, str]]:
         os.close(fd)
 
 
+class Writer:
+    """Writes a stream.
+
+    Args:
+        file: Where to.
+        bounds: Limits.
+    """
+
+    def __init__(self, file: BinaryIO, bounds: diff.Bounds) -> None:
+        self.bounds = bounds
+        self._file = file
+        self._names: dict[tuple[int, int], str] = {}
+
+    def add(self, path: str, name: str, fd: int, st: os.stat_result, opaque: bool = False) -> None:
+        """Write the file `name` of the folder `fd`; of a folder not what is in it.
+
+        Raises:
+            OSError: It cannot be read, or the reader is gone.
+            TimeoutError: See `diff.Bounds`.
+        """
+        self.bounds.check_time()
+        kind, target, size = diff.file_type(st.st_mode), "", 0
+        if kind == "device":  # only where programs have rights that ours have not
+            raise OSError(errno.EOVERFLOW, "a device cannot be saved", path)
+        if kind != "dir" and st.st_nlink > 1:
+            target = self._names.setdefault((st.st_dev, st.st_ino), path)
+        if target not in ("", path):
+            kind = "link"
+        elif kind == "symlink":
+            target = os.readlink(name, dir_fd=fd)
+        elif kind == "file":
+            target, size = "", st.st_size
+        times = (st.st_uid, st.st_gid, st.st_mtime_ns)
+        self._line(Entry(path, kind, stat.S_IMODE(st.st_mode), *times, target, opaque, size))
+        if kind == "file":
+            self._content(name, fd)
+
+    def deleted(self, path: str) -> None:
+        """Write that a path is deleted."""
+        self._line(Entry(path, "deleted"))
+
+    def end(self) -> None:
+        """Write that this was all."""
+        self._file.write(b"\n")
+        self._file.flush()
+
+    def _line(self, entry: Entry) -> None:
+        self._file.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+
+    def _content(self, name: str, fd: int) -> None:
+        file = os.open(name, diff.FILE, dir_fd=fd)
+        try:
+            for offset, block in diff.content(file, self.bounds.check_time):
+                if block.count(0) < len(block):  # else it may as well be a hole
+                    self._file.write(PIECE.pack(offset, len(block)))
+                    self._file.write(block)
+        finally:
+            os.close(file)
+        self._file.write(PIECE.pack(0, 0))
+
+
 def write_stream(found: Comparison, root: int, out: int, timeout: float) -> None:
     """Stream all that was written to, and the marks of what was deleted, into `out`.
 
@@ -215,7 +278,7 @@ def write_stream(found: Comparison, root: int, out: int, timeout: float) -> None
         raise diff.too_deep()
     deleted = {path for path, kind, *_ in found.entries if kind == "deleted"}
     top = {path for path in deleted if path.rpartition("/")[0] not in deleted}
-    with open(out, "wb", closefd=False, buffering=diff.BLOCK) as file:
+    with open(out, "wb", closefd=False, buffering=BLOCK) as file:
         writer = Writer(file, diff.Bounds(timeout))
         writer.add(".", ".", root, os.fstat(root))
         for path in sorted(top.union(found.touched)):
@@ -235,7 +298,7 @@ def apply_stream(source: int, root: int) -> None:
         StreamError, OSError: The stream is broken, or the root cannot be written.
     """
     folders: list[Entry] = []
-    with open(source, "rb", closefd=False, buffering=diff.BLOCK) as file:
+    with open(source, "rb", closefd=False, buffering=BLOCK) as file:
         reader = Reader(file)
         for entry in reader:
             if f"/{entry.path}" in diff.SHARED_MEMORY_MOUNTS:

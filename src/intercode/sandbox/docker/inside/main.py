@@ -12,25 +12,15 @@ import os
 import resource
 import signal
 import socket
-import stat
 import sys
 from contextlib import suppress
 from typing import Any
 
 from intercode.capabilities import mask
 from intercode.rights import permitted
-from intercode.sandbox.accounts import LONGEST, account_of
-from intercode.sandbox.docker.inside.compare import (
-    MountedFiles,
-    Tree,
-    apply_stream,
-    compare,
-    write_stream,
-)
+from intercode.sandbox.docker.inside.init import Init
 from intercode.sandbox.native import seccomp, wire
 from intercode.sandbox.native import syscalls as sc
-from intercode.sandbox.native.init import Init
-from intercode.sandbox.native.inside import Inside, User
 from intercode.sandbox.native.worker import preload as load_all
 
 _HARD_OPEN_FILES = 4096
@@ -48,7 +38,7 @@ def main(control: socket.socket, preload: str) -> None:
     _become(control, hello, owner).run()
 
 
-def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> ContainerInit:
+def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> Init:
     limits = hello["limits"]
     kept = mask(limits["capabilities"])
     rights = permitted()
@@ -58,7 +48,7 @@ def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> Contai
     _limit(resource.RLIMIT_CORE, 0)
     # How many processes there are is for the engine: by user id, the machine's would count.
     _limit_each(limits, max(limits["open_files"], _HARD_OPEN_FILES))
-    init = ContainerInit(control, rights, kept, hello, owner)
+    init = Init(control, rights, kept, hello, owner)
     _drop_rights(rights, kept)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with suppress(OSError):
@@ -66,74 +56,6 @@ def _become(control: socket.socket, hello: dict[str, Any], owner: int) -> Contai
     chroot = "sys_chroot" in limits["capabilities"]
     sc.set_seccomp(seccomp.build(limits["debugger"], chroot))
     return init
-
-
-class ContainerInit(Init):
-    """The event loop of process 1.
-
-    Args:
-        control: The caller's socket.
-        rights: The capabilities that this process has.
-        kept: Those that programs get.
-        hello: What the caller says of the container: its `user`, its `volumes`, and the content of
-            the `files` that the engine mounts.
-        owner: A descriptor of the caller's process, at whose end this one ends. Its socket does not
-            tell where a fork that has run no code of ours holds it, too.
-    """
-
-    def __init__(
-        self,
-        control: socket.socket,
-        rights: int,
-        kept: int,
-        hello: dict[str, Any],
-        owner: int,
-    ) -> None:
-        self.account = account_of(hello["user"], _read)
-        self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        super().__init__(
-            control,
-            Inside(
-                uppers=(),
-                lower=-1,
-                root=self.root,
-                score=os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC),
-                proc=os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
-                rights=rights,
-                kept=kept,
-                user=User(self.account.uid, self.account.gid, self.account.groups),
-                ids=_id_count(),
-            ),
-            owner=owner,
-        )
-        self.tree = Tree(self.root, hello["volumes"])
-        self.mounted = MountedFiles(hello["files"])
-
-    def do_root(self, fds: list[int]) -> dict[str, Any]:
-        """Return a descriptor of the root, for others to be compared with."""
-        return {"fds": [os.dup(self.root)]}
-
-    def do_home(self, fds: list[int]) -> dict[str, Any]:
-        """Return the home folder and the name of the image's user."""
-        return {"home": self.account.home, "name": self.account.name}
-
-    def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
-        """List what differs from the root `fds[0]`; everything else stands still meanwhile."""
-        with self.frozen():
-            found = compare(self.tree, fds[0], timeout)
-            return {"changes": sorted([*found.entries, *self.mounted.changes()])}
-
-    def do_archive(self, timeout: float, fds: list[int]) -> None:
-        """Stream what differs from the root `fds[0]` into `fds[1]`."""
-        with self.frozen():
-            found = compare(self.tree, fds[0], timeout)
-            found.touched += [path for path, *_ in self.mounted.changes()]
-            write_stream(found, self.root, fds[1], timeout)
-
-    def do_apply(self, fds: list[int]) -> None:
-        """Unpack such a stream, from `fds[0]`: what changes are told from is now with it."""
-        apply_stream(fds[0], self.root)
-        self.mounted.before = self.mounted.look()
 
 
 def _limit_each(limits: dict[str, Any], open_files: int) -> None:
@@ -173,20 +95,3 @@ def _drop_rights(rights: int, kept: int) -> None:
             sc.prctl(sc.PR_CAP_AMBIENT, sc.PR_CAP_AMBIENT_RAISE, bit)
     sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)
     sc.prctl(sc.PR_SET_DUMPABLE, 0)  # or programs of the same user id could trace it
-
-
-def _id_count() -> int:
-    with open("/proc/self/uid_map") as file:
-        return sum(int(line.split()[2]) for line in file)
-
-
-def _read(path: str) -> str:
-    """Return the text of a regular file of the image's; empty: there is none."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        return file.read(LONGEST).decode(errors="replace")

@@ -1,8 +1,7 @@
-"""Process 1 of a sandbox: starts programs, reaps the dead, and looks after the files.
+"""Process 1 of a container: starts programs, reaps the dead, and looks after the files.
 
-It is a fork of the spawner that has entered the sandbox for good: user, mount, pid, network, ipc
-and uts namespaces, a seccomp filter, resource limits. It answers its caller's requests one by one
-over one socket, and ends — and with it everything in the sandbox — when that socket closes.
+It answers its caller's requests one by one over one socket, and ends — and with it everything in
+the container — when that socket closes. A native sandbox's, in C, has the same requests.
 
 Programs get none of its capabilities: `SECBIT_NOROOT` makes `execve` give user 0 nothing.
 """
@@ -22,10 +21,19 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from intercode.sandbox.native import archive, diff, inside, wire
+from intercode.sandbox.accounts import User, account_of, look_up_user
+from intercode.sandbox.docker.inside import means
+from intercode.sandbox.docker.inside.compare import (
+    MountedFiles,
+    Tree,
+    apply_stream,
+    compare,
+    write_stream,
+)
+from intercode.sandbox.docker.inside.means import Frozen, Inside
 from intercode.sandbox.native import syscalls as sc
+from intercode.sandbox.native import wire
 from intercode.sandbox.native.bootstrap import SOCKET
-from intercode.sandbox.native.inside import Frozen, Inside, User
 from intercode.sandbox.native.worker import run
 
 _KILL_SECONDS = 5.0
@@ -69,25 +77,32 @@ class Init:
 
     Args:
         control: The caller's socket, at whose end this process ends.
-        inside: What programs are started with.
-        peak: A file that tells how much memory was used at most.
-        owner: A pidfd, at whose end this process ends, too.
+        rights: The capabilities that this process has.
+        kept: Those that programs get.
+        hello: What the caller says of the container: its `user`, its `volumes`, and the content of
+            the `files` that the engine mounts.
+        owner: A descriptor of the caller's process, at whose end this one ends, too. Its socket
+            does not tell where a fork that has run no code of ours holds it.
     """
 
     def __init__(
-        self,
-        control: socket.socket,
-        inside: Inside,
-        peak: int | None = None,
-        owner: int | None = None,
+        self, control: socket.socket, rights: int, kept: int, hello: dict[str, Any], owner: int
     ) -> None:
         self.control = control
-        self.first: int | None = None
-        """The pid of the program that was started ahead of the caller."""
-        self.inside = inside
-        self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self.peak = peak
         self.owner = owner
+        self.account = account_of(hello["user"], means.read_text)
+        self.inside = Inside(
+            score=os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC),
+            proc=os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC),
+            rights=rights,
+            kept=kept,
+            user=User(self.account.uid, self.account.gid, self.account.groups),
+            ids=means.id_count(),
+        )
+        self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self.root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.tree = Tree(self.root, hello["volumes"])
+        self.mounted = MountedFiles(hello["files"])
         self.exit_pipes: dict[int, int] = {}
         self.alive_before: dict[int, set[int]] = {}
         self.stopped: Frozen | None = None
@@ -100,9 +115,8 @@ class Init:
         poll = select.poll()
         poll.register(self.control, select.POLLIN)
         poll.register(self.wake_read, select.POLLIN)
-        if self.owner is not None:
-            poll.register(self.owner, select.POLLIN)
-        wire.send(self.control, {"ready": True, "first": self.first})
+        poll.register(self.owner, select.POLLIN)
+        wire.send(self.control, {"ready": True})
         while True:
             for fd, _ in poll.poll():
                 if fd == self.owner:
@@ -146,8 +160,8 @@ class Init:
                 os.close(fd)
 
     def do_memory(self, fds: list[int]) -> dict[str, Any]:
-        """Return the most memory that all of it has used so far; None where it is not counted."""
-        return {"peak": None if self.peak is None else int(os.pread(self.peak, 64, 0))}
+        """Return that the most memory that was used is not counted here."""
+        return {"peak": None}
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -166,28 +180,18 @@ class Init:
         given = dict(zip(numbers, fds, strict=True))
         try:
             if track:
-                before = inside.alive()
-            with inside.first_to_go(self.inside.score):
+                before = means.alive()
+            with means.first_to_go(self.inside.score):
                 pid = self.execute(argv, cwd, env, self.user(user), given)
-            inside.before_all(self.inside, pid)
+            means.before_all(self.inside, pid)
             # Out of the way of the numbers that a caller asks for.
-            self.exit_pipes[pid] = inside.move_up(exit_pipe)
+            self.exit_pipes[pid] = means.move_up(exit_pipe)
             if track:
                 self.alive_before[pid] = before
         finally:
             os.chdir("/")
             os.close(exit_pipe)
         return {"pid": pid}
-
-    def start_first(self, first: dict[str, Any], fds: list[int]) -> None:
-        """Start a program before there is a caller, as `do_spawn` would for its first request."""
-        arguments = {name: first[name] for name in ("argv", "cwd", "env", "user", "track")}
-        numbers = [number for number, _ in first["channels"]] + [2] * first["merge_stderr"]
-        try:
-            self.first = self.do_spawn(**arguments, numbers=numbers, fds=fds)["pid"]
-        finally:
-            for fd in fds:
-                os.close(fd)
 
     def execute(
         self, argv: list[str], cwd: str, env: dict[str, str], user: User, given: dict[int, int]
@@ -202,7 +206,7 @@ class Init:
         variables = [os.fsencode(f"{name}={value}") for name, value in env.items()]
         given = {0: self.null, 1: self.null, 2: given.get(1, self.null), **given}
         # What is to have a number that another comes from must not replace that one first.
-        moved = {fd: inside.move_up(fd) for fd in given.values() if fd in given}
+        moved = {fd: means.move_up(fd) for fd in given.values() if fd in given}
         given = {number: moved.get(fd, fd) for number, fd in given.items()}
 
         def enter() -> None:
@@ -215,13 +219,13 @@ class Init:
         def start() -> int:
             if user == self.inside.user:
                 enter()
-            return _spawn_first(inside.candidates(arguments[0], env), arguments, variables, given)
+            return _spawn_first(means.candidates(arguments[0], env), arguments, variables, given)
 
         try:
             if user != self.inside.user:
                 # The image's user enters the folder, whichever user the program runs as.
-                inside.as_user(self.inside, self.inside.user, enter)
-            return inside.as_user(self.inside, user, start)
+                means.as_user(self.inside, self.inside.user, enter)
+            return means.as_user(self.inside, user, start)
         except BlockingIOError as error:  # the programs leave room for no thread
             raise ExecError(error.errno, error.strerror) from error
         finally:
@@ -232,12 +236,12 @@ class Init:
         """Fork a preloaded module; `fds` are its socket, its error output and its exit pipe."""
         channel, errors, exit_pipe = fds
         check_preloaded(module)
-        with inside.first_to_go(self.inside.score):
+        with means.first_to_go(self.inside.score):
             pid = os.fork()
         if pid == 0:
             become_worker(module, channel, errors, self.null, self.inside)
-        inside.before_all(self.inside, pid)
-        self.exit_pipes[pid] = inside.move_up(exit_pipe)
+        means.before_all(self.inside, pid)
+        self.exit_pipes[pid] = means.move_up(exit_pipe)
         return {"pid": pid}
 
     def do_socket(self, fds: list[int]) -> dict[str, Any]:
@@ -248,7 +252,7 @@ class Init:
         """Return the master's end of a new terminal, which the sandbox's user owns."""
         flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK
         opened = partial(sc.open_plainly, "/dev/pts/ptmx", flags)
-        return {"fds": [inside.as_user(self.inside, self.inside.user, opened)]}
+        return {"fds": [means.as_user(self.inside, self.inside.user, opened)]}
 
     def user(self, user: str | None) -> User:
         """Return the user that a program runs as: of the sandbox's own names, or ``uid[:gid]``.
@@ -257,7 +261,7 @@ class Init:
         """
         if user is None:
             return self.inside.user
-        return inside.look_up_user(user, self.inside.ids, inside.users)
+        return look_up_user(user, self.inside.ids, partial(means.read_text, "/etc/passwd"))
 
     def do_signal(self, pid: int, number: int, fds: list[int]) -> None:
         """Send a signal to one process; nothing happens if it has ended."""
@@ -269,16 +273,16 @@ class Init:
         """Kill everything except the pids in `keep`, and this process."""
         killed = self.kill_except(set(keep))
         if not keep:
-            inside.remove_shared_memory(self.inside)
+            means.remove_shared_memory(self.inside)
         return {"killed": killed}
 
     def do_processes(self, fds: list[int]) -> dict[str, Any]:
         """List the processes that run."""
-        return {"pids": sorted(inside.alive())}
+        return {"pids": sorted(means.alive())}
 
     def do_programs(self, fds: list[int]) -> dict[str, Any]:
         """List the processes that run, with their names and descriptors."""
-        return {"programs": [(pid, *inside.program(pid)) for pid in sorted(inside.alive())]}
+        return {"programs": [(pid, *means.program(pid)) for pid in sorted(means.alive())]}
 
     def do_kill_started(self, pid: int, fds: list[int]) -> None:
         """Kill a tracked program that still runs, and all that has been started since it was."""
@@ -287,7 +291,7 @@ class Init:
 
     def kill_except(self, keep: set[int]) -> int:
         """Kill until nothing else is left; how many were found to be killed."""
-        killed = inside.alive()
+        killed = means.alive()
         if not keep & killed:
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # all at once: not even a fork bomb outruns it
@@ -295,7 +299,7 @@ class Init:
             return len(killed)
         deadline = time.monotonic() + _KILL_SECONDS
         for attempt in itertools.count():
-            doomed = inside.alive() - keep
+            doomed = means.alive() - keep
             killed |= doomed
             if not doomed or time.monotonic() > deadline:
                 break
@@ -333,8 +337,8 @@ class Init:
     def do_open(self, path: str, fds: list[int]) -> dict[str, Any]:
         """Return a descriptor of a regular file, opened with the rights of the sandbox's user."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-        fd = inside.as_user(self.inside, self.inside.user, lambda: sc.open_plainly(path, flags))
-        number = inside.why_not_to_read(fd)
+        fd = means.as_user(self.inside, self.inside.user, lambda: sc.open_plainly(path, flags))
+        number = means.why_not_to_read(fd)
         if number:
             os.close(fd)
             raise OSError(number, os.strerror(number), path)
@@ -345,27 +349,41 @@ class Init:
         flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
 
         def create() -> int:
-            inside.make_folders(os.path.dirname(path))
+            means.make_folders(os.path.dirname(path))
             return sc.open_plainly(path, flags, mode)
 
-        fd = inside.as_user(self.inside, self.inside.user, create)
-        if inside.why_not_to_read(fd):
+        fd = means.as_user(self.inside, self.inside.user, create)
+        if means.why_not_to_read(fd):
             os.close(fd)
             raise OSError(errno.EINVAL, "not a regular file", path)
         os.ftruncate(fd, 0)
         return {"fds": [fd]}
 
+    def do_root(self, fds: list[int]) -> dict[str, Any]:
+        """Return a descriptor of the root, for others to be compared with."""
+        return {"fds": [os.dup(self.root)]}
+
+    def do_home(self, fds: list[int]) -> dict[str, Any]:
+        """Return the home folder and the name of the image's user."""
+        return {"home": self.account.home, "name": self.account.name}
+
     def do_changes(self, timeout: float, fds: list[int]) -> dict[str, Any]:
-        """Return all changes; everything else stands still meanwhile."""
+        """List what differs from the root `fds[0]`; everything else stands still meanwhile."""
         with self.frozen():
-            changed = diff.changes(self.inside.uppers, self.inside.lower, self.inside.root, timeout)
-            return {"changes": changed}
+            found = compare(self.tree, fds[0], timeout)
+            return {"changes": sorted([*found.entries, *self.mounted.changes()])}
 
     def do_archive(self, timeout: float, fds: list[int]) -> None:
-        """Stream what differs from the image into the given descriptor."""
+        """Stream what differs from the root `fds[0]` into `fds[1]`."""
         with self.frozen():
-            inside = self.inside
-            archive.write(inside.uppers, inside.lower, inside.root, fds[0], timeout)
+            found = compare(self.tree, fds[0], timeout)
+            found.touched += [path for path, *_ in self.mounted.changes()]
+            write_stream(found, self.root, fds[1], timeout)
+
+    def do_apply(self, fds: list[int]) -> None:
+        """Unpack such a stream, from `fds[0]`: what changes are told from is now with it."""
+        apply_stream(fds[0], self.root)
+        self.mounted.before = self.mounted.look()
 
     def do_stop(self, fds: list[int]) -> None:
         """Stop all other processes until `do_go_on`."""
@@ -421,7 +439,7 @@ def _leave_process_1(channel: int, errors: int, null: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     # Out of the way of the numbers that they are to have.
-    sources = [inside.move_up(fd) for fd in (null, null, errors, channel)]
+    sources = [means.move_up(fd) for fd in (null, null, errors, channel)]
     for number, source in enumerate(sources):
         os.dup2(source, number, inheritable=number < SOCKET)
     os.closerange(SOCKET + 1, 65536)

@@ -1,4 +1,4 @@
-"""The means of a sandbox's process 1: over other processes, its own rights, and files."""
+"""The means of a container's process 1: over other processes, its own rights, and files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from intercode.sandbox.accounts import LONGEST, User
 from intercode.sandbox.native import syscalls as sc
 from intercode.sandbox.native import wire
 
@@ -24,35 +25,18 @@ Result = TypeVar("Result")
 _OOM_SCORES = 500, 1000
 """How readily the kernel ends a program to free memory: while it starts, and from then on. The
 first is process 1's meanwhile, so that what runs already goes before it."""
-_USERS_BYTES = 1 << 20
 _STILL_SECONDS = 15.0
 _STUCK_SECONDS = 0.2
 _START_CODE = 23
 """The index of the address of a process's code in what `_stat` returns."""
-_DIGITS = 10
-
-
-@dataclass(frozen=True)
-class User:
-    """A user that a program runs as."""
-
-    uid: int = 0
-    gid: int = 0
-    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Inside:
     """The things of its sandbox that process 1 holds."""
 
-    uppers: tuple[int, ...]
-    """Descriptors of the layers with all that is changed, the topmost first."""
-    lower: int
-    """One of the image."""
-    root: int
-    """One of the overlay of both, without what is mounted in it; of a container's root, with it."""
     score: int
-    """One of process 1's own ``oom_score_adj``."""
+    """A descriptor of process 1's own ``oom_score_adj``."""
     proc: int
     """One of a /proc that can be written, unlike the programs'."""
     rights: int
@@ -317,44 +301,19 @@ def move_up(fd: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, wire.HIGH_FD)
 
 
-def look_up_user(user: str, ids: int, users: Callable[[], str]) -> User:
-    """Return the user of that name of the sandbox's own, or ``uid[:gid]``, all below `ids`.
-
-    Args:
-        user: The name, or the numbers; ``root`` always is 0.
-        ids: How many users there can be.
-        users: Returns the sandbox's ``/etc/passwd``.
-
-    Raises:
-        LookupError: There is no such user.
-    """
-    if user in ("root", "0"):
-        return User()
-    first, _, second = user.partition(":")
-    uid, gid = (first, second) if first.isdecimal() else _by_name(first, users())
-    if not uid.isdecimal():
-        raise LookupError(f"the sandbox has no user {user!r}")
-    if not gid.isdecimal():
-        gid = uid
-    if max(len(uid), len(gid)) > _DIGITS or int(uid) >= ids or int(gid) >= ids:
-        only = f"ids 0 to {ids - 1} are all that it has"
-        raise LookupError(f"the sandbox cannot have user {user!r}: {only}")
-    return User(int(uid), int(gid))
+def id_count() -> int:
+    """Return how many user ids there are here."""
+    with open("/proc/self/uid_map") as file:
+        return sum(int(line.split()[2]) for line in file)
 
 
-def _by_name(name: str, users: str) -> tuple[str, str]:
-    for line in users.split("\n"):
-        fields = line.split(":")
-        if len(fields) > 3 and fields[0] == name:
-            return fields[2], fields[3]
-    return "", ""
-
-
-def users() -> str:
-    """Return the sandbox's ``/etc/passwd``, which is whatever an agent has made of it."""
-    with suppress(OSError):
-        fd = os.open("/etc/passwd", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return file.read(_USERS_BYTES).decode(errors="replace")
-    return ""
+def read_text(path: str) -> str:
+    """Return the text of a regular file, as an agent may have left it; empty: there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return file.read(LONGEST).decode(errors="replace")

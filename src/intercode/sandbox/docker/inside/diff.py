@@ -1,13 +1,7 @@
-"""Changes of an episode: the overlay's upper layer against the image, exact and O(changes).
+"""A comparison of two trees of files: what has been added, modified and deleted, exactly.
 
-Runs in the sandbox's process 1, inside its user namespace, where mode-000 directories can be
-entered. It trusts nothing that it finds: it walks by directory descriptors, follows no symlink,
-opens regular files only and never blocks on a FIFO.
-
-Trees are walked side by side: the *uppers* (what was written, since the last freeze and before
-it), *lower* (the image) and *merged* (what the sandbox sees). The uppers only name what may differ;
-merged tells what has become of it. It also tells whether a directory is opaque, so that no overlay
-attribute need be readable: if a lower child that no upper names is not visible, it was deleted.
+It trusts nothing that it finds: it walks by directory descriptors, follows no symlink, opens
+regular files only and never blocks on a FIFO.
 """
 
 from __future__ import annotations
@@ -19,13 +13,12 @@ import time
 from _blake2 import blake2b  # not hashlib: that loads OpenSSL into every sandbox
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+
+from intercode.sandbox.native.archive import BLOCK, SHARED_MEMORY
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Flags to open a regular file that any program may have made."""
-BLOCK = 1 << 16
-"""Bytes that are read at once."""
 _PAGE = 1 << 12
 _ZEROS = bytes(_PAGE)
 MAX_DEPTH = 300
@@ -33,8 +26,6 @@ MAX_DEPTH = 300
 MOST_BYTES = 32 << 20
 """Of all paths that are found, each with some more for itself."""
 _ENTRY_BYTES = 64
-SHARED_MEMORY = "/dev/shm"
-"""A folder that every sandbox has, and no layer need have."""
 SHARED_MEMORY_MOUNTS = ("/dev", SHARED_MEMORY)
 """The folders that are mounted in a container where its shared memory is."""
 _TYPES = {
@@ -83,11 +74,6 @@ def directory(name: str, fd: int | None) -> Iterator[int | None]:
             os.close(child)
 
 
-def names_in(folders: Sequence[int]) -> set[str]:
-    """Return the names in any of these directories."""
-    return {name for folder in folders for name in os.listdir(folder)}
-
-
 @contextmanager
 def directories(name: str, fds: Sequence[int]) -> Iterator[list[int]]:
     """Open a subdirectory of all of these directories that have it."""
@@ -100,15 +86,6 @@ def directories(name: str, fds: Sequence[int]) -> Iterator[list[int]]:
     finally:
         for fd in found:
             os.close(fd)
-
-
-def is_opaque(names: set[str], lower: int, merged: int | None) -> bool:
-    """Whether lower's children are hidden that no upper names."""
-    with os.scandir(lower) as entries:
-        for entry in entries:
-            if entry.name not in names:
-                return lstat(entry.name, merged) is None
-    return False
 
 
 def too_deep() -> OSError:
@@ -163,18 +140,8 @@ class Walker:
         self._digests: dict[tuple[int, int], str] = {}
 
     def walk(self, uppers: Sequence[int], lower: int | None, merged: int, prefix: str = "") -> None:
-        """Compare one directory, and what is below it."""
-        names = names_in(uppers)
-        for name in sorted(names):
-            self.bounds.check_time()
-            st = lstat(name, merged)
-            if st is None:
-                self._deleted(name, lower, f"{prefix}/{name}")
-            else:
-                self._entry(name, st, uppers, lower, merged, f"{prefix}/{name}")
-        if lower is not None and is_opaque(names, lower, merged):
-            for name in sorted(set(os.listdir(lower)) - names):
-                self._deleted(name, lower, f"{prefix}/{name}")
+        """Compare one directory, and what is below it, by `_entry` and `_deleted`."""
+        raise NotImplementedError
 
     def _entry(
         self,
@@ -307,13 +274,3 @@ def content(fd: int, check: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
 
 def _whole_pages(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
-
-
-def changes(uppers: Sequence[int], lower: int, merged: int, timeout: float) -> list[Any]:
-    """Return all changes, sorted by path, as JSON-ready tuples."""
-    walker = Walker(timeout)
-    root, old = os.fstat(merged), os.fstat(lower)
-    if _metadata(root) != _metadata(old):
-        walker._emit("/", "modified", root, "", content=False)
-    walker.walk(uppers, lower, merged)
-    return sorted(entry for entry in walker.entries if entry[0] != SHARED_MEMORY)
