@@ -28,7 +28,7 @@ build without the program."""
 RELEASE_COMPILER = "ziglang==0.17.1"
 """A package: it builds for both architectures on either, and the same bytes wherever it runs."""
 ARCHITECTURES = ("x86_64", "aarch64")
-_SOURCES = Path(__file__).parent / "src" / PLACE
+_IN_PLACE = Path(__file__).parent / "src" / PLACE
 _COMMON = (
     *("-std=c11", "-ffreestanding", "-fPIC", "-fvisibility=hidden", "-fno-stack-protector"),
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-ident"),
@@ -103,13 +103,19 @@ def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[st
         )
 
 
-def build(out: Path, architecture: str, flags: Sequence[str] = _RELEASE) -> None:
+def build(
+    out: Path,
+    architecture: str,
+    flags: Sequence[str] = _RELEASE,
+    folder: Path = _IN_PLACE.parent,
+) -> None:
     """Compile the program.
 
     Args:
         out: Where it is written to.
         architecture: One of `ARCHITECTURES`.
         flags: More flags for the compiler.
+        folder: The sources.
 
     Raises:
         RuntimeError: No compiler can, or the one that was found has failed.
@@ -118,9 +124,9 @@ def build(out: Path, architecture: str, flags: Sequence[str] = _RELEASE) -> None
     if command is None:
         raise RuntimeError(_HELP)
     # In their own folder and an order that never changes: the same bytes wherever it is built.
-    sources = sorted(path.name for path in _SOURCES.parent.glob("*.c"))
+    sources = sorted(path.name for path in folder.glob("*.c"))
     run = [*command, *flags, "-o", str(out.absolute()), *sources]
-    done = _run(run, _SOURCES.parent)
+    done = _run(run, folder)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(run)} failed:\n{done.stderr}")
     out.chmod(0o755)
@@ -142,7 +148,7 @@ class StaticProcess(BuildHookInterface[Any]):
         if architecture is None:
             return
         if version == "editable":
-            build(_SOURCES, architecture)
+            build(_IN_PLACE, architecture)
             return
         self.built = Path(tempfile.mkdtemp())
         build(self.built / "process1", architecture)

@@ -71,9 +71,8 @@ def check_program(program: bytes, architecture: str) -> None:
     assert program[:5] == b"\x7fELF\x02" and len(program) < 128 << 10
     kind, machine = struct.unpack_from("<HH", program, 16)
     assert (kind, machine) == (3, MACHINES[architecture])  # its place varies
-    start, size, count = (
-        struct.unpack_from(form, program, at)[0] for form, at in (("<Q", 32), ("<H", 54), ("<H", 56))
-    )
+    (start,) = struct.unpack_from("<Q", program, 32)
+    size, count = struct.unpack_from("<HH", program, 54)
     segments = [struct.unpack_from("<II", program, start + size * i) for i in range(count)]
     assert INTERPRETER not in dict(segments)
     assert not dict(segments)[STACK] & EXECUTE

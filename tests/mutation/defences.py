@@ -9,19 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 NATIVE = "intercode/sandbox/native/"
-LAUNCH = NATIVE + "launch.py"
-INIT = NATIVE + "init.py"
+STATIC = NATIVE + "static/"
+MAIN = STATIC + "main.c"
+ENTER = STATIC + "enter.c"
+SERVE = STATIC + "serve.c"
+PROGRAM = STATIC + "program.c"
+PROCESSES = STATIC + "process.c"
+USER = STATIC + "user.c"
+WALK = STATIC + "walk.c"
 SPAWNER = NATIVE + "spawner.py"
 CGROUP = NATIVE + "cgroup.py"
 PROCESS = NATIVE + "process.py"
 IDENTITY = NATIVE + "identity.py"
 SECCOMP = NATIVE + "seccomp.py"
 PROVIDER = NATIVE + "provider.py"
-INSIDE = NATIVE + "inside.py"
 JUDGE = "intercode/rewards/judge.py"
 DOCKER = "docker_"
 """How the names of those begin that need an engine."""
 CONTAINER = "intercode/sandbox/docker/container.py"
+INIT = "intercode/sandbox/docker/inside/init.py"
 NETWORK = "intercode/sandbox/network.py"
 FORWARD = "intercode/sandbox/forward.py"
 PROXY = "intercode/sandbox/proxy.py"
@@ -75,12 +81,7 @@ NO_NAMESPACES = Edit(IDENTITY, 'f"max_{kind}_namespaces": 0', 'f"max_{kind}_name
 
 NO_PIDS = Edit(CGROUP, 'CONTROLLERS = ("memory", "pids", "cpu")', 'CONTROLLERS = ("memory", "cpu")')
 """Beside the rlimit, which alone would not be missed."""
-LATER_SCORE = Edit(
-    INIT,
-    "                pid = self.execute(argv, cwd, env, self.user(user), given)\n"
-    "            inside.before_all(self.inside, pid)\n",
-    "                pid = self.execute(argv, cwd, env, self.user(user), given)\n",
-)
+LATER_SCORE = Edit(PROGRAM, '    write_text(inside->proc, path.at, "1000");\n', "")
 """Beside the first score, which comes a moment before."""
 UNWATCHED = Edit(SPAWNER, "        self.poll.register(self.owner, select.POLLIN)\n", "")
 """Beside the end of its socket, which a fork of the caller may hold."""
@@ -89,12 +90,7 @@ DEFENCES = [
     Defence(
         "seccomp", "escape",
         (
-            Edit(
-                LAUNCH,
-                '    sc.set_seccomp(machine.filters[limits["debugger"], "sys_chroot" in '
-                'limits["capabilities"]])\n',
-                "",
-            ),
+            Edit(ENTER, "    MUST(filter(&entry));\n", ""),
             NO_NAMESPACES,
         ),
     ),
@@ -156,41 +152,70 @@ DEFENCES = [
     Defence(
         "network_namespace", "exfiltration, lateral",
         (
-            Edit(LAUNCH, "NAMESPACES if network else NAMESPACES | sc.CLONE_NEWNET", "NAMESPACES"),
-            # No defence: it must not touch the machine's own.
-            Edit(LAUNCH, "    if not network:\n        _loopback_up()", "    if 0:\n        pass"),
+            Edit(MAIN, "    if (!network) flags |= CLONE_NEWNET;\n", ""),
+            Edit(
+                ENTER,
+                "    if (!network) {\n        MUST(raise",
+                "    if (0) {\n        MUST(raise",
+            ),
         ),
     ),
     _one(
-        "no_new_privileges", "escape", LAUNCH,
-        "    sc.prctl(sc.PR_SET_NO_NEW_PRIVS, 1)\n", "",
+        "no_new_privileges", "escape", ENTER,
+        '    MUST(noted("prctl", CALL5(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)));\n',
+        "",
     ),
     Defence(
-        # Each of the two suffices.
         "capabilities", "escape",
         (
             Edit(
-                LAUNCH,
-                "    sc.drop_bounding_set(kept)\n"
-                "    sc.prctl(sc.PR_SET_SECUREBITS, sc.SECUREBITS_NO_ROOT)\n", "",
+                ENTER,
+                "        if (!(kept >> each & 1) && CALL2(__NR_prctl,"
+                " PR_CAPBSET_DROP, each) < 0) break;\n",
+                "        if (each < 0) break;\n",
             ),
-            Edit(NATIVE + "inside.py", "            sc.capset(kept, kept, kept)\n", ""),
+            Edit(
+                ENTER,
+                '    MUST(noted("prctl", CALL2(__NR_prctl, PR_SET_SECUREBITS,'
+                " SECBIT_NOROOT | SECBIT_NOROOT_LOCKED)));\n",
+                "",
+            ),
+            Edit(
+                USER,
+                "return failed ? failed : capabilities(rights, rights, rights);",
+                "return failed;",
+            ),
         ),
     ),
     _one(
-        "bounding_set", "escape", LAUNCH,
-        "    sc.drop_bounding_set(kept)\n", "",
+        "bounding_set", "escape", ENTER,
+        "        if (!(kept >> each & 1) && CALL2(__NR_prctl, PR_CAPBSET_DROP, each) < 0) break;\n",
+        "        if (each < 0) break;\n",
     ),
     Defence(
         "user_namespace", "escape",
         (
-            Edit(LAUNCH, "    sc.setns(identity.namespace, sc.CLONE_NEWUSER)\n", ""),
-            Edit(LAUNCH, "    if identity.own:\n", "    if False:\n"),
-            # No defence: the machine's root may have fewer than a namespace's.
             Edit(
-                LAUNCH, "ALL_CAPABILITIES = (1 << 41) - 1",
-                'ALL_CAPABILITIES = int(open("/proc/self/status").read().split("CapPrm:")[1]'
-                ".split()[0], 16)",
+                ENTER,
+                '    MUST(noted("setns", CALL2(__NR_setns, entry->namespace, CLONE_NEWUSER)));\n',
+                "",
+            ),
+            Edit(
+                ENTER,
+                '    if (entry->own) {\n        MUST(noted("setgroups"',
+                '    if (0) {\n        MUST(noted("setgroups"',
+            ),
+            Edit(
+                USER,
+                "    return CALL2(__NR_capset, &header, sets);",
+                "    struct __user_cap_data_struct had[2];\n"
+                "    CALL2(__NR_capget, &header, had);\n"
+                "    for (int i = 0; i < 2; i++) {\n"
+                "        sets[i].effective &= had[i].permitted;\n"
+                "        sets[i].permitted &= had[i].permitted;\n"
+                "        sets[i].inheritable &= had[i].permitted;\n"
+                "    }\n"
+                "    return CALL2(__NR_capset, &header, sets);",
             ),
         ),
         needs_root=True,
@@ -231,81 +256,89 @@ DEFENCES = [
         (
             Edit(SPAWNER, "_READ_ONLY = sc.MOUNT_ATTR_RDONLY | ", "_READ_ONLY = "),
             Edit(
-                LAUNCH, '_overlay(target, [copy, "e/folder"], machine)',
-                "sc.mount(copy, target, None, sc.MS_BIND)",
+                ENTER,
+                '    add(&layers, ":e/folder");\n'
+                "    long failed = overlay(entry, target, layers.at, NULL);\n",
+                "    long failed = mount(layers.at, target, NULL, MS_BIND, NULL);\n",
             ),
         ),
         needs_root=True,
     ),
     _one(
-        "programs_inodes_of_its_own", "peer DoS, host leak", LAUNCH,
-        '_overlay(target, [copy, "e/folder"], machine)',
-        "sc.mount(copy, target, None, sc.MS_BIND | sc.MS_REC)",
+        "programs_inodes_of_its_own", "peer DoS, host leak", ENTER,
+        '    add(&layers, ":e/folder");\n'
+        "    long failed = overlay(entry, target, layers.at, NULL);\n",
+        "    long failed = mount(layers.at, target, NULL, MS_BIND | MS_REC, NULL);\n",
     ),
     _one(
-        "private_folders", "host leak", LAUNCH,
-        '    for path in spec["hide"]:\n', "    for path in ():\n", needs_root=True,
+        "private_folders", "host leak", ENTER,
+        "    MUST(hide(entry));\n",
+        '', needs_root=True,
     ),
     _one(
         "the_same_host_for_gold", "cheating", "intercode/envs/attempt.py",
         "        if self.stage.changed(task, place):\n", "        if False:\n",
     ),
     _one(
-        "no_setuid_or_devices", "escape", LAUNCH,
-        "    flags = sc.MS_NOSUID | sc.MS_NODEV\n    if upper", "    flags = 0\n    if upper",
-        needs_root=True,
+        "no_setuid_or_devices", "escape", ENTER,
+        '"overlay", upper ? QUIET :',
+        '"overlay", upper ? 0 :', needs_root=True,
     ),
     _one(
-        "read_only_proc", "escape", LAUNCH,
-        "None, sc.MS_BIND | sc.MS_REMOUNT | sc.MS_RDONLY | flags)",
-        "None, sc.MS_BIND | sc.MS_REMOUNT | flags)",
+        "read_only_proc", "escape", ENTER,
+        "MS_BIND | MS_REMOUNT | MS_RDONLY | flags",
+        "MS_BIND | MS_REMOUNT | flags",
     ),
     Defence(
         "programs_are_ended_first", "self DoS",
         (
-            Edit(INSIDE, '    os.pwrite(score, b"%d" % max(int(own), _OOM_SCORES[0]), 0)\n', ""),
+            Edit(
+                PROGRAM,
+                "    set_score(inside, inside->score > STARTING ? inside->score : STARTING);\n",
+                "",
+            ),
             LATER_SCORE,
         ),
     ),
     _one(
-        "masked_proc", "host leak", LAUNCH,
-        "    for name, kind in machine.masks:\n", "    for name, kind in ():\n",
+        "masked_proc", "host leak", ENTER,
+        "mask = first_of(machine->masks);",
+        "mask = {0};",
     ),
     _one(
-        "proc_of_its_own", "host leak", LAUNCH,
-        'sc.mount("proc", "p", "proc", flags)',
-        'sc.mount("/proc", "p", None, sc.MS_BIND | sc.MS_REC)', needs_root=True,
+        "proc_of_its_own", "host leak", ENTER,
+        'mount("proc", "p", "proc", flags, NULL)',
+        'mount("/proc", "p", NULL, MS_BIND | MS_REC, NULL)', needs_root=True,
     ),
     _one(
-        "old_root_unmounted", "host leak", LAUNCH,
-        '    sc.pivot_root(".", ".")\n    sc.umount(".")\n',
-        '    os.mkdir("old", 0o755)\n    sc.pivot_root(".", "old")\n', needs_root=True,
+        "old_root_unmounted", "host leak", ENTER,
+        '    MUST(noted("pivot_root", CALL2(__NR_pivot_root, ".", ".")));\n'
+        '    MUST(noted("umount", CALL2(__NR_umount2, ".", DETACH)));\n',
+        '    MUST(make_folder("old"));\n'
+        '    MUST(noted("pivot_root", CALL2(__NR_pivot_root, ".", "old")));\n', needs_root=True,
     ),
     _one(
-        "ipc_namespace", "host leak, lateral", LAUNCH,
-        " | sc.CLONE_NEWIPC | ", " | ",
-    ),
-    Defence(
-        "clean_environment", "host leak",
-        (
-            Edit(NATIVE + "provider.py", "                env={},\n", ""),
-            Edit(INIT, "in env.items()]", "in {**os.environ, **env}.items()]"),
-        ),
+        "ipc_namespace", "host leak, lateral", MAIN,
+        "CLONE_NEWPID | CLONE_NEWIPC |",
+        "CLONE_NEWPID |",
     ),
     _one(
-        "hidden_arguments", "host leak", SPAWNER,
-        '    hide_arguments(b"init")', '    b"init"',
+        "hidden_arguments", "host leak", NATIVE + "zygote.py",
+        '["init"]',
+        "[PROGRAM]",
     ),
     _one(
-        "inherited_descriptors", "host leak", NATIVE + "wire.py",
-        "    os.closerange(4, 65536)\n", "",
+        "inherited_descriptors", "host leak", MAIN,
+        "    CALL3(__NR_close_range, SOCKET + 1, ~0U, 0);\n",
+        "",
     ),
     Defence(
         "process_limit", "host DoS",
         (
             Edit(
-                LAUNCH,
-                '    limit_processes(max(limits["processes"], 2) + (0 if own else OWN_THREADS))\n',
+                ENTER,
+                "    MUST(limit(RLIMIT_NPROC, (processes > 2 ? processes : 2)"
+                " + (entry->own ? 0 : OWN_THREADS)));\n",
                 "",
             ),
             Edit(IDENTITY, "            limit_processes(processes + OWN_THREADS)\n", ""),
@@ -318,13 +351,14 @@ DEFENCES = [
         needs_root=True,
     ),
     _one(
-        "disk_size", "host DoS", LAUNCH,
-        'f"size={size},nr_inodes', 'f"size=50%,nr_inodes',
+        "disk_size", "host DoS", ENTER,
+        "    add_number(&options, disk);\n",
+        '    add(&options, "50%");\n',
     ),
     _one(
-        "frozen_counts", "host DoS", LAUNCH,
-        '_limit_files(spec["limits"], spec["used"])',
-        '_limit_files(spec["limits"], [0, 0])',
+        "frozen_counts", "host DoS", ENTER,
+        "    if (used || used_files) {",
+        "    if (0) {",
     ),
     _one(
         "frozen_bound", "host DoS", SPAWNER,
@@ -335,17 +369,19 @@ DEFENCES = [
         "                sc.make_read_only(tree)\n", "",
     ),
     _one(
-        "file_count", "host DoS", LAUNCH,
-        "nr_inodes={files}", "nr_inodes=0",
+        "file_count", "host DoS", ENTER,
+        "    add_number(&options, files);\n",
+        "    add_number(&options, 0);\n",
     ),
     _one(
-        "file_size", "host DoS", LAUNCH,
-        '    limit(resource.RLIMIT_FSIZE, limits["disk"])\n', "",
+        "file_size", "host DoS", ENTER,
+        '    MUST(limit(RLIMIT_FSIZE, (uint64_t)planned(entry, "disk")));\n',
+        "",
     ),
     _one(
-        "read_only_dev", "cheating", LAUNCH,
-        "sc.MS_REMOUNT | sc.MS_BIND | sc.MS_RDONLY | _DEV_FLAGS",
-        "sc.MS_REMOUNT | sc.MS_BIND | _DEV_FLAGS",
+        "read_only_dev", "cheating", ENTER,
+        "MS_REMOUNT | MS_BIND | MS_RDONLY | DEVICES_QUIET",
+        "MS_REMOUNT | MS_BIND | DEVICES_QUIET",
     ),
     Defence("started_programs_are_ended_first", "self DoS", (LATER_SCORE,)),
     _one(
@@ -353,12 +389,14 @@ DEFENCES = [
         "str(memory // _TCP_SHARE)", "str(1 << 62)",
     ),
     _one(
-        "room_beside_shared_memory", "host DoS, self DoS", LAUNCH,
-        '"kernel/shmall"', '"kernel/none"',
+        "room_beside_shared_memory", "host DoS, self DoS", ENTER,
+        '"sys/kernel/shmall"',
+        '"sys/kernel/none"',
     ),
     _one(
-        "few_to_remove", "self DoS", LAUNCH, '"kernel/sem": "32000 8192 500 128"',
-        '"kernel/sem": "32000 8192 500 9999"',
+        "few_to_remove", "self DoS", ENTER,
+        '"32000 8192 500 128"',
+        '"32000 8192 500 9999"',
     ),
     Defence("pids_controller", "host DoS", (NO_PIDS,)),
     _one(
@@ -366,17 +404,19 @@ DEFENCES = [
         "        self.sandboxes += more\n", "        self.sandboxes = 1\n",
     ),
     _one(
-        "no_core_by_a_pipe", "host leak, escape", LAUNCH,
-        "    limit(resource.RLIMIT_CORE, 1)\n", "    limit(resource.RLIMIT_CORE, 0)\n",
+        "no_core_by_a_pipe", "host leak, escape", ENTER,
+        "limit(RLIMIT_CORE, 1)",
+        "limit(RLIMIT_CORE, 0)",
     ),
     _one(
-        "empty_cores", "host leak", LAUNCH,
-        '        file.write("0")\n', '        file.write("33")\n',
+        "empty_cores", "host leak", ENTER,
+        '"/proc/self/coredump_filter", "0"',
+        '"/proc/self/coredump_filter", "33"',
     ),
     _one(
-        "room_beside_files", "self DoS", LAUNCH,
-        'min(limits["files"], limits["memory"] // _FILE_BYTES)',
-        'limits["files"]',
+        "room_beside_files", "self DoS", ENTER,
+        "    if (files > memory_files) files = memory_files;\n",
+        "",
     ),
     _one(
         "programs_of_the_image", "cheating", "intercode/rewards/command.py",
@@ -492,58 +532,67 @@ DEFENCES = [
         "_LONGEST_OPTIONS = 1 << 12", "_LONGEST_OPTIONS = 1 << 26",
     ),
     _one(
-        "shared_memory_is_compared", "cheating", LAUNCH,
-        'sc.mount(folder, "d/shm", None, sc.MS_BIND)',
-        'sc.mount("tmpfs", "d/shm", "tmpfs", _DEV_FLAGS)',
+        "shared_memory_is_compared", "cheating", ENTER,
+        '    MUST(mount(folder, "d/shm", NULL, MS_BIND, NULL));\n'
+        '    return mount("", "d/shm", NULL, MS_BIND | MS_REMOUNT | DEVICES_QUIET, NULL);\n',
+        '    return mount("tmpfs", "d/shm", "tmpfs", DEVICES_QUIET, NULL);\n',
     ),
     Defence(
         "name_servers", "escape",
         (
-            Edit(LAUNCH, "        _bind_resolver(servers)\n", "        pass\n"),
+            Edit(ENTER, "    if (servers >= 0) bind_resolver((int)servers);\n", ""),
             Edit(
-                LAUNCH,
-                '    os.chdir("x/m")\n',
-                '    open("x/m/etc/resolv.conf", "a").close()\n    os.chdir("x/m")\n',
+                ENTER,
+                '    MUST(noted("chdir", CALL1(__NR_chdir, "x/m")));\n',
+                '    close_fd((int)open_at(AT_FDCWD, "x/m/etc/resolv.conf",'
+                " O_CREAT | O_WRONLY, 0644));\n"
+                '    MUST(noted("chdir", CALL1(__NR_chdir, "x/m")));\n',
             ),
         ),
     ),
     _one(
-        "standing_still", "cheating", INSIDE,
-        "now.items() ^ self.turns.items()", "()",
+        "standing_still", "cheating", PROCESSES,
+        "    if (same_turn((struct turn){pid, thread, turns_of(pid, thread)})) {",
+        "    if (thread) {",
     ),
     _one(
         "one_moment", "cheating", "intercode/rewards/base.py",
         "    snapshot = sandbox.at_rest(save)\n", "    snapshot = sandbox.snapshot()\n    look()\n",
     ),
     _one(
-        "only_what_runs_is_killed", "self DoS", NATIVE + "init.py",
-        "        if pid in self.alive_before:\n            self.kill_except(",
-        "        if self.alive_before.setdefault(pid, set()) or 1:\n            self.kill_except(",
+        "only_what_runs_is_killed", "self DoS", PROGRAM,
+        "    if (!program || !program->before) return;\n    struct program taken = *program;\n",
+        "    struct program taken = program ? *program : (struct program){0};\n"
+        "    if (!program) program = &taken;\n",
     ),
     _one(
         "looked_at_again", "self DoS", NATIVE + "sandbox.py",
         'if reply.get("kind") == "RestlessError":', "if False:",
     ),
     _one(
-        "nothing_is_left_out", "cheating", NATIVE + "archive.py",
-        "        raise diff.too_deep()\n", "        return\n",
+        "nothing_is_left_out", "cheating", STATIC + "archive.c",
+        'if (depth > MAX_DEPTH) fail(now, -EOVERFLOW, "folders are nested more than 300 deep");',
+        "if (depth > MAX_DEPTH) return;",
     ),
     _one(
-        "read_once", "self DoS", NATIVE + "diff.py",
+        "read_once", "self DoS", "intercode/sandbox/docker/inside/diff.py",
         "            if st.st_nlink == 1:\n", "            if True:\n",
     ),
     _one(
-        "holes_stay_holes", "host DoS", NATIVE + "diff.py",
-        "min(BLOCK, _whole_pages(end - offset))", "BLOCK",
+        "holes_stay_holes", "host DoS", WALK,
+        "    int64_t count = whole_pages(content->end - content->offset);\n"
+        "    if (count > BLOCK) count = BLOCK;\n",
+        "    int64_t count = BLOCK;\n",
     ),
     _filter(
         "core_limit", "host leak, escape",
         "_RLIMIT_CORE, then=asks, otherwise=yes)", "_RLIMIT_CORE, then=yes, otherwise=yes)",
     ),
-    _one("abstract_sockets", "lateral", LAUNCH, "    sc.scope()\n", ""),
+    _one("abstract_sockets", "lateral", ENTER, "    MUST(scope());\n", ""),
     _one(
-        "memory_of_a_process", "host DoS", LAUNCH,
-        '    limit(resource.RLIMIT_DATA, limits["memory"])\n', "",
+        "memory_of_a_process", "host DoS", ENTER,
+        '    MUST(limit(RLIMIT_DATA, (uint64_t)planned(entry, "memory")));\n',
+        "",
     ),
     _one(
         "memory_of_a_sandbox", "host DoS, peer DoS", SPAWNER,
@@ -559,24 +608,22 @@ DEFENCES = [
         "too_much = False",
     ),
     _one(
-        "device_nodes_of_its_own", "peer DoS", LAUNCH,
-        "        if machine.root:\n            os.mknod", "        if False:\n            os.mknod",
-        needs_root=True,
+        "device_nodes_of_its_own", "peer DoS", ENTER,
+        '        if (root) {\n            MUST(noted("mknod"',
+        '        if (0) {\n            MUST(noted("mknod"', needs_root=True,
     ),
     _one(
-        "timeout_kills_sessions", "host DoS, self DoS", INIT,
-        "            self.kill_except(self.alive_before.pop(pid))\n",
-        "            self.do_signal(pid, signal.SIGKILL, [])\n",
+        "timeout_kills_sessions", "host DoS, self DoS", PROGRAM,
+        "    kill_except(taken.before, taken.before_count);\n",
+        "    kill_pid(pid, 9);\n",
     ),
     Defence(
         "caller_killed", "host DoS",
         (
             Edit(
-                INIT,
-                "                except (EOFError, OSError):\n                    return\n",
-                "                except (EOFError, OSError):\n"
-                "                    poll.unregister(self.control)\n"
-                "                    continue\n",
+                SERVE,
+                "        else\n            leave(0);\n",
+                "        else\n            polls[0].fd = -1;\n",
             ),
             Edit(
                 SPAWNER,
@@ -588,10 +635,9 @@ DEFENCES = [
         ),
     ),
     _one(
-        "spawner_killed", "host DoS", LAUNCH,
-        "    # A change of credentials clears it.\n"
-        "    sc.prctl(sc.PR_SET_PDEATHSIG, signal.SIGKILL)\n", "",
-        needs_root=True,
+        "spawner_killed", "host DoS", USER,
+        "    CALL2(__NR_prctl, PR_SET_PDEATHSIG, KILLED);\n",
+        '', needs_root=True,
     ),
     _one(
         "private_layers", "host leak", "intercode/rights.py",
@@ -607,24 +653,23 @@ DEFENCES = [
         needs_root=True,
     ),
     _one(
-        "bounded_paths", "host DoS", NATIVE + "diff.py",
-        "        if self.room < 0:\n", "        if False:\n",
+        "bounded_paths", "host DoS", WALK,
+        "    if (walk->room < 0)\n",
+        "    if (0)\n",
     ),
     _one(
         "sockets_are_saved", "cheating", NATIVE + "archive.py",
         "else stat.S_IFSOCK, dir_fd=fd)", "else stat.S_IFIFO, dir_fd=fd)",
     ),
     _one(
-        "magic_links", "escape", NATIVE + "syscalls.py",
-        "_RESOLVE_BENEATH = 0x02, ", "_RESOLVE_BENEATH = 0x00, ",
+        "magic_links", "escape", STATIC + "sys.c",
+        "flags, mode, RESOLVE_NO_MAGICLINKS)",
+        "flags, mode, 0)",
     ),
     _one(
-        "files_of_process_1", "host leak", INSIDE,
-        'path.startswith(("/proc/1/", "/proc/sys/"))', "False",
-    ),
-    _one(
-        "paths_in_workers", "host leak", SPAWNER,
-        "        self.layers.names.clear()\n", "",
+        "files_of_process_1", "host leak", STATIC + "files.c",
+        'return starts(target, "/proc/1/") || starts(target, "/proc/sys/") ? -EACCES : 0;',
+        "return 0;",
     ),
     Defence(
         "close_kills", "host DoS",
@@ -653,22 +698,31 @@ DEFENCES = [
         "finalizers_of_forks", "peer DoS", "intercode/sandbox/ownership.py",
         "    if os.getpid() == pid:\n", "    if True:\n",
     ),
-    _one(
-        "signals_of_the_caller", "self DoS", PROVIDER,
-        "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", "",
+    Defence(
+        "signals_of_the_caller", "self DoS",
+        (
+            Edit(NATIVE + "bootstrap.py", "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", ""),
+            Edit(MAIN, "    reset_signals();\n    CALL2(", "    CALL2("),
+            Edit(PROGRAM, "    reset_signals();\n    const char *folder", "    const char *folder"),
+        ),
     ),
     _one(
         "few_descriptors", "self DoS", PROVIDER,
         "    if wanted < _FEWEST_OPEN_FILES:\n", "    if False:\n",
     ),
     _one(
-        "shared_memory", "host DoS", INIT,
-        "            inside.remove_shared_memory(self.inside)\n", "            pass\n",
+        "shared_memory", "host DoS", SERVE,
+        "    if (!count) remove_shared_memory(request->inside);\n",
+        "",
     ),
     Defence(
         "vfork_is_not_awaited", "self DoS",
         (
-            Edit(INSIDE, "        elif now > since + _STUCK_SECONDS:\n", "        elif False:\n"),
+            Edit(
+                PROCESSES,
+                "        } else if (now > since + STUCK_MS) {",
+                "        } else if (0) {",
+            ),
             Edit(NATIVE + "sandbox.py", "_FILES_SECONDS = 60.0", "_FILES_SECONDS = 2.0"),
         ),
     ),
@@ -682,13 +736,9 @@ DEFENCES = [
         "                if not answered and self._end is None:\n", "                if False:\n",
     ),
     _one(
-        "failures_of_process_1", "self DoS", INIT,
-        "        except Exception as error:  # noqa: BLE001 - an agent",
-        "        except OSError as error:  #",
-    ),
-    _one(
-        "processes_without_a_first_thread", "self DoS", INSIDE,
-        " or len(_threads(int(pid))) > 1\n", "\n",
+        "processes_without_a_first_thread", "self DoS", PROCESSES,
+        "    if (*stat != 'Z') return true;\n",
+        "    if (*stat) return *stat != 'Z';\n",
     ),
     _one("network_list", "exfiltration", NETWORK, "if not admitting:", "if False:"),
     _one("network_private", "host leak", NETWORK, "never if named else not_public", "never"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,11 @@ from pathlib import Path
 
 from .defences import Defence
 
-SRC = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
+sys.path.append(str(ROOT))
+import hatch_build  # noqa: E402 - beside the package, as a build finds it
+
 _TESTS = Path(__file__).parents[1]
 _SECONDS = 250
 
@@ -33,6 +38,10 @@ def mutate(defence: Defence, folder: Path) -> Path:
         # Python might take the compiled file for the changed source's.
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
+    if any(edit.file.endswith((".c", ".h")) for edit in defence.edits):
+        program = copy / hatch_build.PLACE
+        program.unlink()
+        hatch_build.build(program, platform.machine(), ("-O1",), program.parent)
     return copy
 
 

@@ -336,11 +336,6 @@ def ipc_namespace() -> bool:
         libc.shmctl(segment, 0, None)  # IPC_RMID
 
 
-def clean_environment() -> bool:
-    os.environ[_SECRET] = "1"
-    return _SECRET not in say("env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'")
-
-
 def hidden_arguments() -> bool:
     return one_of(
         say("grep -aq intercode /proc/1/cmdline && echo yes || echo no"), holds="no", gone="yes"

@@ -16,11 +16,13 @@ from pathlib import Path
 from intercode.errors import OutputLimitError, SandboxError, SandboxUnavailableError
 from intercode.files import cache_root
 from intercode.sandbox import Sandbox, get_provider
-from intercode.sandbox.native import cgroup, diff, frozen, wire
+from intercode.sandbox.docker.inside import diff
+from intercode.sandbox.native import cgroup, frozen, wire
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
 from intercode.sandbox.native.snapshot import NativeSnapshot
 from intercode.units import MIB
+from sandbox import walk_oracle
 from waiting import eventually, new_marker
 
 from .tools import ProbeError, ends, host_pid, one_of, run, say, start, wait_for
@@ -150,7 +152,7 @@ def read_once() -> bool:
         os.link(upper / "a", upper / "b")
         above, below, merged = [os.open(path, os.O_RDONLY) for path in (upper, lower, upper)]
         diff.content_digest = lambda fd, check: (reads.append(fd), digest(fd, check))[1]
-        found = diff.changes([above], below, merged, timeout=60)
+        found = walk_oracle.changes([above], below, merged, timeout=60)
     if len(found) != 2 or found[0][7] != found[1][7]:
         raise ProbeError(f"not two alike: {found}")
     return one_of(str(len(reads)), holds="1", gone="2")
@@ -183,14 +185,6 @@ def files_of_process_1() -> bool:
         return not sandbox.read_file("/x")
     except PermissionError:
         return True
-
-
-def paths_in_workers() -> bool:
-    with closing(NativeProvider(preload=("worker_probe",), path=(SANDBOX_TESTS,))) as provider:
-        worker = provider.start().worker("worker_probe")
-        name = str(cache_root())
-        worker.socket.sendall(f"mentions({name[:-2]!r}, {name[-2:]!r}) == []".encode())
-        return one_of(worker.socket.recv(100).decode(), holds="True", gone="False")
 
 
 # -- the end -------------------------------------------------------------------------------------
@@ -302,7 +296,7 @@ def shared_memory() -> bool:
 
 
 def vfork_is_not_awaited() -> bool:
-    with closing(NativeProvider(preload=("patient",), path=(SANDBOX_TESTS,))) as provider:
+    with closing(NativeProvider()) as provider:
         sandbox = provider.start()
         script = (
             "my ($clone, $getpid, $kill) = `uname -m` =~ /aarch/ ? (220, 172, 129) : (56, 39, 62);"
@@ -351,16 +345,6 @@ def answers_to_one_question() -> bool:
         return one_of(sandbox.read_file("/b").decode(), holds="", gone="a\n")
     except SandboxError:
         return True
-
-
-def failures_of_process_1() -> bool:
-    sandbox = start()
-    with suppress(SandboxError):
-        sandbox._request({"op": "nonsense"})  # type: ignore[attr-defined]
-    try:
-        return run("true", sandbox).ok
-    except SandboxError:
-        return False
 
 
 def processes_without_a_first_thread() -> bool:

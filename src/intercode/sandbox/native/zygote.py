@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -81,17 +82,17 @@ class Zygote:
     ) -> None:
         self._machine = machine
         self._preload = preload
-        self._command = (
-            command("worker", {"modules": [*preload]}, preload, path) if preload else [PROGRAM]
-        )
+        # What it is called shows in sandboxes, where a path of the machine's must not.
+        python = command("worker", {"modules": [*preload]}, preload, path)
+        self._command = python if preload else ["init"]
         self._begin()
 
     def _begin(self) -> None:
         self._link, theirs = wire.pair()
         with theirs:
             given = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), SOCKET)]
-            name = self._command[0]
-            self._pid = os.posix_spawn(name, self._command, {}, file_actions=given)
+            file = sys.executable if self._preload else PROGRAM
+            self._pid = os.posix_spawn(file, self._command, {}, file_actions=given)
         if self._preload:
             said, _ = wire.receive(self._link)
             if "unloaded" in said:

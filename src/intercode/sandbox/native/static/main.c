@@ -96,6 +96,7 @@ static int take_control(void) {
 static const char *become_sandbox(bool network, struct value cgroups) {
     CALL2(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
     long failed = join(cgroups);
+    memset((void *)(uintptr_t)cgroups.at, 0, (size_t)(cgroups.end - cgroups.at));
     if (!failed) failed = prepare(network, &machine, &inside);
     if (receive(SOCKET, &request) <= 0) leave(1);
     struct value plan = request.body;

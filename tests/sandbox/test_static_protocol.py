@@ -1,0 +1,278 @@
+"""What process 1 and its zygote, in C, make of messages: of right ones, and of any others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from intercode.rights import is_root
+from intercode.sandbox.native import wire
+from intercode.sandbox.native.bootstrap import PROGRAM, SOCKET
+from intercode.sandbox.native.provider import NativeProvider
+from intercode.sandbox.native.sandbox import NativeSandbox
+from waiting import PATIENCE, eventually
+
+from .test_static_walk import COMMON, OWN, SANITIZERS, STATIC
+
+EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "150"))
+SOURCES = (Path(__file__).parent / "static/messages.c", STATIC / "wire.c", STATIC / "sys.c")
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text(st.characters(codec="utf-8"), max_size=30)
+    | st.sampled_from(["", "/", "/root", "a" * 5000, "x\0y", "/proc/self/fd/3", "../.."])
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=12,
+)
+messages = st.dictionaries(st.text(max_size=9), values, max_size=5)
+several = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+class Echo:
+    """The driver, which reads messages and writes them again."""
+
+    def __init__(self, program: Path) -> None:
+        self.link, theirs = wire.pair()
+        self.link.settimeout(PATIENCE)
+        with theirs:
+            self.process = subprocess.Popen(
+                [str(program)],
+                stdin=theirs.fileno(),
+                stderr=subprocess.PIPE,
+                env={"ASAN_OPTIONS": "detect_leaks=0"},
+            )
+
+    def tell(self, packet: bytes, fds: tuple[int, ...] = ()) -> Any:
+        """The message that comes back."""
+        socket.send_fds(self.link, [packet], fds)
+        try:
+            found, came = wire.receive(self.link)
+        except EOFError:
+            raise AssertionError(self.process.communicate()[1].decode()) from None
+        assert not came
+        return found
+
+    def close(self) -> None:
+        self.link.close()
+        assert self.process.wait(PATIENCE) == 0
+        assert self.process.communicate()[1] == b""
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Echo]:
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    folder = tmp_path_factory.mktemp("messages")
+    objects = []
+    for source in SOURCES:
+        made = str(folder / f"{source.stem}.o")
+        own = OWN if source.name == "sys.c" else ()
+        flags = (*COMMON, "-O1", *SANITIZERS, *own)
+        subprocess.run(["gcc", *flags, "-c", "-o", made, str(source)], check=True)
+        objects.append(made)
+    subprocess.run(["gcc", *SANITIZERS, "-o", str(folder / "messages"), *objects], check=True)
+    with closing(Echo(folder / "messages")) as found:
+        yield found
+
+
+@several
+@given(message=messages)
+def test_both_read_the_same(echo: Echo, message: dict[str, Any]) -> None:
+    assert echo.tell(b"B" + wire.pack(message)) == message
+
+
+@several
+@given(message=messages, data=st.data())
+def test_a_broken_message_is_refused_or_read_as_python_reads_it(
+    echo: Echo, message: dict[str, Any], data: st.DataObject
+) -> None:
+    body = bytearray(wire.pack(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(body)))
+        put = data.draw(st.sampled_from([b"", b"\xff", b"\0", b"E", b"M", b"L", b"s", b"i"]))
+        body[at : at + data.draw(st.integers(0, 3))] = put
+    found = echo.tell(b"B" + body)
+    if found != {"errno": errno.EPROTO}:
+        assert wire.pack(found) == body == wire.pack(wire.unpack(bytes(body)))
+
+
+@several
+@given(packet=st.binary(min_size=1, max_size=200))
+def test_noise_is_refused(echo: Echo, packet: bytes) -> None:
+    fits = packet[:1] == b"B" and packet[1:2] == b"M"
+    assert echo.tell(packet) == {"errno": errno.EPROTO} or fits
+
+
+@pytest.mark.parametrize("depth", [16, 17, 5000])
+def test_depth_is_bounded(echo: Echo, depth: int) -> None:
+    body = b"M" + b"s\1\0\0\0k\0" + b"L" * (depth - 1) + b"E" * depth
+    assert (echo.tell(b"B" + body) == {"errno": errno.EPROTO}) == (depth > 16)
+
+
+@pytest.mark.parametrize("kind", ["empty", "shrunk", "folder", "pipe", "none"])
+def test_a_body_in_a_file_that_is_none(echo: Echo, kind: str, tmp_path: Path) -> None:
+    """Nor does one that becomes shorter while it is read reach beyond its end."""
+    if kind == "none":
+        assert echo.tell(b"F") == {"errno": errno.EPROTO}
+        return
+    fds = []
+    if kind == "pipe":
+        fds = list(os.pipe())
+    elif kind == "folder":
+        fds = [os.open(tmp_path, os.O_RDONLY)]
+    else:
+        fds = [os.memfd_create("body")]
+        os.write(fds[0], wire.pack({"a": "b" * 9000})[: 9000 if kind == "shrunk" else 0])
+    assert "errno" in echo.tell(b"F", (fds[0],))
+    for fd in fds:
+        os.close(fd)
+
+
+# -- a sandbox's requests ------------------------------------------------------------------------
+
+OPERATIONS = (
+    *("memory", "spawn", "worker", "socket", "terminal", "signal", "kill", "processes"),
+    *("programs", "kill_started", "open", "create", "stop", "go_on", "changes", "archive", "none"),
+)
+NAMES = ("argv", "cwd", "env", "numbers", "user", "track", "pid", "number", "keep", "path", "mode")
+arguments = st.dictionaries(st.sampled_from((*NAMES, "timeout", "module", "op")), values)
+likely = st.fixed_dictionaries(
+    {},
+    optional={
+        "argv": st.lists(st.sampled_from(["true", "/nowhere", "", "-c", "x" * 5000]), max_size=3),
+        "env": st.lists(st.sampled_from(["PATH=/bin", "PATH=", "x", "=", ""]), max_size=3),
+        "cwd": st.sampled_from(["/", "", "/nowhere", "/proc/self/cwd", "x" * 5000]),
+        "numbers": st.lists(st.integers(-3, 400), max_size=4),
+        "user": st.lists(st.integers(-(2**40), 2**40), max_size=70) | st.none(),
+        "path": st.sampled_from(["/", "", "/etc/passwd", "/a/b/c", "/dev/zero", "/proc/1/mem"]),
+        "keep": st.lists(st.integers(-3, 9), max_size=5),
+        "pid": st.integers(-5, 50),
+        "number": st.integers(-5, 200),
+        "mode": st.integers(-1, 2**20),
+        "timeout": st.integers(0, 2000),
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[NativeSandbox]:
+    with closing(NativeProvider()) as provider:
+        yield provider.start()
+
+
+def descriptors(box: NativeSandbox) -> list[str]:
+    assert box._process is not None
+    folder = f"/proc/{box._process.pid}/fd"
+    found = []
+    for name in os.listdir(folder):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"{folder}/{name}").partition(":")[0])
+    return sorted(found)
+
+
+@pytest.mark.skipif(not is_root(), reason="process 1's descriptors are for root to see")
+def test_any_request_is_answered_and_leaves_nothing(box: NativeSandbox) -> None:
+    control = box._seat.control
+    control.settimeout(PATIENCE)
+    box.exec(["true"])
+    before = descriptors(box)
+
+    @several
+    @given(
+        op=st.sampled_from(OPERATIONS),
+        wild=st.booleans(),
+        rest=arguments,
+        fitting=likely,
+        count=st.integers(0, 4),
+    )
+    def ask(op: str, wild: bool, rest: dict[str, Any], fitting: dict[str, Any], count: int) -> None:
+        given = [fd for _ in range(count) for fd in os.pipe()]
+        try:
+            told = {**(rest if wild else fitting), "op": op}
+            wire.send(control, told, given[:count], packed=True)
+            reply, came = wire.receive(control)
+        finally:
+            for fd in given:
+                os.close(fd)
+        for fd in came:
+            os.close(fd)
+        assert "error" not in reply or reply["errno"] > 0, reply
+        for after in ({"op": "go_on"}, {"op": "kill", "keep": []}):
+            wire.send(control, after, packed=True)
+            wire.receive(control)
+
+    ask()
+    assert box.exec(["echo", "it serves"]).stdout == b"it serves\n"
+    assert eventually(lambda: descriptors(box) == before), (before, descriptors(box))
+
+
+# -- the zygote ----------------------------------------------------------------------------------
+
+
+def apart() -> None:
+    """Keep its mounts, if it came to make any, from the machine's."""
+    from intercode.sandbox.native import syscalls as sc
+
+    sc.unshare(sc.CLONE_NEWNS)
+    sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
+
+
+@pytest.mark.skipif(not is_root(), reason="needs a mount namespace of its own")
+@pytest.mark.parametrize(
+    "told",
+    [
+        [],
+        [b"B"],
+        [b"noise"],
+        [b"B" + wire.pack({"root": True, "masks": 7, "filters": [b"", b""]})],
+        [b"B" + wire.pack({"root": True, "masks": [], "filters": [b""] * 4}), b"noise"],
+        [b"B" + wire.pack({"root": True, "masks": [], "filters": [b""] * 4}), b"BME"],
+        [
+            b"B" + wire.pack({"root": 1, "masks": [[1]], "filters": [b""] * 4}),
+            b"B" + wire.pack({"network": "x", "cgroups": [7, {}, [], "/nowhere", "x" * 5000]}),
+        ],
+    ],
+)
+def test_a_zygote_that_is_told_nonsense(told: list[bytes]) -> None:
+    """It ends, or refuses; a child of it becomes nothing."""
+    ours, theirs = wire.pair()
+    ours.settimeout(PATIENCE)
+    link, its = wire.pair()
+    link.settimeout(PATIENCE)
+    with ours, link:
+        with theirs, its:
+            os.dup2(theirs.fileno(), 200)
+            zygote = subprocess.Popen(
+                [
+                    *("bash", "-c", f"exec {PROGRAM} {SOCKET}<&200 200<&-"),
+                ],
+                pass_fds=[200],
+                preexec_fn=apart,
+            )
+            os.close(200)
+            for packet in told:
+                with suppress(BrokenPipeError):
+                    socket.send_fds(ours, [packet], [its.fileno()])
+        with suppress(EOFError, OSError):
+            wire.send(link, {"layers": 7, "user": "x", "ahead": False}, packed=True)
+            wire.receive(ours)
+        ours.shutdown(socket.SHUT_RDWR)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            wire.receive(link)  # nobody holds the other end any more
+    assert zygote.wait(PATIENCE) in (0, 1)
