@@ -704,6 +704,7 @@ DEFENCES = [
             Edit(NATIVE + "bootstrap.py", "signal.pthread_sigmask(signal.SIG_SETMASK, ())\n", ""),
             Edit(MAIN, "    reset_signals();\n    CALL2(", "    CALL2("),
             Edit(PROGRAM, "    reset_signals();\n    const char *folder", "    const char *folder"),
+            Edit(SERVE, "SIG_SETMASK, &children", "SIG_BLOCK, &children"),
         ),
     ),
     _one(
