@@ -271,12 +271,12 @@ def finalizers_of_forks() -> bool:
 
 
 def signals_of_the_caller() -> bool:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        done = start().exec(["true"], timeout=20)
+        blocked = say("grep SigBlk /proc/self/status")
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    return one_of(str(done.timed_out), holds="False", gone="True")
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    return not int(blocked.split()[-1], 16) >> (signal.SIGTERM - 1) & 1
 
 
 def few_descriptors() -> bool:

@@ -319,14 +319,21 @@ def _folder(kind: str, controller: str) -> str | None:
     return folder.rstrip("/") if os.path.isdir(folder) else point
 
 
+# Without what `open` does for a file of text: twice as many calls, for each limit of each sandbox.
 def _read(path: str) -> str:
-    with open(path) as file:
-        return file.read()
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"".join(iter(lambda: os.read(fd, 1 << 16), b"")).decode()
+    finally:
+        os.close(fd)
 
 
 def _write(path: str, value: str) -> None:
-    with open(path, "w") as file:
-        file.write(value)
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
 
 
 def _remove_tree(folder: str) -> None:

@@ -26,7 +26,7 @@ from intercode.rights import is_root, one_user
 from intercode.sandbox.base import Evidence, Limits, Snapshot
 from intercode.sandbox.images import Command, Image, Progress, hidden_places, resolve
 from intercode.sandbox.native import cgroup, frozen, wire
-from intercode.sandbox.native.bootstrap import command
+from intercode.sandbox.native.bootstrap import PROGRAM, command
 from intercode.sandbox.native.channels import close_all
 from intercode.sandbox.native.frozen import FrozenLayer
 from intercode.sandbox.native.identity import ID_COUNT
@@ -199,12 +199,18 @@ class SpawnerProcess:
 
     Raises:
         UsageError: A module cannot be imported.
-        SandboxUnavailableError: The machine does not permit sandboxes.
+        SandboxUnavailableError: The machine does not permit sandboxes, or the program that they
+            run is not there.
         SandboxError: It does not start.
     """
 
     def __init__(self, preload: Sequence[str] = (), path: Sequence[str] = ()) -> None:
         _raise_open_files()
+        if not os.access(PROGRAM, os.X_OK):
+            raise SandboxUnavailableError(
+                f"intercode was installed without the program of native sandboxes, {PROGRAM}",
+                "pip install --force-reinstall --no-deps intercode-gym  # or -e . of a checkout",
+            )
         self.name = new_lease()
         self.preload = tuple(preload)
         ours, theirs = wire.pair()

@@ -33,8 +33,9 @@ and neither the spawner nor an image needs what is in it."""
 _FOLDERS = ("x", "o", "e", "d", "p")
 """The mount points of each sandbox there: its files, the same with its own ids, what is empty, /dev
 and /proc."""
-_QUIET_MS = 5
-"""Milliseconds without a request, after which something is done ahead of one."""
+_QUIET_MS = 1, 5
+"""Milliseconds without a request, after which something is done ahead of one: while there is a
+processor for each sandbox that runs, and where there is none to spare."""
 _ENDS_KEPT = 4096
 
 
@@ -80,6 +81,7 @@ class Spawner:
         self.ends: dict[str, dict[str, Any]] = {}
         """How the children of late have ended, as `fault.Evidence`."""
         self.count = 0
+        self.processors = len(os.sched_getaffinity(0))
         prepare_namespaces(root)
         self.cgroups = cgroup.Cgroups(name, os.getppid())  # with the rights that are left
         self.machine = look_around(root)
@@ -249,7 +251,8 @@ class Spawner:
     def patience(self) -> int | None:
         """Milliseconds after which to look around although nothing has happened."""
         if self.may_prepare:
-            return _QUIET_MS
+            running = len(self.live) - (self.spare is not None)
+            return _QUIET_MS[running > self.processors]
         return 1000 if self.leaving else None
 
     def make_ready(self) -> None:

@@ -5,8 +5,10 @@ Both are one program in C, `static`, which this module starts and tells what it 
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -52,7 +54,7 @@ def look_around(root: bool) -> Machine:
     return Machine(root, masks, permitted(), filters)
 
 
-class NotLoadedError(Exception):
+class NotLoadedError(ImportError):
     """A worker's module could not be imported.
 
     Args:
@@ -93,6 +95,7 @@ class Zygote:
             given = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), SOCKET)]
             file = sys.executable if self._preload else PROGRAM
             self._pid = os.posix_spawn(file, self._command, {}, file_actions=given)
+            self._process = os.pidfd_open(self._pid)
         if self._preload:
             said, _ = wire.receive(self._link)
             if "unloaded" in said:
@@ -101,9 +104,17 @@ class Zygote:
         told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
         wire.send(self._link, told, packed=True)
 
+    def _begin_again(self) -> None:
+        try:
+            self._begin()
+        except (EOFError, NotLoadedError) as error:  # what it loads has gone meanwhile
+            raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
+
     def close(self) -> None:
-        """End it. Its forks live on."""
+        """End it, also where somebody has stopped it. Its forks live on."""
         self._link.close()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
@@ -123,7 +134,8 @@ class Zygote:
             reply = self._ask(request, link)
         except (EOFError, OSError):  # something has killed it
             self._link.close()
-            self._begin()
+            os.close(self._process)
+            self._begin_again()
             reply = self._ask(request, link)
         if "errno" in reply:
             raise OSError(reply["errno"], f"clone: {os.strerror(reply['errno'])}")
