@@ -243,7 +243,7 @@ def test_nothing_of_its_own_is_written_for_others(box: NativeSandbox, name: str)
         box.write_file(path, b"-1000")
 
 
-@pytest.mark.defends("host leak", "cheating")
+@pytest.mark.defends("host leak")
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_path_that_changes_while_it_is_opened(box: NativeSandbox, what: str) -> None:
     """Swapped with links all the time: what is read is one of the agent's files, or nothing."""
@@ -307,7 +307,7 @@ except OSError: pass
 """
 
 
-@pytest.mark.defends("cheating", "escape")
+@pytest.mark.defends("escape")
 def test_a_program_begins_as_the_one_before_it_did(box: NativeSandbox) -> None:
     more = "umask; ulimit -a; nice; pwd; cat /proc/self/personality; ls -l /proc/self/fd | wc -l"
     look = ["bash", "-c", f"{STATE}; {more}"]
@@ -318,7 +318,7 @@ def test_a_program_begins_as_the_one_before_it_did(box: NativeSandbox) -> None:
     assert b"Seccomp:\t2" in before and b"NoNewPrivs:\t1" in before
 
 
-@pytest.mark.defends("cheating")
+@pytest.mark.defends("lateral")
 def test_no_program_says_how_another_ended(box: NativeSandbox) -> None:
     """Exit codes come by a pipe that only process 1 has."""
     held = "for fd in $(ls /proc/self/fd); do [ $fd -gt 2 ] && printf '\\0\\0\\0\\0' >&$fd; done"

@@ -198,7 +198,7 @@ static void relocate(void) {
         if (each->d_tag == DT_RELA) table = base + each->d_un.d_ptr;
         if (each->d_tag == DT_RELASZ) bytes = each->d_un.d_val;
     }
-    for (size_t i = 0; i < bytes / sizeof(Elf64_Rela); i++) {
+    for (size_t i = 0; table && i < bytes / sizeof(Elf64_Rela); i++) {
         const Elf64_Rela *each = (const Elf64_Rela *)table + i;
         *(uintptr_t *)(base + each->r_offset) = base + (uintptr_t)each->r_addend;
     }

@@ -179,7 +179,7 @@ static bool is_zero(const unsigned char *bytes, size_t count) {
 static void hash_content(struct walk *walk, int folder, const char *name, unsigned char *digest) {
     struct content content;
     struct blake2b hash;
-    int64_t from;
+    int64_t from = 0;
     long got = open_content(&content, folder, name);
     if (got) {
         fail(walk, got, NULL);
