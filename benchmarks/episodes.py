@@ -49,8 +49,8 @@ LIMITS: dict[tuple[str, str], float] = {
     ("hot", "100 changed files, gold cached"): 10,
 }
 RATIOS: dict[tuple[str, str], tuple[str, float, float | None]] = {
-    ("bash, 20 ms of thought", "reset"): (floors.BASH, 4, 2),
-    ("bash", "reset"): (floors.BASH, 6, 3),
+    ("bash, 20 ms of thought", "reset"): (floors.BASH, 3, 2),
+    ("bash", "reset"): (floors.BASH, 3, 2),
     ("ctf", "reset"): (floors.BASH, 6, 3),
     ("python, 20 ms of thought", "submit"): (floors.BASH, 0.7 * 11.6, None),
     ("hot", "nothing happened"): (floors.BASH, 6, 3),
