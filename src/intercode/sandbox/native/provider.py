@@ -259,12 +259,12 @@ class SpawnerProcess:
         """
         ours, theirs = wire.pair()
         ours.settimeout(_START_SECONDS)
+        process, name = None, ""
+        first: list[int] = []
         try:
             with theirs:
                 wire.send(self.socket, spec, [theirs.fileno()])
             reply: dict[str, Any] = {}
-            process, name = None, ""
-            first: list[int] = []
             while "ready" not in reply:
                 reply, fds = wire.receive(ours)
                 if "call" in reply:
@@ -274,17 +274,21 @@ class SpawnerProcess:
                 # The spawner says who it will be; where that has died, there comes another.
                 if fds:
                     close_all(*first)
+                    if process is not None:
+                        process.disown()
                     first = fds[1:]
                     name = reply["name"]
                     process = ProcessOne(fds[0], partial(self.evidence, name))
             if process is None:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        except (EOFError, OSError) as error:
+        except BaseException as error:
             ours.close()
+            close_all(*first)
+            if process is not None:
+                process.disown()
+            if not isinstance(error, (EOFError, OSError)):
+                raise
             raise SandboxError(f"a sandbox did not start: {error or 'its process died'}") from error
-        except BaseException:
-            ours.close()
-            raise
         started = First(spec["first"], reply["first"], first) if first else None
         freeze = partial(self.freeze, name)
         users = ID_COUNT if self.facts["root"] else 1

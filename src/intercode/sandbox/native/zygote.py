@@ -104,12 +104,6 @@ class Zygote:
         told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
         wire.send(self._link, told, packed=True)
 
-    def _begin_again(self) -> None:
-        try:
-            self._begin()
-        except (EOFError, NotLoadedError) as error:  # what it loads has gone meanwhile
-            raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
-
     def close(self) -> None:
         """End it, also where somebody has stopped it. Its forks live on."""
         self._link.close()
@@ -133,13 +127,19 @@ class Zygote:
         try:
             reply = self._ask(request, link)
         except (EOFError, OSError):  # something has killed it
-            self._link.close()
-            os.close(self._process)
-            self._begin_again()
-            reply = self._ask(request, link)
+            reply = self._ask_another(request, link)
         if "errno" in reply:
             raise OSError(reply["errno"], f"clone: {os.strerror(reply['errno'])}")
         return int(reply["pid"])
+
+    def _ask_another(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
+        self._link.close()
+        os.close(self._process)
+        try:
+            self._begin()
+            return self._ask(request, link)
+        except (EOFError, NotLoadedError) as error:  # what it loads has gone meanwhile
+            raise OSError(errno.EIO, f"the sandboxes' zygote has ended: {error}") from error
 
     def _ask(self, request: dict[str, Any], link: socket.socket) -> dict[str, Any]:
         wire.send(self._link, request, [link.fileno()], packed=True)
