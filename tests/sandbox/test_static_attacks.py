@@ -15,6 +15,7 @@ from intercode.rights import is_root
 from intercode.sandbox import Limits, Sandbox
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
+from restless import RESTLESS
 from soak.held import children
 from waiting import eventually
 
@@ -429,6 +430,52 @@ def test_a_flood(native: NativeProvider, name: str) -> None:
         assert box.read_file("/beside") == b"it"
         assert box.exec(["echo", "it serves"]).stdout == b"it serves\n"
         flood.close()
+
+
+FAMILY = "for (1 .. 50) { if (!fork) { my $x = 'x' x 2e6; sleep 1000 } } print 'begun'; sleep 1000"
+
+
+@pytest.mark.defends("self DoS")
+def test_a_large_family_is_ended_beside_others(box: NativeSandbox) -> None:
+    """Its first is reaped while the last are still being killed."""
+    other = box.popen(["sleep", "1000"], channels={})
+    for _ in range(8):
+        family = box.exec(["perl", "-e", FAMILY], timeout=0.3)  # allow limit: it has no end
+        assert family.timed_out
+        assert box.processes() == [other.pid]
+    other.close()
+
+
+@pytest.mark.defends("self DoS")
+@pytest.mark.parametrize("argv", [["/nowhere"], ["/etc/passwd"], ["true"]])
+def test_what_cannot_begin_is_stopped_all_the_time(box: NativeSandbox, argv: list[str]) -> None:
+    """Also between the moment that it has told why, and its end."""
+    stop = "while (1) { kill STOP => grep { $_ > 1 && $_ != $$ } map { m{(\\d+)} } </proc/[0-9]*> }"
+    stopper = box.popen(["perl", "-e", stop], channels={})
+    for _ in range(40):
+        with suppress(OSError):
+            box.popen(argv, channels={}).close()
+    assert stopper.pid in box.processes()
+    stopper.close()
+
+
+@pytest.mark.skipif(not is_root(), reason="an ordinary user has no groups to take")
+@pytest.mark.defends("self DoS")
+def test_a_restless_program_of_many_groups(native: NativeProvider) -> None:
+    """Its status file is longer than what is read at once."""
+    many = f"import os; os.setgroups(range(1000, 5000))\n{RESTLESS}"
+    with closing(native.start("host", Limits(capabilities=("setgid",)))) as box:
+        assert box.exec(["bash", "-c", "touch /tmp/{1..2000}"]).ok
+        program = box.popen(["python3", "-c", many], channels={})
+        assert os.read(program.fds[1], 6) == b"ready\n"
+        assert len(box.read_file(f"/proc/{program.pid}/status")) > 8192
+
+        def ended() -> bool:
+            box.changes()
+            return program.poll() is not None
+
+        assert eventually(ended)
+        program.close()
 
 
 @pytest.mark.defends("self DoS")

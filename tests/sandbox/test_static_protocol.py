@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from intercode.errors import SandboxError
 from intercode.rights import is_root
-from intercode.sandbox.native import wire
+from intercode.sandbox import Limits
+from intercode.sandbox.native import bootstrap, wire
 from intercode.sandbox.native.bootstrap import PROGRAM, SOCKET
 from intercode.sandbox.native.provider import NativeProvider
 from intercode.sandbox.native.sandbox import NativeSandbox
@@ -26,7 +29,8 @@ from waiting import PATIENCE, eventually
 from .test_static_walk import COMMON, OWN, SANITIZERS, STATIC
 
 EXAMPLES = int(os.environ.get("INTERCODE_SOAK_EPISODES", "150"))
-SOURCES = (Path(__file__).parent / "static/messages.c", STATIC / "wire.c", STATIC / "sys.c")
+MODULES = (STATIC / name for name in ("wire.c", "process.c", "sys.c"))
+SOURCES = (Path(__file__).parent / "static/messages.c", *MODULES)
 
 leaves = (
     st.none()
@@ -75,7 +79,7 @@ class Echo:
 
 
 @pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Echo]:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     folder = tmp_path_factory.mktemp("messages")
@@ -87,7 +91,12 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Echo]:
         subprocess.run(["gcc", *flags, "-c", "-o", made, str(source)], check=True)
         objects.append(made)
     subprocess.run(["gcc", *SANITIZERS, "-o", str(folder / "messages"), *objects], check=True)
-    with closing(Echo(folder / "messages")) as found:
+    return folder / "messages"
+
+
+@pytest.fixture(scope="module")
+def echo(driver: Path) -> Iterator[Echo]:
+    with closing(Echo(driver)) as found:
         yield found
 
 
@@ -142,6 +151,29 @@ def test_a_body_in_a_file_that_is_none(echo: Echo, kind: str, tmp_path: Path) ->
     assert "errno" in echo.tell(b"F", (fds[0],))
     for fd in fds:
         os.close(fd)
+
+
+# -- the kernel's texts --------------------------------------------------------------------------
+
+SHADOW_STACKS = "x86_Thread_features:\t\nx86_Thread_features_locked:\t\n"
+
+
+@pytest.mark.parametrize(
+    "more", ["", SHADOW_STACKS, SHADOW_STACKS.replace("\t\n", "\tshstk wrss\n")]
+)
+@pytest.mark.parametrize("groups", [0, 1, 9000])
+def test_each_turn_of_a_thread_is_told(driver: Path, more: str, groups: int) -> None:
+    """Some kernels have more lines after these; the list of groups may be of any length."""
+
+    def turns(voluntary: int, others: int) -> bytes:
+        lines = f"\nvoluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{others}\n"
+        status = f"Name:\t\\nvoluntary_ctxt_switches:\nGroups:\t{'7 ' * groups}{lines}{more}"
+        run = [str(driver), "turns"]
+        return subprocess.run(run, input=status.encode(), capture_output=True, check=True).stdout
+
+    pairs = [(voluntary, others) for voluntary in (0, 1, 12) for others in (0, 1, 21)]
+    told = [turns(*pair) for pair in pairs]
+    assert len({*told}) == len(pairs) and turns(12, 21) == told[-1]
 
 
 # -- a sandbox's requests ------------------------------------------------------------------------
@@ -222,7 +254,92 @@ def test_any_request_is_answered_and_leaves_nothing(box: NativeSandbox) -> None:
     assert eventually(lambda: descriptors(box) == before), (before, descriptors(box))
 
 
+def asked(box: NativeSandbox, told: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
+    """The reply to a request; nothing of it stays open here."""
+    box._seat.send(told, fds)
+    reply, came = wire.receive(box._seat.control)
+    for fd in came:
+        os.close(fd)
+    return reply
+
+
+@pytest.mark.parametrize("timeout", [2**63 - 1, -(2**63), 0])
+@pytest.mark.parametrize("op", ["changes", "archive"])
+def test_any_limit_of_a_walk(box: NativeSandbox, op: str, timeout: int) -> None:
+    box.exec(["touch", "/tmp/x"])
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        reply = asked(box, {"op": op, "timeout": timeout}, [null])
+    finally:
+        os.close(null)
+    assert reply.get("errno", 0) == (0 if timeout > 0 else errno.ETIMEDOUT)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [[2**32 - 1] * 2, [0, 2**32 - 1], [0, 0, 2**32 - 1], [-1, -1], [0, 2**32], ["0", "0"],
+     [0, None], [0], [], [0] * 67, "0:0", 7, True, {"0": 0}],
+)  # fmt: skip
+def test_a_user_that_is_none_is_refused(box: NativeSandbox, user: object) -> None:
+    """To the kernel the highest number means the user that process 1 has."""
+    read, write = os.pipe()
+    program = {"argv": ["true"], "env": [], "cwd": "/", "numbers": [], "user": user, "track": False}
+    try:
+        reply = asked(box, {"op": "spawn", **program}, [write])
+    finally:
+        os.close(read)
+        os.close(write)
+    assert reply.get("errno") == errno.EINVAL, reply
+
+
 # -- the zygote ----------------------------------------------------------------------------------
+
+LIMITS = ("memory", "disk", "files", "processes", "open_files")
+COUNTS = (
+    *("used_bytes", "used_files", "shared_pages", "kept", "rights", "filter", "frozen", "image"),
+    *("first_id", "own_id"),
+)
+LISTS = ("layers", "programs", "hide", "special", "user")
+ODD_PLANS = [
+    *((name, odd) for name in LIMITS for odd in (0, -1, "1", None, [1])),
+    *((name, odd) for name in COUNTS for odd in (-1, "1", None, [1])),
+    *((name, odd) for name in LISTS for odd in (0, "x", None, {"x": "y"})),
+    *(("user", odd) for odd in ([0], [-1, -1], [2**32 - 1] * 2, ["0", "0"], [0] * 67)),
+    *(("first_id", 0), ("own_id", 0), ("filter", 4)),
+]
+"""Each name of a plan, with what must not be there; None: nothing is there."""
+BEGIN_ODDLY = """
+def oddly(*arguments, **more):
+    told = plan(*arguments, **more)
+    told.update(json.load(open(PLACE)))
+    return {name: value for name, value in told.items() if name == "program" or value is not None}
+if setup["module"] == "spawner":
+    from intercode.sandbox.native import zygote
+    plan, zygote.plan = zygote.plan, oddly
+importlib"""
+
+
+@pytest.mark.skipif(not is_root(), reason="an ordinary user's plan has no ids")
+def test_a_plan_that_is_not_whole_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing would be a limit, a filter, or a folder to hide."""
+    place = tmp_path / "odd"
+    begin = BEGIN_ODDLY.replace("PLACE", repr(str(place)))
+    text = bootstrap._BEGIN.replace("\nimportlib", begin)
+    assert text != bootstrap._BEGIN
+    monkeypatch.setattr(bootstrap, "_BEGIN", text)
+    started = []
+    with closing(NativeProvider()) as provider:
+        for number, (name, odd) in enumerate([("none", 0), *ODD_PLANS, ("none", 1)]):
+            place.write_text(json.dumps({name: odd}))
+            with suppress(SandboxError):
+                # No two ask for the same: none is made ready before its plan is.
+                sandbox = provider.start("host", Limits(timeout=PATIENCE + number))
+                started.append((name, odd))
+                assert name != "none" or sandbox.exec(["true"]).ok
+                sandbox.close()
+    assert started == [("none", 0), ("none", 1)]
 
 
 def apart() -> None:
@@ -276,3 +393,47 @@ def test_a_zygote_that_is_told_nonsense(told: list[bytes]) -> None:
         with pytest.raises((EOFError, ConnectionResetError)):
             wire.receive(link)  # nobody holds the other end any more
     assert zygote.wait(PATIENCE) in (0, 1)
+
+
+@contextmanager
+def bare_zygote(machine: dict[str, Any]) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
+    """One that was told of this machine, and its socket. Its forks are children of this process."""
+    ours, theirs = wire.pair()
+    ours.settimeout(PATIENCE)
+    with ours:
+        with theirs:
+            run = ["bash", "-c", f"exec {PROGRAM} {SOCKET}<&{theirs.fileno()}"]
+            zygote = subprocess.Popen(run, pass_fds=[theirs.fileno()], preexec_fn=apart)
+        with suppress(BrokenPipeError):
+            wire.send(ours, machine, packed=True)
+        yield ours, zygote
+    zygote.wait(PATIENCE)
+
+
+MACHINE = {"root": True, "masks": [], "filters": [b"x" * 8] * 4}
+
+
+@pytest.mark.skipif(not is_root(), reason="needs a mount namespace of its own")
+@pytest.mark.parametrize(
+    "odd",
+    [{"root": 1}, {"root": "x"}, {"root": None}, {"masks": 7}, {"masks": "x"}, {"masks": None},
+     {"filters": None}, {"filters": [b"x" * 8] * 3}, {"filters": b"x"}],
+)  # fmt: skip
+def test_a_zygote_that_does_not_know_the_machine_ends(odd: dict[str, Any]) -> None:
+    """What it was not told would be an ordinary user's, or a file of /proc to read."""
+    with bare_zygote({**MACHINE, **odd}) as (_, zygote):
+        assert zygote.wait(PATIENCE) == 1
+
+
+@pytest.mark.skipif(not is_root(), reason="needs a mount namespace of its own")
+@pytest.mark.parametrize("odd", [{}, {"cgroups": "x"}, {"cgroups": 7}, {"cgroups": {"a": "b"}}])
+def test_a_fork_without_its_cgroups_ends(odd: dict[str, Any]) -> None:
+    link, theirs = wire.pair()
+    with link, bare_zygote(MACHINE) as (ours, _):
+        with theirs:
+            wire.send(ours, {"network": False, **odd}, [theirs.fileno()], packed=True)
+            pid = wire.receive(ours)[0]["pid"]
+        link.settimeout(PATIENCE)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            wire.receive(link)  # which has told it nothing, and is still open here
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1

@@ -251,6 +251,21 @@ static int64_t planned(const struct entry *entry, const char *name) {
     return number_of(find(entry->plan, name), 0);
 }
 
+/* Whether a plan says all that there is to say: what is missing would limit or hide nothing. */
+static bool is_whole(const struct entry *entry) {
+    static const char *const limits[] = {"memory", "disk", "files", "processes", "open_files"};
+    static const char *const numbers[] = {"used_bytes", "used_files", "shared_pages", "kept", "rights",
+                                          "filter", "frozen", "image", "first_id", "own_id"};
+    static const char *const lists[] = {"layers", "programs", "hide", "special", "user"};
+    bool whole = entry->root == (entry->first > 0) && entry->root == (entry->own > 0);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) whole &= planned(entry, limits[i]) > 0;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        whole &= number_of(find(entry->plan, numbers[i]), -1) >= 0;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        whole &= kind_of(find(entry->plan, lists[i])) == 'L';
+    return whole;
+}
+
 static long limit_files(const struct entry *entry) {
     /* Names and inodes count for the sandbox's memory, of which process 1 must find some left, also
      * when the disk is full. */
@@ -763,6 +778,7 @@ long enter(struct message *message, struct value plan, int link, const struct ma
     struct entry entry = {.plan = plan, .machine = machine, .inside = inside, .root = machine->root};
     entry.first = (uint32_t)planned(&entry, "first_id");
     entry.own = (uint32_t)planned(&entry, "own_id");
+    if (!is_whole(&entry)) return noted("plan", -EINVAL);
     entry.namespace = take_fd(message, 0);
     int lock = entry.own ? take_fd(message, 1) : -1; /* holds the range of ids for as long as this runs */
     (void)lock;

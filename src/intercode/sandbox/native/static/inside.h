@@ -63,6 +63,8 @@ void kill_pid(int pid, int number);
 /* System V memory, queues and semaphores outlive those who made them. */
 void remove_shared_memory(const struct inside *inside);
 void put_programs(struct reply *reply);
+/* How often a thread has waited, or was made to wait, by its status file: once more if it went on. */
+uint64_t turns_in(const char *status, size_t count);
 
 /* -- program.c ------------------------------------------------------------------------------- */
 

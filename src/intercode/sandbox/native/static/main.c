@@ -31,12 +31,13 @@ static bool learn(void) {
     memcpy(said, hello.body.at, count);
     struct value body = {(unsigned char *)said, (unsigned char *)said + count};
     forget(&hello);
-    machine.root = is_true(find(body, "root"));
+    char root = kind_of(find(body, "root"));
+    machine.root = root == 't';
     machine.masks = find(body, "masks");
     struct value each = first_of(find(body, "filters"));
     for (int i = 0; i < 4; i++, each = after(each))
         machine.filters[i].bytes = bytes_of(each, &machine.filters[i].count);
-    return machine.filters[3].bytes != NULL;
+    return machine.filters[3].bytes && kind_of(machine.masks) == 'L' && (root == 't' || root == 'f');
 }
 
 /* -- in a child ------------------------------------------------------------------------------ */
@@ -138,7 +139,7 @@ static const char *answer(void) {
         static char cgroups[PACKET / 4];
         struct value folders = find(request.body, "cgroups");
         size_t count = (size_t)(folders.end - folders.at);
-        if (link < 0 || !folders.at || count > sizeof cgroups) leave(1);
+        if (link < 0 || kind_of(folders) != 'L' || count > sizeof cgroups) leave(1);
         memcpy(cgroups, folders.at, count);
         folders = (struct value){(unsigned char *)cgroups, (unsigned char *)cgroups + count};
         keep_only(link);

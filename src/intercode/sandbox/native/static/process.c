@@ -13,6 +13,7 @@ enum {
     PIDS = 32768,
     LONGEST_STAT = 512,
     LONGEST_STATUS = 4096,
+    END_OF_STATUS = 1024, /* its last lines: a list of groups before them may be of any length */
     TURNS = 16384,
 };
 
@@ -196,6 +197,31 @@ static void await_still(void) {
     }
 }
 
+/* Reads the end of a text of any length, with a NUL behind it: how many bytes. */
+static size_t read_end(const char *path, char *to, size_t size) {
+    size_t used = 0;
+    long got, fd = open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+    while (fd >= 0 && (got = read_fd((int)fd, to + used, size - used - 1)) > 0) {
+        used += (size_t)got;
+        if (used < size - 1) continue;
+        memmove(to, to + used - END_OF_STATUS, END_OF_STATUS);
+        used = END_OF_STATUS;
+    }
+    close_fd((int)fd);
+    to[used] = 0;
+    return used;
+}
+
+uint64_t turns_in(const char *status, size_t count) {
+    static const char line[] = "\nvoluntary_ctxt_switches:";
+    uint64_t times = 0;
+    size_t at = count;
+    /* From that line on: the next one tells of those that were not, and some kernels have more. */
+    while (at && !starts(status + at, line)) at--;
+    for (; at < count; at++) times = times * 31 + (uint8_t)status[at];
+    return times;
+}
+
 static uint64_t turns_of(int pid, int thread) {
     static char status[LONGEST_STATUS];
     TEXT(path, 64);
@@ -204,16 +230,7 @@ static uint64_t turns_of(int pid, int thread) {
     add(&path, "/task/");
     add_number(&path, thread);
     add(&path, "/status");
-    long got = read_text(AT_FDCWD, path.at, status, sizeof status);
-    uint64_t times = 0;
-    /* The last two lines: voluntary_ctxt_switches and those that were not. */
-    int lines = 0;
-    const char *at = status + (got > 0 ? got : 0);
-    while (at > status && lines < 3)
-        if (*--at == '\n') lines++;
-    for (; *at; at++)
-        if (*at >= '0' && *at <= '9') times = times * 31 + (uint64_t)*at;
-    return times;
+    return turns_in(status, read_end(path.at, status, sizeof status));
 }
 
 static bool note_turn(int pid, int thread, void *with) {

@@ -286,6 +286,7 @@ static long fork_program(const struct inside *inside, const struct user *user,
         long got = await_start((int)pid, report[0], &trouble);
         if (got == sizeof trouble) {
             int status;
+            kill_pid((int)pid, SIGKILL); /* it may be stopped by now, and would never end */
             CALL4(__NR_wait4, pid, &status, 0, 0);
             pid = name_failure(&trouble, text_of(find(request, "cwd")), failure);
         }
@@ -300,7 +301,8 @@ long start_program(const struct inside *inside, struct message *message, struct 
     struct channels channels;
     struct user user = inside->user;
     struct program program = {0}, *place_for = program_of(0);
-    if (kind_of(find(request, "user")) == 'L' && !user_of(find(request, "user"), &user)) return -EINVAL;
+    struct value named = find(request, "user");
+    if (kind_of(named) && kind_of(named) != 'n' && !user_of(named, &user)) return -EINVAL;
     if (message->count <= first_fd) return -EPROTO;
     if (!channels_of(inside, message, request, first_fd, &channels)) return -EPROTO;
     if (!place_for) return -EAGAIN;

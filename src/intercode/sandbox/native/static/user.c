@@ -5,15 +5,18 @@
 enum { KILLED = 9 };
 
 bool user_of(struct value list, struct user *user) {
-    size_t count = count_of(list);
-    if (count < 2 || count > 2 + MOST_GROUPS) return false;
-    struct value each = first_of(list);
-    user->uid = (uint32_t)number_of(each, UINT32_MAX);
-    each = after(each);
-    user->gid = (uint32_t)number_of(each, UINT32_MAX);
-    user->count = 0;
-    for (each = after(each); each.at && user->count < MOST_GROUPS; each = after(each))
-        user->groups[user->count++] = (uint32_t)number_of(each, UINT32_MAX);
+    uint32_t ids[2 + MOST_GROUPS];
+    size_t count = 0;
+    if (kind_of(list) != 'L') return false;
+    for (struct value each = first_of(list); each.at; each = after(each)) {
+        int64_t id = number_of(each, -1);
+        /* The highest one means "as it is" to the kernel: the program would be process 1's user. */
+        if (id < 0 || id >= UINT32_MAX || count == 2 + MOST_GROUPS) return false;
+        ids[count++] = (uint32_t)id;
+    }
+    if (count < 2) return false;
+    *user = (struct user){.uid = ids[0], .gid = ids[1], .count = (int)count - 2};
+    memcpy(user->groups, ids + 2, (count - 2) * sizeof *ids);
     return true;
 }
 

@@ -14,6 +14,7 @@ enum {
 /* -- limits ---------------------------------------------------------------------------------- */
 
 void begin_walk(struct walk *walk, int64_t timeout_ms) {
+    if (timeout_ms > INT32_MAX) timeout_ms = INT32_MAX;
     *walk = (struct walk){.deadline = milliseconds() + timeout_ms, .room = MOST_BYTES};
 }
 
