@@ -41,7 +41,7 @@ def test_stepping_writes_every_figure_with_its_spread(tmp_path: Path) -> None:
         assert row["low"] > 0 or name.endswith((ROLES[0], *ROLES[2:4])), name
         assert name in done.stdout
     against = rows["bash, back to back: reset"]
-    assert against["target"].startswith("< 6 x bash -c true")
+    assert against["target"].startswith("< 3 x bash -c true")
     ratios = sorted(
         one / floor
         for one, floor in zip(against["figure"], rows["bash -c true"]["figure"], strict=True)

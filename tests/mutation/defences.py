@@ -220,10 +220,16 @@ DEFENCES = [
         ),
         needs_root=True,
     ),
-    _one(
-        "unprivileged_ids", "escape", IDENTITY,
-        "first, own = (_first_of(index), _FIRST + index)",
-        "first, own = (0, _FIRST + index)", needs_root=True,
+    Defence(
+        "unprivileged_ids", "escape",
+        (
+            Edit(
+                IDENTITY, "first, own = (_first_of(index), _FIRST + index)",
+                "first, own = (0, _FIRST + index)",
+            ),
+            Edit(ENTER, "entry->root == (entry->first > 0) && ", ""),
+        ),
+        needs_root=True,
     ),
     Defence(
         "ids_of_its_own", "peer DoS",

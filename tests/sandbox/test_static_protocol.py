@@ -350,6 +350,24 @@ def apart() -> None:
     sc.mount("", "/", None, sc.MS_REC | sc.MS_PRIVATE)
 
 
+@contextmanager
+def bare_zygote(
+    *told: bytes, fds: tuple[int, ...] = ()
+) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
+    """One that was told this, and its socket. Its forks are children of this process."""
+    ours, theirs = wire.pair()
+    ours.settimeout(PATIENCE)
+    with ours:
+        with theirs:
+            run = ["bash", "-c", f"exec {PROGRAM} {SOCKET}<&{theirs.fileno()}"]
+            zygote = subprocess.Popen(run, pass_fds=[theirs.fileno()], preexec_fn=apart)
+        for packet in told:
+            with suppress(BrokenPipeError):
+                socket.send_fds(ours, [packet], fds)
+        yield ours, zygote
+    zygote.wait(PATIENCE)
+
+
 @pytest.mark.skipif(not is_root(), reason="needs a mount namespace of its own")
 @pytest.mark.parametrize(
     "told",
@@ -368,46 +386,18 @@ def apart() -> None:
 )
 def test_a_zygote_that_is_told_nonsense(told: list[bytes]) -> None:
     """It ends, or refuses; a child of it becomes nothing."""
-    ours, theirs = wire.pair()
-    ours.settimeout(PATIENCE)
     link, its = wire.pair()
     link.settimeout(PATIENCE)
-    with ours, link:
-        with theirs, its:
-            os.dup2(theirs.fileno(), 200)
-            zygote = subprocess.Popen(
-                [
-                    *("bash", "-c", f"exec {PROGRAM} {SOCKET}<&200 200<&-"),
-                ],
-                pass_fds=[200],
-                preexec_fn=apart,
-            )
-            os.close(200)
-            for packet in told:
-                with suppress(BrokenPipeError):
-                    socket.send_fds(ours, [packet], [its.fileno()])
-        with suppress(EOFError, OSError):
-            wire.send(link, {"layers": 7, "user": "x", "ahead": False}, packed=True)
-            wire.receive(ours)
-        ours.shutdown(socket.SHUT_RDWR)
+    with link:
+        with its, bare_zygote(*told, fds=(its.fileno(),)) as (ours, zygote):
+            its.close()
+            with suppress(EOFError, OSError):
+                wire.send(link, {"layers": 7, "user": "x", "ahead": False}, packed=True)
+                wire.receive(ours)
+            ours.shutdown(socket.SHUT_RDWR)
+            assert zygote.wait(PATIENCE) in (0, 1)
         with pytest.raises((EOFError, ConnectionResetError)):
             wire.receive(link)  # nobody holds the other end any more
-    assert zygote.wait(PATIENCE) in (0, 1)
-
-
-@contextmanager
-def bare_zygote(machine: dict[str, Any]) -> Iterator[tuple[socket.socket, subprocess.Popen[bytes]]]:
-    """One that was told of this machine, and its socket. Its forks are children of this process."""
-    ours, theirs = wire.pair()
-    ours.settimeout(PATIENCE)
-    with ours:
-        with theirs:
-            run = ["bash", "-c", f"exec {PROGRAM} {SOCKET}<&{theirs.fileno()}"]
-            zygote = subprocess.Popen(run, pass_fds=[theirs.fileno()], preexec_fn=apart)
-        with suppress(BrokenPipeError):
-            wire.send(ours, machine, packed=True)
-        yield ours, zygote
-    zygote.wait(PATIENCE)
 
 
 MACHINE = {"root": True, "masks": [], "filters": [b"x" * 8] * 4}
@@ -421,7 +411,7 @@ MACHINE = {"root": True, "masks": [], "filters": [b"x" * 8] * 4}
 )  # fmt: skip
 def test_a_zygote_that_does_not_know_the_machine_ends(odd: dict[str, Any]) -> None:
     """What it was not told would be an ordinary user's, or a file of /proc to read."""
-    with bare_zygote({**MACHINE, **odd}) as (_, zygote):
+    with bare_zygote(b"B" + wire.pack({**MACHINE, **odd})) as (_, zygote):
         assert zygote.wait(PATIENCE) == 1
 
 
@@ -429,7 +419,7 @@ def test_a_zygote_that_does_not_know_the_machine_ends(odd: dict[str, Any]) -> No
 @pytest.mark.parametrize("odd", [{}, {"cgroups": "x"}, {"cgroups": 7}, {"cgroups": {"a": "b"}}])
 def test_a_fork_without_its_cgroups_ends(odd: dict[str, Any]) -> None:
     link, theirs = wire.pair()
-    with link, bare_zygote(MACHINE) as (ours, _):
+    with link, bare_zygote(b"B" + wire.pack(MACHINE)) as (ours, _):
         with theirs:
             wire.send(ours, {"network": False, **odd}, [theirs.fileno()], packed=True)
             pid = wire.receive(ours)[0]["pid"]
