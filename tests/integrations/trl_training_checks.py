@@ -17,7 +17,7 @@ SMALL = {
     "--hard": 400,
     "--drill": 150,
     "--imitate": 200,
-    "--practise": 48,
+    "--practise": 36,
     "--batch": 8,
     "--count": 200,
     "--points": 0,
