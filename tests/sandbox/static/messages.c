@@ -4,7 +4,7 @@
  * With an argument, it reads a thread's status file, and writes what tells of its turns. */
 #include "inside.h"
 
-enum { SOCKET = 0, OUTPUT = 1 };
+enum { INPUT = 0, OUTPUT = 1 };
 
 /* What process.c needs of others, and is not called here. */
 void ended(int pid, int status) { (void)pid, (void)status; }
@@ -14,7 +14,7 @@ long capabilities(uint64_t effective, uint64_t permitted, uint64_t inheritable) 
 
 static int write_turns(void) {
     static char status[1 << 16];
-    long got = read_fd(SOCKET, status, sizeof status - 1);
+    long got = read_fd(INPUT, status, sizeof status - 1);
     uint64_t found = turns_in(status, got > 0 ? (size_t)got : 0);
     return write_all(OUTPUT, &found, sizeof found) != 0;
 }
@@ -51,7 +51,7 @@ int main(int count, char **words) {
     long got;
     (void)words;
     if (count > 1) return write_turns();
-    while ((got = receive(SOCKET, &message)) != 0) {
+    while ((got = receive(INPUT, &message)) != 0) {
         begin(&reply);
         if (got > 0) {
             copy(&reply, message.body);
@@ -61,7 +61,7 @@ int main(int count, char **words) {
             put_number(&reply, -got);
             put_close(&reply);
         }
-        if (finish(&reply, SOCKET)) return 2;
+        if (finish(&reply, INPUT)) return 2;
         forget(&message);
     }
     return 0;

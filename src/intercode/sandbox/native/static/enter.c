@@ -345,34 +345,38 @@ static long copy_bytes(int from, const char *to) {
     return noted("copy", failed);
 }
 
-/* Calls for each folder of a path below `folder`, the deepest first or last. */
+/* Names the folder of `folder` that the first `end` bytes of a path lead to: where in `named` the path
+ * begins, or an error. */
+static long name_above(struct text *named, const char *folder, const char *path, size_t end) {
+    add(named, folder);
+    add(named, "/");
+    size_t base = named->used;
+    add(named, path);
+    if (named->cut) return -ENAMETOOLONG;
+    named->at[base + end] = 0;
+    return (long)base;
+}
+
+/* Makes the folders above a file, the highest first. */
 static long make_above(const char *folder, const char *path) {
     for (size_t end = 1; path[end]; end++) {
         if (path[end] != '/') continue;
         TEXT(each, PATH_MAX);
-        add(&each, folder);
-        add(&each, "/");
-        size_t base = each.used;
-        add(&each, path);
-        if (each.cut) return -ENAMETOOLONG;
-        each.at[base + end] = 0;
+        MUST(name_above(&each, folder, path, end));
         long made = CALL3(__NR_mkdirat, AT_FDCWD, each.at, 0777);
         if (made && made != -EEXIST) return noted("mkdir", made);
     }
     return 0;
 }
 
+/* Gives the folders above a file what they have in the layer, the deepest first. */
 static long dress_above(int layer, const char *folder, const char *path) {
     struct statx status;
     for (size_t end = length(path); end > 0; end--) {
         if (path[end] != '/') continue;
         TEXT(each, PATH_MAX);
-        add(&each, folder);
-        add(&each, "/");
-        size_t base = each.used;
-        add(&each, path);
-        if (each.cut) return -ENAMETOOLONG;
-        each.at[base + end] = 0;
+        long base = name_above(&each, folder, path, end);
+        MUST(base);
         MUST(noted("stat", status_of(layer, each.at + base, &status)));
         MUST(dress(each.at, &status, status.stx_mode));
     }

@@ -6,6 +6,7 @@
 #include "wire.h"
 
 enum {
+    SOCKET = 3, /* by it a zygote, a child of it that is no sandbox yet, and a worker are spoken to */
     MOST_UPPERS = 128,
     MOST_GROUPS = 64,
     MAX_DEPTH = 300, /* folders nested deeper are listed, but not entered */

@@ -12,10 +12,7 @@
 #include <linux/sched.h>
 #include <linux/signal.h>
 
-enum {
-    SOCKET = 3, /* the spawner's, in the zygote; a child's own in it */
-    NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS,
-};
+enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS };
 
 static struct machine machine;
 static struct inside inside;
@@ -142,6 +139,7 @@ static const char *answer(void) {
         if (link < 0 || kind_of(folders) != 'L' || count > sizeof cgroups) leave(1);
         memcpy(cgroups, folders.at, count);
         folders = (struct value){(unsigned char *)cgroups, (unsigned char *)cgroups + count};
+        forget(&request);
         keep_only(link);
         return become_sandbox(network, folders);
     }

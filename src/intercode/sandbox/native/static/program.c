@@ -196,7 +196,6 @@ static _Noreturn void begin_program(const struct inside *inside, const struct us
 /* In a worker, which still is a part of process 1: nothing comes before its rights are its own. */
 static void become_worker(const struct inside *inside, const struct message *message) {
     struct channels channels = {.count = 0};
-    enum { SOCKET = 3 };
     if (become(inside, &inside->user)) leave(1);
     CALL0(__NR_setsid);
     reset_signals();
