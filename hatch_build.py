@@ -51,8 +51,15 @@ _HELP = (
 
 
 def target() -> str | None:
-    """Return the architecture to build for; None: a package without the program."""
-    wanted = os.environ.get(TARGET) or platform.machine()
+    """Return the architecture to build for; None: a package without the program.
+
+    Raises:
+        ValueError: The variable names another one.
+    """
+    named = os.environ.get(TARGET, "")
+    if named not in ("", "none", *ARCHITECTURES):
+        raise ValueError(f"{TARGET} is {', '.join(ARCHITECTURES)} or none, not {named!r}")
+    wanted = named or platform.machine()
     return wanted if wanted in ARCHITECTURES and sys.platform == "linux" else None
 
 

@@ -55,6 +55,19 @@ def test_a_machine_without_a_compiler_is_told_what_to_do(tmp_path: Path) -> None
     assert not (tmp_path / "none").exists()
 
 
+def test_an_architecture_that_there_is_not_is_refused() -> None:
+    """A package without the program would be the silent outcome of a slip."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import hatch_build; hatch_build.target()"],
+        cwd=REPOSITORY,
+        env={**os.environ, "INTERCODE_TARGET": "x86-64"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode and "x86_64, aarch64 or none, not 'x86-64'" in done.stderr
+
+
 def build(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(REPOSITORY / "hatch_build.py"), *map(str, arguments)],
