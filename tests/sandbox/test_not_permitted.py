@@ -10,13 +10,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from intercode import rights
+from intercode.errors import SandboxUnavailableError
 from intercode.sandbox import doctor
 from intercode.sandbox.native import obstacles
+from intercode.sandbox.native.provider import NativeProvider
 from ordinary import OrdinaryUser, ordinary_user
 from waiting import PATIENCE
 
@@ -140,6 +143,13 @@ def test_too_few_open_files(user: OrdinaryUser) -> None:
         shell.stdin.write("done\n")
         shell.stdin.flush()
         assert shell.stdout.read() == "started\nend\n"
+
+
+def test_an_installation_without_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intercode.sandbox.native.provider.PROGRAM", "/nowhere/process1")
+    with closing(NativeProvider()) as provider, pytest.raises(SandboxUnavailableError) as raised:
+        provider.start()
+    assert "/nowhere/process1" in str(raised.value) and "pip install" in str(raised.value)
 
 
 def test_apparmor(monkeypatch: pytest.MonkeyPatch) -> None:

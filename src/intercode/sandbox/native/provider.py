@@ -208,7 +208,8 @@ class SpawnerProcess:
         _raise_open_files()
         if not os.access(PROGRAM, os.X_OK):
             raise SandboxUnavailableError(
-                f"intercode was installed without the program of native sandboxes, {PROGRAM}",
+                "intercode was installed without the program of native sandboxes, which there is "
+                f"for Linux on x86-64 and aarch64: {PROGRAM}",
                 "pip install --force-reinstall --no-deps intercode-gym  # or -e . of a checkout",
             )
         self.name = new_lease()
