@@ -33,14 +33,21 @@ def box(native: NativeProvider) -> Iterator[NativeSandbox]:
     with closing(native.start()) as sandbox:
         yield sandbox
         assert sandbox.exec(["echo", "it serves"]).stdout == b"it serves\n"
-        assert sandbox.memory_peak() is None or sandbox.processes() is not None
+        peak = sandbox.memory_peak()
+        assert peak is None or peak > 0
 
 
 def python(box: Sandbox, program: str) -> str:
-    """What a program prints; each of its lines begins with what it has come to."""
+    """What a program prints."""
     done = box.exec(["python3", "-c", f"import os, ctypes, socket, struct, sys\n{program}"])
     assert done.ok, done.stderr.decode()
     return done.stdout.decode()
+
+
+def attempt(box: Sandbox, expression: str) -> str:
+    """What an expression comes to, or how it was refused."""
+    refused = "except OSError as error:\n    print('refused', error)"
+    return python(box, f"try:\n    print('done', {expression})\n{refused}")
 
 
 # -- what /proc tells of it ----------------------------------------------------------------------
@@ -52,16 +59,7 @@ OPENED = (
     *("cwd/etc/passwd", "exe", "seccomp_cache", "task/1/stack"),
 )
 LINKS = (
-    "exe",
-    "cwd",
-    "root",
-    "ns/net",
-    "ns/user",
-    "ns/mnt",
-    "ns/pid",
-    "fd/0",
-    "fd/3",
-    "task/1/exe",
+    *("exe", "cwd", "root", "ns/net", "ns/user", "ns/mnt", "ns/pid", "fd/0", "fd/3", "task/1/exe"),
 )
 WRITTEN = (
     *("oom_score_adj", "oom_adj", "comm", "coredump_filter", "uid_map", "gid_map", "setgroups"),
@@ -72,42 +70,24 @@ WRITTEN = (
 @pytest.mark.defends("escape", "host leak")
 @pytest.mark.parametrize("name", OPENED)
 def test_it_is_not_read(box: NativeSandbox, name: str) -> None:
-    found = python(
-        box,
-        f"path = '/proc/1/{name}'\n"
-        "try:\n"
-        "    print('read', os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read(9))\n"
-        "except (PermissionError, FileNotFoundError, ProcessLookupError, OSError) as error:\n"
-        "    print('refused', error)",
-    )
+    path = f"/proc/1/{name}"
+    read = f"os.listdir({path!r}) if os.path.isdir({path!r}) else open({path!r}, 'rb').read(9)"
+    found = attempt(box, read)
     numbers = not is_root() and name.endswith("fd")  # an ordinary user's has the same user
-    assert numbers or found.startswith("refused") or found in ("read b''\n", "read []\n"), found
+    assert numbers or found.startswith("refused") or found in ("done b''\n", "done []\n"), found
 
 
 @pytest.mark.defends("escape", "host leak")
 @pytest.mark.parametrize("name", LINKS)
 def test_its_links_lead_nowhere(box: NativeSandbox, name: str) -> None:
-    found = python(
-        box,
-        "try:\n"
-        f"    print('read', os.readlink('/proc/1/{name}'))\n"
-        "except OSError as error:\n"
-        "    print('refused', error)",
-    )
+    found = attempt(box, f"os.readlink('/proc/1/{name}')")
     assert found.startswith("refused"), found
 
 
 @pytest.mark.defends("escape", "self DoS")
 @pytest.mark.parametrize("name", WRITTEN)
 def test_it_is_not_written(box: NativeSandbox, name: str) -> None:
-    found = python(
-        box,
-        "try:\n"
-        f"    fd = os.open('/proc/1/{name}', os.O_WRONLY)\n"
-        "    print('wrote', os.write(fd, b'1'))\n"
-        "except OSError as error:\n"
-        "    print('refused', error)",
-    )
+    found = attempt(box, f"os.write(os.open('/proc/1/{name}', os.O_WRONLY), b'1')")
     assert found.startswith("refused"), found
 
 
@@ -175,7 +155,7 @@ def test_no_signal_reaches_it(box: NativeSandbox, send: str) -> None:
         "sigqueue": "libc.sigqueue(1, n, 7)",
         "pidfd": "libc.syscall(424, libc.syscall(434, 1, 0), n, 0, 0)",
         "group": "os.killpg(1, n)",
-        "all at once": "n in (9, 19) or os.kill(-1, n if n not in (9, 19) else 0)",
+        "all at once": "n in (9, 19) or os.kill(-1, n)",
     }
     program = (
         "import signal\n"
@@ -248,9 +228,7 @@ def test_nothing_of_its_own_is_written_for_others(box: NativeSandbox, name: str)
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_a_path_that_changes_while_it_is_opened(box: NativeSandbox, what: str) -> None:
     """Swapped with links all the time: what is read is one of the agent's files, or nothing."""
-    box.exec(
-        ["bash", "-c", "mkdir /a /b; echo mine > /a/f; echo other > /b/f; ln -s /proc/1/root /r"]
-    )
+    box.exec(["bash", "-c", "mkdir /a /b; echo mine > /a/f; echo other > /b/f"])
     swap = {
         "folder": "mv /a /c; ln -s /proc/self/root/b /a; rm /a; mv /c /a",
         "file": "ln -sf /proc/self/environ /a/g; mv /a/g /a/f; echo mine > /a/h; mv /a/h /a/f",
@@ -262,7 +240,7 @@ def test_a_path_that_changes_while_it_is_opened(box: NativeSandbox, what: str) -
             seen.add(box.read_file("/a/f"))
             box.write_file("/a/new/deep/file", b"x")
     swapper.close()
-    assert seen <= {b"mine\n", b"other\n", b""}, seen
+    assert seen and seen <= {b"mine\n", b"other\n", b""}, seen
 
 
 # -- programs that it starts ---------------------------------------------------------------------
