@@ -18,7 +18,7 @@ Read = Callable[[str], str]
 
 @dataclass(frozen=True)
 class User:
-    """A user that a program runs as."""
+    """The ids of a user that a program runs as."""
 
     uid: int = 0
     gid: int = 0
@@ -27,7 +27,7 @@ class User:
 
 @dataclass(frozen=True)
 class Account:
-    """A user that a program runs as."""
+    """A user that an image has a name and a home for."""
 
     uid: int
     gid: int

@@ -35,7 +35,7 @@ range for foreign ids begins after the last."""
 _RANGES = (_END - _FIRST) // ID_COUNT - 1
 """The first range is left out: it holds the ids of process 1 of each."""
 OWN_THREADS = 2
-"""Process 1, and the thread by which it acts as its user."""
+"""Process 1, and a program that it is just starting: in a container, the thread that starts one."""
 _REGISTRY = "/run/intercode"
 _ACCOUNTS = ("/etc/passwd", "/etc/group")
 _SUBORDINATE = ("/etc/subuid", "/etc/subgid")

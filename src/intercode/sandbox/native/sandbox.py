@@ -600,7 +600,7 @@ def _descriptors() -> Iterator[None]:
 
 
 class _RestlessError(CausedInsideError):
-    """See `inside.RestlessError`."""
+    """Programs went on, or ended, while they should have stood still; they are killed."""
 
 
 class _ExecError(OSError):
