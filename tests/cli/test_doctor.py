@@ -7,9 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from intercode.cli import doctor
+from intercode.interpreters import python_start
+from intercode.sandbox.doctor import check_native
+from intercode.sandbox.native.provider import NativeProvider
 from ordinary import UID, ordinary_user
 
 from .conftest import Run, command, keys, parsed
@@ -30,12 +37,34 @@ def test_doctor(cli: Run) -> None:
     for check in told["checks"]:
         keys(check, "group name ok detail fix")
         assert check["ok"] is not False and check["detail"]
-    assert {check["group"] for check in told["checks"]} == {"python", "native", "docker", "machine"}
+    groups = {"python", "native", "docker", "machine", "environments"}
+    assert {check["group"] for check in told["checks"]} == groups
+    assert found["workers"]["ok"]
+    for name in ("bash", "sql", "python", "ctf", "swe"):
+        assert found[f"env {name}"]["detail"] == "an action was played"
     assert found["sandbox"]["ok"] and "cgroup" in found["memory limit"]["detail"]
     assert "GiB free" in found["image cache"]["detail"] and "GiB free" in found["runs"]["detail"]
     git = subprocess.run(["git", "--version"], capture_output=True, text=True, check=True).stdout
     assert found["git"]["detail"].split(":")[0] in git
     assert found["docker"]["ok"] is None and found["docker"]["fix"]
+
+
+def test_an_environment_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is played with a worker that crashes; the other environments are as they are."""
+    folder = str(Path(__file__).parents[1] / "faulty")
+    preload = (*python_start.PRELOAD, "aborts_at_actions")
+    with closing(NativeProvider(preload=preload, path=[folder])) as broken:
+        monkeypatch.setattr(python_start, "provider", lambda name: broken)
+        check = doctor._environment("python", "print(1)", "1")
+    assert check.ok is False and "cannot run a worker: it crashed (Aborted)" in check.detail
+    assert doctor._environment("sql", "SELECT 1", "1").ok
+
+
+def test_a_python_that_keeps_to_no_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"cgroup": 0, "controllers": [], "fork_flaw": "Fatal Python error: x\n"}
+    monkeypatch.setattr(NativeProvider, "facts", lambda self: facts)
+    [check] = [check for check in check_native() if check.name == "workers"]
+    assert check.ok is None and check.detail.endswith("Fatal Python error: x")
 
 
 def test_for_people(cli: Run) -> None:

@@ -60,3 +60,9 @@ def test_a_worker_that_ends(session: EmbeddedSession) -> None:
     assert outcome.restarted
     assert outcome.failure is not None
     assert "exit code 7" in outcome.failure.message
+
+
+def test_a_worker_that_ends_at_every_statement(session: EmbeddedSession) -> None:
+    """The least statement ends the next process, too: no action was the cause."""
+    with pytest.raises(DatabaseError, match="ended with exit code 134"):
+        session.execute("end for good")

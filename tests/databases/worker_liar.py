@@ -32,11 +32,16 @@ def main(channel: socket.socket) -> None:
         operation, _, *arguments = json.loads(channel.recv(length, socket.MSG_WAITALL))
         if operation != "execute":
             channel.sendall(frame(b"[true,null]"))
+        elif arguments[0] == "end for good" or os.path.exists("/broken"):
+            open("/broken", "w").close()  # in the sandbox, for the process that comes next
+            os.abort()
         elif arguments[0] == "drip":
             while True:
                 channel.send(b"\x01")
                 time.sleep(0.01)  # allow sleep: a drop at a time, for ever
         elif arguments[0] == "end":
             os._exit(7)
+        elif arguments[0] == "SELECT 1":
+            channel.sendall(frame(b"[true,[[],null,false,false]]"))
         else:
             channel.sendall(ANSWERS[arguments[0]])

@@ -485,6 +485,10 @@ DEFENCES = [
         "            except Exception as error:", "            except SandboxError as error:",
     ),
     _one(
+        "a_crash_of_ours", "cheating", "intercode/interpreters/python_start.py",
+        "            check_worker(sandbox)\n", "            return\n",
+    ),
+    _one(
         "late_gold", "peer DoS", "intercode/rewards/gold.py",
         "            return run(_PATIENCE)", "            raise",
     ),

@@ -16,12 +16,14 @@ from intercode.envs.bash import BashEnv
 from intercode.envs.ctf import CtfEnv
 from intercode.envs.python import PythonEnv
 from intercode.envs.swe import SweEnv
-from intercode.errors import CausedInsideError, RewardError, SandboxClosedError
+from intercode.errors import CausedInsideError, RewardError, SandboxClosedError, SandboxError
 from intercode.evaluate import evaluate
+from intercode.interpreters.python_start import PRELOAD
 from intercode.interpreters.shell import FrameReader
 from intercode.models import Message, Reply, Settings
 from intercode.rewards.judge import Judge
 from intercode.sandbox import get_provider
+from intercode.sandbox.native.provider import NativeProvider
 from intercode.task import Dataset, Task
 from sandbox import rootfs
 
@@ -148,6 +150,19 @@ def one_episodes_exceptions() -> bool:
         return evaluate(tasks, "oracle", lambda: Failing(tasks)).statistics.errors == 1
     except KeyError:
         return False
+
+
+def a_crash_of_ours() -> bool:
+    """Whether a worker that crashes at every action costs no agent its score."""
+    folder = str(Path(__file__).parents[1] / "faulty")
+    provider = NativeProvider(preload=(*PRELOAD, "aborts_at_actions"), path=[folder])
+    task = Task("t", "?", tests=("assert True",))
+    try:
+        with closing(provider):
+            _score(PythonEnv(Dataset([task]), sandbox=provider), "x = 1")
+    except SandboxError as error:
+        return "cannot run a worker" in str(error)
+    return False
 
 
 def late_gold() -> bool:

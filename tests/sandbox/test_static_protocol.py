@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -223,7 +224,7 @@ def test_any_request_is_answered_and_leaves_nothing(box: NativeSandbox) -> None:
     control = box._seat.control
     control.settimeout(PATIENCE)
     box.exec(["true"])
-    before = descriptors(box)
+    before = Counter(descriptors(box))  # maybe with one that process 1 is about to close
 
     @several
     @given(
@@ -251,7 +252,7 @@ def test_any_request_is_answered_and_leaves_nothing(box: NativeSandbox) -> None:
 
     ask()
     assert box.exec(["echo", "it serves"]).stdout == b"it serves\n"
-    assert eventually(lambda: descriptors(box) == before), (before, descriptors(box))
+    assert eventually(lambda: not Counter(descriptors(box)) - before), descriptors(box)
 
 
 def asked(box: NativeSandbox, told: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:

@@ -234,6 +234,36 @@ def test_one_text_is_no_list(option: str) -> None:
         get_provider(**{option: "worker"})  # type: ignore[arg-type]
 
 
+def test_a_fork_of_python_is_fit_for_use(inside: Sandbox, ask: Ask) -> None:
+    """Locks, threads, hooks and random numbers are as after a fork by Python itself."""
+    probe, other = ask(inside), ask(inside)
+    assert probe("[_imp.acquire_lock(), _imp.lock_held(), _imp.release_lock()]")[1]
+    assert not probe("_imp.lock_held()")
+    assert probe("run_thread(lambda: 6 * 7)") == 42
+    assert probe("threading.get_native_id()") == probe.worker.pid
+    assert probe("forks") == other("forks") == 1
+    assert probe("random.random()") != other("random.random()")
+    probe.send("signal.raise_signal(signal.SIGTERM)")
+    assert wait(probe.worker) == 128 + signal.SIGTERM
+
+
+def test_a_python_that_keeps_to_no_protocol(provider: Provider) -> None:
+    """Workers of one that a C program cannot fork are forked by Python itself."""
+    kind = cast("type[NativeProvider]", type(provider))
+    if kind is not NativeProvider:
+        pytest.skip("in a container Python forks in any case")
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "faulty")]
+    assert "fork_flaw" not in provider.facts()  # type: ignore[attr-defined]
+    with closing(kind(preload=(MODULE, "without_protocol"), path=folders)) as flawed:
+        assert flawed.facts()["fork_flaw"].strip() == "exit code 6"
+        with closing(flawed.start("scratch")) as sandbox:
+            for _ in range(2):
+                probe = Probe(sandbox)
+                assert probe("run_thread(lambda: 6 * 7)") == 42
+                assert probe("forks") == 1
+                probe.worker.close()
+
+
 @pytest.mark.defends("self DoS")
 def test_memory_runs_out(probes: Provider, ask: Ask) -> None:
     sandbox = probes.start("scratch", Limits(memory=64 << 20, disk=16 << 20))

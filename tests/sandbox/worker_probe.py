@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import _imp
 import gc
 import os
+import queue
+import random
 import signal
 import socket
 import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 
 
 def mentions(*parts: str) -> list[str]:
@@ -35,7 +41,27 @@ def mentions(*parts: str) -> list[str]:
     return found
 
 
-MODULES = {"gc": gc, "mentions": mentions, "os": os, "signal": signal, "socket": socket}
+forks = 0
+
+
+def count_fork() -> None:
+    global forks
+    forks += 1
+
+
+os.register_at_fork(after_in_child=count_fork)
+
+
+def run_thread(function: Callable[[], Any]) -> Any:
+    results: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=lambda: results.put(function())).start()
+    return results.get(timeout=60)
+
+
+MODULES = {
+    **{"_imp": _imp, "gc": gc, "os": os, "random": random, "signal": signal, "socket": socket},
+    **{"threading": threading, "mentions": mentions, "run_thread": run_thread},
+}
 
 
 def main(channel: socket.socket) -> None:
@@ -44,7 +70,7 @@ def main(channel: socket.socket) -> None:
         if text in (b"", b"end"):
             return
         try:
-            value = repr(eval(text, {**MODULES, "received": fds}))
+            value = repr(eval(text, {**MODULES, "forks": forks, "received": fds}))
         except Exception as error:  # noqa: BLE001 - it is the answer
             value = repr(error)
         channel.sendall(value.encode())

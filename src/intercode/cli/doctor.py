@@ -1,7 +1,8 @@
 """Check whether this machine can run sandboxes, and say how to fix what is missing.
 
 Each check is marked: ok; note, if it works with a restriction; FAIL, if it does not. Sandboxes can
-be used if one back end works, native or docker; all else that is missing is a note.
+be used if one back end works, native or docker, and if each environment plays an action; all else
+that is missing is a note.
 
 Examples:
   intercode doctor
@@ -22,13 +23,14 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from intercode import __version__
+from intercode import __version__, make
 from intercode.cli.terminal import indented, print_json, safe
-from intercode.errors import UsageError
+from intercode.errors import InterCodeError, UsageError
 from intercode.evaluate.manifest import own_versions, version
 from intercode.rights import installing
 from intercode.sandbox.doctor import (
@@ -41,6 +43,9 @@ from intercode.sandbox.images.base import SEARCH_PATH
 from intercode.sandbox.native.obstacles import apparmor_profile
 from intercode_console import clash
 
+_NEEDED = {"sql": (), "python": (), "swe": ("bash", "git")}
+"""Programs that an environment's image has from this machine, if not bash alone."""
+_REPORT = "report this as a bug"
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
 
@@ -65,14 +70,17 @@ def execute(args: argparse.Namespace) -> int:
         "docker": check_docker(),
         "machine": _machine(),
     }
+    if all(found.ok is not False for found in groups["native"]):
+        groups["environments"] = [_environment(*play) for play in _PLAYS]
     backends = {
         "native": all(found.ok is not False for found in groups["native"]),
         "docker": any(found.ok for found in groups["docker"] if found.name == DOCKER_SANDBOX),
     }
-    usable = any(backends.values()) and all(found.ok is not False for found in groups["python"])
+    checks = [*groups["python"], *groups.get("environments", [])]
+    usable = any(backends.values()) and all(found.ok is not False for found in checks)
     if args.json:
-        checks = [{"group": name, **asdict(found)} for name, of in groups.items() for found in of]
-        print_json({"usable": usable, "sandboxes": backends, "checks": checks})
+        rows = [{"group": name, **asdict(found)} for name, of in groups.items() for found in of]
+        print_json({"usable": usable, "sandboxes": backends, "checks": rows})
     else:
         _print(groups)
         print(_verdict(usable, backends))
@@ -93,6 +101,8 @@ def _print(groups: Mapping[str, Sequence[Check]]) -> None:
 
 
 def _verdict(usable: bool, backends: Mapping[str, bool]) -> str:
+    if not usable and any(backends.values()):
+        return "Sandboxes start, but not all that needs them works: see FAIL above."
     if not usable:
         return "Sandboxes cannot be used on this machine yet."
     how = " or ".join(f"--sandbox {name}" for name, works in backends.items() if works)
@@ -100,10 +110,10 @@ def _verdict(usable: bool, backends: Mapping[str, bool]) -> str:
 
 
 def _python() -> list[Check]:
-    good = sys.version_info >= (3, 10)
+    good = sys.version_info >= (3, 11)
     return [
         _intercode(),
-        Check("python", good, platform.python_version(), "" if good else "install Python 3.10"),
+        Check("python", good, platform.python_version(), "" if good else "install Python 3.11"),
         Check("gymnasium", True, version("gymnasium")),
     ]
 
@@ -114,6 +124,34 @@ def _intercode() -> Check:
     if found := clash():
         return Check("intercode", False, f"{detail}; {found.meaning}", " && ".join(found.commands))
     return Check("intercode", True, detail)
+
+
+_PLAYS = (
+    ("bash", "echo works", "works"),
+    ("sql", "SELECT 'works'", "works"),
+    ("python", "print('works')", "works"),
+    ("ctf", "echo works", "works"),
+    ("swe", "git log --oneline", " "),
+)
+"""An environment, an action in its first task, and a part of the observation."""
+
+
+def _environment(name: str, action: str, expected: str) -> Check:
+    """Play one action in an environment of the bundled tasks."""
+    label = f"env {name}"
+    missing = [program for program in _NEEDED.get(name, ("bash",)) if not shutil.which(program)]
+    if missing:
+        detail = f"not tried without {' and '.join(missing)}"
+        return Check(label, None, detail, installing(" ".join(missing)))
+    try:
+        with closing(make(name)) as env:
+            env.reset(seed=0)
+            observation = env.step(action)[0]
+    except (InterCodeError, OSError) as error:
+        return Check(label, False, f"{type(error).__name__}: {error}", _REPORT)
+    if expected not in observation:
+        return Check(label, False, f"{action!r} was answered by {observation!r}", _REPORT)
+    return Check(label, True, "an action was played")
 
 
 # Programs, packages, database servers, room

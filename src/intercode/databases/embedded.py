@@ -49,7 +49,7 @@ from intercode.errors import (
     SandboxError,
     UsageError,
 )
-from intercode.sandbox.base import Limits, Provider, Sandbox, Worker
+from intercode.sandbox.base import Limits, Provider, Sandbox, Worker, cause_of_death
 from intercode.sandbox.native.provider import NativeProvider
 
 _WORKERS = "intercode.databases.inside."
@@ -234,7 +234,10 @@ class EmbeddedSession:
                 answer = worker.request(message, seconds + _GRACE_SECONDS, size)
             except WorkerEndedError as error:
                 self._check_wanted()
-                return self._restarted(Failure(str(error)))
+                outcome = self._restarted(Failure(str(error)))
+                # It is the action's doing, unless the least statement ends the next process, too.
+                worker.request(("execute", "SELECT 1", _OPEN_SECONDS, 1, size), _OPEN_SECONDS, size)
+                return outcome
             except WorkerLateError:
                 why = f"interrupted: it reached the time limit of {seconds:g} s"
                 return self._restarted(Failure(why), timed_out=True)
@@ -489,8 +492,8 @@ class EmbeddedWorker:
         code = self.process.poll()
         if code == _KILLED:
             return "out of memory: the database process was ended"
-        said = self.process.errors().strip().rpartition("\n")[2]
-        return f"the database process ended with exit code {code}" + (f": {said}" if said else "")
+        cause = cause_of_death(self.process.errors())
+        return f"the database process ended with exit code {code}" + (f": {cause}" if cause else "")
 
     def interrupt(self) -> None:
         """Kill the process, from any thread: a thread that waits for its answer finds it ended."""

@@ -12,27 +12,24 @@ import os
 import select
 import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from intercode.errors import ActionError, ImageError, TaskError
+from intercode.errors import ActionError, ImageError, SandboxError, TaskError
 from intercode.interpreters.base import DRAIN, HARD_OUTPUT_FACTOR, Execution, stopped_by_interrupt
-from intercode.interpreters.inside.session import DONE, EXITED, STARTED
-from intercode.interpreters.python_start import SESSION, PythonProcess, start
+from intercode.interpreters.inside.session import DONE, EXITED
+from intercode.interpreters.python_start import SESSION, start
 from intercode.sandbox.base import OutputBuffer, Sandbox
 
 _GRACE_SECONDS = 3.0
 """The time that an action has to heed a `KeyboardInterrupt`, before it is killed."""
 _AGAIN_SECONDS = 0.1
-_EXIT_SECONDS = 5.0
 _PRELUDE_SECONDS = 60.0
 _CHUNK = 1 << 18
 _MOST_AT_ONCE = 1 << 20
 _LONGEST_CODE = 200
 """Bytes of the argument of `exit` that are quoted."""
 _GONE = "it cannot be started any more: its program is gone"
-_KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(slots=True)
@@ -81,6 +78,8 @@ class PythonInterpreter:
         self._number = 0
         self._pending = OutputBuffer(sandbox.limits.output)
         self._gone = False
+        self._has_run = False
+        """Whether an earlier worker has run any code."""
         self._process = start(sandbox, SESSION, python)
         if said := self._run_prelude():
             self.close()
@@ -134,6 +133,8 @@ class PythonInterpreter:
         began = time.monotonic()
         run = _Run(0, OutputBuffer(4096), began + seconds)
         self._run(run, self._prelude)
+        if run.lost and not run.stopped:
+            self._check_end()
         self._prelude_took = max(self._prelude_took, time.monotonic() - began)
         if run.status == DONE:
             return ""
@@ -214,9 +215,7 @@ class PythonInterpreter:
         if frames is None:
             run.closed.add(self._process.control)
         for status, number, code in frames or ():
-            if status == STARTED:
-                self._process.started = True
-            elif number == run.number:
+            if number == run.number:
                 run.status, run.code = status, code[:_LONGEST_CODE].decode(errors="replace")
 
     def _finish(self, run: _Run, seconds: float) -> list[str]:
@@ -229,7 +228,9 @@ class PythonInterpreter:
         elif run.stopped == "forged":
             notes.append("stopped: it has written to a descriptor that it has not opened")
         if run.lost:
-            why = "was killed" if run.stopped else _end(self._process)
+            if not run.stopped:
+                self._check_end()
+            why = "was killed" if run.stopped else self._process.obituary()
             self._restart(seconds)
             now = _GONE if self._gone else "it was started again, and all names are lost"
             notes.append(f"the interpreter {why}; {now}")
@@ -239,7 +240,19 @@ class PythonInterpreter:
             notes.append(f"exit({run.code}) ends nothing here: the interpreter goes on")
         return notes
 
+    def _check_end(self) -> None:
+        """Check that an action can have caused the end of the worker.
+
+        Raises:
+            SandboxError: Whatever caused it, no action did.
+        """
+        self._process.check_end(self.sandbox)
+        if self._python is None and not (self._process.started or self._has_run):
+            why = self._process.obituary()
+            raise SandboxError(f"the Python worker {why}, before any action ran in it")
+
     def _restart(self, seconds: float) -> None:
+        self._has_run |= self._process.started
         self._process.close()
         self.sandbox.kill()
         try:
@@ -253,19 +266,3 @@ class PythonInterpreter:
 
 def _left_well(run: _Run) -> bool:
     return run.status == EXITED and run.code == "0"
-
-
-def _end(process: PythonProcess) -> str:
-    """Say in words how a worker ended."""
-    poll = select.poll()
-    poll.register(process.exit_fd, select.POLLIN)
-    poll.poll(_EXIT_SECONDS * 1000)
-    code = process.process.poll()
-    if code is None:
-        return "did not answer any more"
-    if code == _KILLED:
-        return "was killed (out of memory?)"
-    if code > 128:
-        with suppress(ValueError):
-            return f"crashed ({signal.strsignal(code - 128) or code})"
-    return f"ended with exit code {code}"

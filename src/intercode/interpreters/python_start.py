@@ -11,20 +11,25 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import struct
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ImageError, SandboxError, UsageError
-from intercode.interpreters.inside.wire import Frames, frame
+from intercode.interpreters.inside.session import DONE
+from intercode.interpreters.inside.wire import STARTED, Frames, frame
 from intercode.sandbox import Process, Provider, Sandbox, get_provider
+from intercode.sandbox.base import Freezes, cause_of_death
 from intercode.sandbox.ownership import disown_in_forks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from intercode.interpreters.inside.wire import Frame
 
 _PACKAGE = "intercode.interpreters.inside"
@@ -42,6 +47,11 @@ PRELOAD = tuple(f"{_PACKAGE}.{name}" for name in ("forked", *_NEEDED))
 """The modules that a provider must load to fork a worker."""
 _READ, _WRITE = 230, 231
 _SECONDS = 10.0
+_END_SECONDS = 5.0
+_CHECK_SECONDS = 60.0
+_SIGNALS = 128
+"""The exit code of a process that signal N ended is as many more than N."""
+_KILLED = _SIGNALS + signal.SIGKILL
 _CHUNK = 1 << 18
 _BOOTSTRAP = """
 import json, os, struct, sys, types
@@ -86,9 +96,18 @@ class PythonProcess:
         read: The descriptor on which its answers come.
         write: The descriptor for messages to it.
         out: The descriptor on which its output comes; -1: none.
+        errors: Reads its error output, if it is a fork of InterCode's own Python; None: it is a
+            program of the image's.
     """
 
-    def __init__(self, process: Process, read: int, write: int, out: int) -> None:
+    def __init__(
+        self,
+        process: Process,
+        read: int,
+        write: int,
+        out: int,
+        errors: Callable[[], str] | None = None,
+    ) -> None:
         self.process = process
         self.control = read
         self.exit_fd = process.exit_fd
@@ -96,7 +115,8 @@ class PythonProcess:
         self.pid: int | None = getattr(process, "pid", None)
         """As seen inside."""
         self.started = False
-        """Whether it has said that an interrupt would reach its action, and not end it."""
+        """Whether its own start is over, and what it does next is its code's doing."""
+        self._errors = errors
         self._write = write
         self._frames = Frames(LONGEST_ANSWER)
         self._own = {read, write, out} - {-1, *process.fds.values()}
@@ -116,7 +136,7 @@ class PythonProcess:
         while view:
             try:
                 view = view[os.write(self._write, view) :]
-            except BlockingIOError:  # noqa: PERF203
+            except BlockingIOError:
                 if not writable(self._write, deadline - time.monotonic()):
                     return False
             except (BrokenPipeError, ConnectionResetError):
@@ -135,7 +155,47 @@ class PythonProcess:
             return []
         except ConnectionResetError:
             return None
-        return self._frames.feed(data) if data else None
+        if not data:
+            return None
+        frames = self._frames.feed(data)
+        self.started = self.started or any(kind == STARTED for kind, _, _ in frames)
+        return [message for message in frames if message[0] != STARTED]
+
+    def exit_code(self, seconds: float = _END_SECONDS) -> int | None:
+        """Wait for the end of the worker; return its exit code, or None while it runs."""
+        readable(self.exit_fd, seconds)
+        return self.process.poll()
+
+    def check_end(self, sandbox: Sandbox) -> None:
+        """Check that the code in this worker caused its end, and not the Python that runs it.
+
+        A worker that had started, and then exited or was killed, ended by its code. Every other end
+        may be a crash of InterCode's own Python. Then a worker that runs ``pass`` in a new sandbox,
+        which no agent can reach, decides: if it ends as well, no code was the cause.
+
+        Args:
+            sandbox: The sandbox in which it ran.
+
+        Raises:
+            SandboxError: The Python is the cause. The message has the line that says why it ended.
+        """
+        code = self.exit_code()
+        if self._errors is None or code is None:
+            return
+        if not self.started or (code > _SIGNALS and code != _KILLED):
+            check_worker(sandbox)
+
+    def obituary(self) -> str:
+        """Say in words how the worker ended. Its error output can be read only once."""
+        code = self.exit_code()
+        if code is None:
+            return "did not answer any more"
+        if code == _KILLED:
+            return "was killed (out of memory?)"
+        name = signal.strsignal(code - _SIGNALS) if code > _SIGNALS else None
+        end = f"ended with exit code {code}" if name is None else f"crashed ({name})"
+        cause = "" if self._errors is None or self.started else cause_of_death(self._errors())
+        return f"{end}: {cause}" if cause else end
 
     def close(self) -> None:
         """Kill it, if it runs. Idempotent."""
@@ -159,6 +219,13 @@ def writable(fd: int, seconds: float) -> bool:
     return bool(poll.poll(max(seconds, 0) * 1000))
 
 
+def readable(fd: int, seconds: float) -> bool:
+    """Wait until a descriptor can be read from; return whether it could in that time."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(seconds, 0) * 1000))
+
+
 def start(sandbox: Sandbox, worker: str, python: str | None = None) -> PythonProcess:
     """Start a worker.
 
@@ -173,6 +240,32 @@ def start(sandbox: Sandbox, worker: str, python: str | None = None) -> PythonPro
         SandboxError: The sandbox failed.
     """
     return _fork(sandbox, worker) if python is None else _execute(sandbox, worker, python)
+
+
+def check_worker(sandbox: Sandbox) -> None:
+    """Check that a Python worker can run ``pass`` in a new sandbox of the same provider.
+
+    Args:
+        sandbox: A sandbox that the provider has started.
+
+    Raises:
+        SandboxError: The worker ends, or does not answer.
+    """
+    if not isinstance(sandbox, Freezes):  # a provider from outside, which starts no other one
+        return
+    with (
+        closing(sandbox.another("scratch")) as pristine,
+        closing(_fork(pristine, SESSION)) as worker,
+    ):
+        deadline = time.monotonic() + _CHECK_SECONDS
+        worker.send(0, 1, b"pass")
+        while (left := deadline - time.monotonic()) > 0 and readable(worker.control, left):
+            messages = worker.receive()
+            if messages is None:
+                break
+            if any((status, number) == (DONE, 1) for status, number, _ in messages):
+                return
+        raise SandboxError(f"InterCode's own Python cannot run a worker: it {worker.obituary()}")
 
 
 def _fork(sandbox: Sandbox, name: str) -> PythonProcess:
@@ -206,7 +299,7 @@ def _fork(sandbox: Sandbox, name: str) -> PythonProcess:
     # An action could send descriptors by it, and take as long as it likes to close one.
     worker.socket.close()
     given = {"worker": f"{_PACKAGE}.{name}", **facts}
-    return _introduced(PythonProcess(worker, answers, questions, out), given)
+    return _introduced(PythonProcess(worker, answers, questions, out, worker.errors), given)
 
 
 def _execute(sandbox: Sandbox, worker: str, python: str) -> PythonProcess:

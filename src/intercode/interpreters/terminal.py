@@ -90,7 +90,7 @@ class Screen:
         for part in (before, *("\x1b" + each for each in sequences)):
             try:
                 self._stream.feed(part)
-            except Exception:  # noqa: BLE001, PERF203 - some malformed sequences raise any of them
+            except Exception:  # noqa: BLE001 - some malformed sequences raise any of them
                 self._stream = pyte.Stream(self._screen)
 
     def look(self, *, busy: bool = False, ended: bool = False) -> Look:

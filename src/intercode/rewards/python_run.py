@@ -221,7 +221,7 @@ class Trial:
         deadline = time.monotonic() + self._timeout
         data = source.encode("utf-8", "surrogatepass")
         if not subject.send(LOAD, number, data, self._timeout):
-            raise _Failure(_ENDED)
+            raise self._ended(subject)
         while True:
             for _, kind, theirs, _ in self._frames([subject], deadline):
                 if (kind, theirs) == (LOAD, number):
@@ -238,7 +238,7 @@ class Trial:
                     other = grader if sender is subject else subject
                     # A process that reads its messages slowly has no more time than the test.
                     if not other.send(its_kind, its_number, data, self._left(deadline)):
-                        raise _Failure(_ENDED)
+                        raise self._ended(other)
                 elif sender is grader and (its_kind, its_number) == (kind, number):
                     return data.decode(errors="replace")
 
@@ -255,6 +255,15 @@ class Trial:
 
     def _late(self) -> _Failure:
         return _Failure(f"not done within {self._timeout:g} s")
+
+    def _ended(self, process: PythonProcess) -> _Failure:
+        """Return the failure of a submission whose messages have ended, or are not read.
+
+        Raises:
+            SandboxError: No code is the cause.
+        """
+        process.check_end(self._sandboxes[SUBJECT])
+        return _Failure(_ENDED)
 
     def _frames(
         self, processes: Sequence[PythonProcess], deadline: float
@@ -273,7 +282,7 @@ class Trial:
                 except ValueError as error:
                     raise _Failure(str(error)) from None
                 if frames is None:
-                    raise _Failure(_ENDED)
+                    raise self._ended(process)
                 for kind, number, data in frames:
                     yield process, kind, number, data
 
@@ -354,6 +363,7 @@ def _run(
         sandbox.kill()
         return Result(False, f"not done within {timeout:g} s", late=True)
     if code:
+        process.check_end(sandbox)
         return Result(False, said or f"it ended with exit code {code}")
     text = printed.decode(errors="surrogateescape")
     if same_output(text, case["stdout"]):

@@ -61,7 +61,7 @@ class Limits:
         for name, read in LIMITS.items():
             try:
                 object.__setattr__(self, name, read(getattr(self, name)))
-            except ValueError as error:  # noqa: PERF203
+            except ValueError as error:
                 raise UsageError(f"limit {name!r} {error}") from None
 
     @classmethod
@@ -335,8 +335,8 @@ class Freezes(Protocol):
         """Save the files as `freeze` does, by a copy; what runs in the sandbox runs on."""
 
     @property
-    def another(self) -> Callable[[Snapshot], Sandbox]:
-        """Start a sandbox from such a snapshot, with the same limits and network."""
+    def another(self) -> Callable[[str | Snapshot], Sandbox]:
+        """Start a sandbox from an image or such a snapshot, with the same limits and network."""
 
     def programs(self) -> list[Program]:
         """List what runs in it, except process 1, with its open descriptors."""
@@ -459,6 +459,16 @@ def caused_inside(evidence: Evidence) -> bool:
     if evidence.exit_code is None:
         return False
     return evidence.exit_code != -signal.SIGKILL or evidence.starved
+
+
+def cause_of_death(errors: str) -> str:
+    """Return the line of a process's last output that names the cause of its end.
+
+    Args:
+        errors: The output, which may end with a traceback of each thread.
+    """
+    lines = errors.strip().splitlines() or [""]
+    return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
 
 
 @dataclass(slots=True)

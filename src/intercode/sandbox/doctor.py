@@ -6,7 +6,7 @@ import os
 import platform
 import resource
 import shutil
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from intercode.rights import (
     needs_stand_in,
     why_stand_in,
 )
+from intercode.sandbox.base import cause_of_death
 from intercode.sandbox.docker.engine import INSTALL, Engine, default_url, may_be_there
 from intercode.sandbox.docker.home import has_quota, remapped
 from intercode.sandbox.docker.images import SCHEME
@@ -31,6 +32,8 @@ from intercode.sandbox.native.provider import NativeProvider
 
 _FILES_FOR_MANY = 4096
 _CACHE_BYTES = 2 << 30
+_ANY_MODULE = "json"
+"""A module for a spawner to load, so that it has a Python to fork."""
 _OTHER_CACHE = "export INTERCODE_CACHE=/a/folder/of/yours"
 
 
@@ -82,7 +85,24 @@ def _native_sandbox() -> list[Check]:
     if done.stdout != b"works\n":
         said = (done.stdout + done.stderr).decode(errors="replace").strip()
         return [Check("sandbox", False, f"a command did not run: {said}", "report this as a bug")]
-    return [Check("sandbox", True, f"native sandboxes work, {_whose()}"), _memory(facts)]
+    return [
+        Check("sandbox", True, f"native sandboxes work, {_whose()}"),
+        _memory(facts),
+        _workers(),
+    ]
+
+
+def _workers() -> Check:
+    """Say how sandboxes get Python workers; that these work, `cli.doctor` finds out by playing."""
+    with closing(NativeProvider(preload=[_ANY_MODULE])) as provider:
+        try:
+            flaw = provider.facts().get("fork_flaw", "")
+        except InterCodeError as error:
+            return _of_error("workers", False, error)
+    if flaw:
+        detail = f"this Python is forked by os.fork, with more memory each: {cause_of_death(flaw)}"
+        return Check("workers", None, detail, "use a Python that InterCode declares")
+    return Check("workers", True, "SQL and Python run in forks of this Python")
 
 
 def _of_error(name: str, ok: bool | None, error: Exception) -> Check:

@@ -22,6 +22,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from intercode.interpreters.inside.peer import NO_DATA, Peer
+from intercode.interpreters.inside.wire import STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,6 +188,7 @@ def serve(channel: Channel, out: int, limit: int) -> None:
     os.dup2(null, 2)
     sys.stdout = sys.stderr = open(os.devnull, "w")
     grader = None
+    channel.send(STARTED)
     while True:
         try:
             kind, number, payload = channel.receive()

@@ -14,7 +14,7 @@ import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.wire import Channel, keep, write_all
+from intercode.interpreters.inside.wire import STARTED, Channel, keep, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,7 @@ _MOST_SAID = 500
 def serve(channel: Channel, out: int, limit: int) -> None:
     """Run one program, and end as it ends: with its exit code."""
     out = keep(out)
+    channel.send(STARTED)
     _, _, payload = channel.receive()
     given = json.loads(payload)
     main = ModuleType("__main__")

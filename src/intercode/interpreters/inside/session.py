@@ -19,7 +19,7 @@ import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from intercode.interpreters.inside.wire import Channel, keep, write_all
+from intercode.interpreters.inside.wire import STARTED, Channel, keep, write_all
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -28,8 +28,6 @@ __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any fu
 
 DONE, FAILED, INTERRUPTED, EXITED = 1, 2, 3, 4
 """Kinds of a reply, by the end of the action; the payload is an exit's code."""
-STARTED = 5
-"""The first message: from here on an interrupt ends an action, and never the worker."""
 _NAME = "<action %d>"
 _ONLY_TREE = 0x400
 _FEWEST_FRAMES = 500
@@ -225,7 +223,7 @@ def serve(channel: Channel, out: int, limit: int) -> None:
     """
     session = Session(out, limit)
     _handle(_sigint, session._interrupt)
-    channel.send(STARTED)
+    channel.send(STARTED)  # from here on an interrupt ends an action, and never the worker
     reply = 0, -1, b""
     while True:
         try:

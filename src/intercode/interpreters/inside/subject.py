@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.interpreters.inside.peer import ASK, Peer
 from intercode.interpreters.inside.session import Session
+from intercode.interpreters.inside.wire import STARTED
 
 if TYPE_CHECKING:
     from intercode.interpreters.inside.wire import Channel
@@ -159,6 +160,7 @@ def serve(channel: Channel, out: int, limit: int) -> None:
     os.dup2(null, 2)
     session = Session(null, limit)
     subject = Subject(channel, session)
+    channel.send(STARTED)
     while True:
         try:
             kind, number, payload = channel.receive()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # before any function takes them from here
 
+STARTED = 255
+"""The first message of each worker: its own start is over, and no code but its own has run yet."""
 _HEADER = struct.Struct("=IBI")
 _CHUNK = 1 << 18
 _LONGEST = (1 << 32) - 1

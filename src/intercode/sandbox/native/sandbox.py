@@ -92,7 +92,7 @@ class NativeSandbox:
     """The files that it started with."""
     begin: Callable[[Files, bool], Seat]
     """Starts another place with such files; True: without a program ahead of requests."""
-    another: Callable[[Snapshot], Sandbox]
+    another: Callable[[str | Snapshot], Sandbox]
     """Starts another sandbox; see `sandbox.base.Freezes`."""
 
     def __init__(

@@ -185,6 +185,7 @@ class Spawner:
             "root": self.machine.root,
             "cgroup": self.cgroups.version,
             "controllers": self.cgroups.controllers,
+            **({"fork_flaw": self.zygote.flaw} if self.zygote.flaw else {}),
         }
 
     def start(self, spec: dict[str, Any], control: socket.socket) -> None:

@@ -87,6 +87,8 @@ class Zygote:
         # What it is called shows in sandboxes, where a path of the machine's must not.
         python = command("worker", {"modules": [*preload]}, preload, path)
         self._command = python if preload else ["init"]
+        self.flaw = ""
+        """The errors of a fork of its Python by the protocol of `worker.main`; empty if it works."""
         self._begin()
 
     def _begin(self) -> None:
@@ -100,6 +102,7 @@ class Zygote:
             said, _ = wire.receive(self._link)
             if "unloaded" in said:
                 raise NotLoadedError(said)
+            self.flaw = str(said["flaw"])
         filters = [self._machine.filters[key] for key in sorted(self._machine.filters)]
         told = {"root": self._machine.root, "masks": self._machine.masks, "filters": filters}
         wire.send(self._link, told, packed=True)

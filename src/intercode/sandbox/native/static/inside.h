@@ -115,7 +115,8 @@ long enter(struct message *message, struct value plan, int link, const struct ma
 
 /* -- serve.c --------------------------------------------------------------------------------- */
 
-extern bool has_workers; /* whether this is a process of Python, where workers' modules are */
+/* Forks a worker, where this is a process of Python, which has workers' modules: else NULL. */
+extern int (*fork_worker)(void);
 
 /* Serves until the caller goes away. Returns in a worker alone: the name of its module. */
 const char *serve(int control, int children, const struct inside *inside, long first);

@@ -177,11 +177,12 @@ static const char *fork_for_all(void) {
 
 /* -- as a library ------------------------------------------------------------------------------ */
 
-__attribute__((visibility("default"))) const char *zygote(void);
+__attribute__((visibility("default"))) const char *zygote(int (*fork)(void));
 
-/* Returns in workers alone, each with the name of its module. The socket is descriptor 3. */
-const char *zygote(void) {
-    has_workers = true;
+/* Returns in workers alone, each with the name of its module. The socket is descriptor 3. A worker
+ * is forked by `fork`, which leaves its C library, and maybe its Python, fit for use. */
+const char *zygote(int (*fork)(void)) {
+    fork_worker = fork;
     return fork_for_all();
 }
 

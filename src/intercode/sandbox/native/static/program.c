@@ -323,13 +323,14 @@ long start_worker(const struct inside *inside, struct message *message) {
     if (message->count != 3) return -EPROTO;
     if (!place_for) return -EAGAIN;
     begin_start(inside);
-    long pid = CALL5(__NR_clone, SIGCHLD, 0, 0, 0, 0);
+    /* Not by the bare system call: the C library keeps a thread's number, and has locks. */
+    int pid = fork_worker();
     if (pid == 0) {
         become_worker(inside, message);
         return 0;
     }
     end_start(inside, pid);
-    if (pid < 0) return pid;
-    *place_for = (struct program){.pid = (int)pid, .exit_pipe = take_fd(message, 2)};
+    if (pid < 0) return -EAGAIN; /* `errno` is the C library's, which is not known here */
+    *place_for = (struct program){.pid = pid, .exit_pipe = take_fd(message, 2)};
     return pid;
 }

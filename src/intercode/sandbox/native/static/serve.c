@@ -11,7 +11,7 @@
 #include <linux/signal.h>
 #include <linux/signalfd.h>
 
-bool has_workers;
+int (*fork_worker)(void);
 static bool stopped; /* by a request, until another one */
 static char worker[256]; /* in a worker, the name of its module */
 
@@ -70,7 +70,7 @@ static long do_spawn(struct request *request) {
 static long do_worker(struct request *request) {
     const char *module = text_of(find(request->body, "module"));
     size_t count = module ? length(module) : 0;
-    if (!has_workers) return -ENOSYS;
+    if (!fork_worker) return -ENOSYS;
     if (!count || count >= sizeof worker) return -EINVAL;
     long pid = start_worker(request->inside, request->message);
     if (!pid) memcpy(worker, module, count);
