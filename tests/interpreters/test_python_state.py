@@ -35,6 +35,7 @@ SHOWN = {
     "import os; os.getcwd(), os.environ['HOME']": "('/root', '/root')\n",
     "open('/tmp/f', 'w').write('x')": "1\n",
     "import random; random.random() != random.random()": "True\n",
+    "import os, threading; threading.main_thread().native_id == os.getpid()": "True\n",
     "import os, random\nrandom.seed(1); a = random.random(); random.seed(1)\n"
     "if os.fork() == 0: os._exit(random.random() == a)\nos.wait()[1]": "0\n",
     "import sqlite3; sqlite3.connect(':memory:').execute('select 1').fetchone()": "(1,)\n",

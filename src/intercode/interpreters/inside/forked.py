@@ -28,7 +28,8 @@ unittest unittest.mock urllib.parse uuid warnings weakref xml.etree.ElementTree 
 """Modules that every worker has loaded: an action that imports them pays nothing."""
 _at_fork: list[dict[str, Any]] = []
 """Calls that these modules want at a fork. An action that forks has them; the fork that makes a
-worker comes from a process with one thread, and needs none of them but new random numbers."""
+worker comes from a process with one thread, and needs none of them but new random numbers, and the
+number of that thread, which would be the machine's."""
 
 
 def _load() -> Library:
@@ -52,7 +53,8 @@ def _load() -> Library:
 
 
 _library = _load()
-import random  # noqa: E402 - its call at a fork is one of those
+import random  # noqa: E402 - their calls at a fork are among those
+import threading  # noqa: E402
 
 
 def main(sock: socket.socket) -> None:
@@ -67,6 +69,7 @@ def main(sock: socket.socket) -> None:
     for calls in _at_fork:
         os.register_at_fork(**calls)
     random.seed()
+    vars(threading.main_thread())["_native_id"] = threading.get_native_id()
     for name in [*os.environ]:
         del os.environ[name]
     for name, value in start["env"].items():
