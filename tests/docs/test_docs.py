@@ -5,7 +5,9 @@ What a page may contain, and what is done with it, in the page's own temporary f
 - a ``console`` block: each line that begins with ``$ `` is run by bash (``> `` goes on with it).
   It must exit with 0, or with N under ``<!-- exit N -->``. Lines without a prompt are output:
   each must be among what was printed, ``…`` standing for anything.
-- a ``python`` block is run, and must not fail.
+- a ``python`` block is run, and must not fail. What it prints is compared with the output that the
+  page states (`docs.pages`), and its actions must succeed, or as many as
+  ``<!-- failing actions: N -->`` says must fail.
 - any block under ``<!-- file: NAME -->`` is written to that file, and not run.
 - a block under ``<!-- not run: REASON -->`` is not run; ``make`` must still have its target.
 """
@@ -21,81 +23,20 @@ import runpy
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 import intercode
+from docs.pages import OBSERVED, ROOT, Block, blocks, check_output, check_python, commands
 from intercode.cli.main import main
 from warm import Warm
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
-RUN = {"console", "python"}
 SECONDS = 3000.0
 """For a command. `make demo` takes six, and two minutes on a machine that is busy with others."""
-
-DURATION = re.compile(r" \[[^][]* s\]$")
-"""Behind an action, where a machine is slow: `   [1.2 s]`."""
-
-
-@dataclass
-class Block:
-    """A fenced block of a page."""
-
-    page: Path
-    line: int
-    language: str
-    lines: list[str] = field(default_factory=list)
-    marks: dict[str, str] = field(default_factory=dict)
-    """The comments directly above it: ``file``, ``not run``, ``exit``."""
-
-    @property
-    def where(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-    @property
-    def text(self) -> str:
-        return "".join(f"{line}\n" for line in self.lines)
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in order."""
-    block: Block | None = None
-    marks: dict[str, str] = {}
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        if block is not None:
-            if line.strip() == "```":
-                yield block
-                block = None
-            else:
-                block.lines.append(line)
-        elif match := re.fullmatch(r"<!-- (file|not run|exit):? (.+?) -->", line):
-            marks[match[1]] = match[2]
-        elif match := re.fullmatch(r"```(\w*)", line):
-            block, marks = Block(page, number, match[1], marks=marks), {}
-        elif line.strip():
-            marks = {}
-    assert block is None, f"{page}: a block is not closed"
-
-
-def commands(block: Block) -> list[tuple[str, list[str]]]:
-    """(command, the output that the page shows)."""
-    found: list[tuple[str, list[str]]] = []
-    for line in block.lines:
-        if line.startswith("$ "):
-            found.append((line[2:], []))
-        elif line.startswith("> ") and found and not found[-1][1]:
-            found[-1] = (f"{found[-1][0]}\n{line[2:]}", [])
-        elif found:
-            found[-1][1].append(line)
-        else:
-            raise AssertionError(f"{block.where}: output before any command")
-    return found
 
 
 def recipe(target: str) -> str:
@@ -121,25 +62,19 @@ def run(warm: Warm, command: str, folder: Path, code: int, where: str) -> str:
     return done.stdout
 
 
-def check_output(shown: list[str], output: str, where: str) -> None:
-    """Each line that a page shows is among what was printed; runs of blanks count as one.
-
-    How long an action took is left out.
-    """
-    printed = [" ".join(DURATION.sub("", line).split()) for line in output.splitlines()]
-    for line in shown:
-        parts = [" ".join(part.split()) for part in line.split("…")]
-        pattern = re.compile(".*".join(map(re.escape, parts)))
-        if any(parts) and not any(pattern.fullmatch(text) for text in printed):
-            raise AssertionError(f"{where}: nothing printed is like {line!r}:\n{output}")
-
-
 def run_console(warm: Warm, block: Block, folder: Path) -> None:
     code = int(block.marks.get("exit", "0"))
     for command, shown in commands(block):
         made = re.fullmatch(r"make ([\w-]+)", command)
         output = run(warm, recipe(made[1]) if made else command, folder, code, block.where)
         check_output(shown, output, block.where)
+
+
+def run_python(warm: Warm, block: Block, folder: Path) -> None:
+    script = folder / f"block_{block.line}.py"
+    script.write_text(block.text, encoding="utf-8")
+    command = f"python {OBSERVED} {script.name}"
+    check_python(block, run(warm, command, folder, 0, block.where))
 
 
 @pytest.mark.timeout(1200)
@@ -163,9 +98,35 @@ def test_what_a_page_says_to_do_works(page: Path, tmp_path: Path, warm: Warm) ->
         elif block.language == "console":
             run_console(warm, block, tmp_path)
         elif block.language == "python":
-            script = tmp_path / f"block_{block.line}.py"
-            script.write_text(block.text, encoding="utf-8")
-            run(warm, f"python {script.name}", tmp_path, 0, block.where)
+            run_python(warm, block, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "stated", "reason"),
+    [
+        ("SELECT 42 AS answer", "42", ""),
+        ("SELECT 42 AS answer", "43", "nothing printed is like ' 43'"),
+        ("SELECT 42 AS answer, NULL AS nothing", "Error …", "0 actions may fail"),
+    ],
+)
+def test_a_python_block_is_compared_with_what_it_does(
+    warm: Warm, tmp_path: Path, statement: str, stated: str, reason: str
+) -> None:
+    """The third statement stood in README: NOTHING is a keyword of SQLite."""
+    lines = [
+        "import intercode",
+        'env = intercode.make("sql")',
+        "env.reset(seed=0)",
+        f'observation, *_ = env.step("{statement}")',
+        "print(observation)",
+        f"# {stated}",
+        "",
+        "# A comment without a print above it.",
+        "env.close()",
+    ]
+    block = Block(ROOT / "README.md", 1, "python", lines)
+    with pytest.raises(AssertionError, match=reason) if reason else contextlib.nullcontext():
+        run_python(warm, block, tmp_path)
 
 
 def headings(page: Path) -> set[str]:
@@ -301,8 +262,14 @@ def test_the_recording_is_of_the_commands_beside_it() -> None:
     assert [line[2:] for line in shown if line.startswith("$ intercode")] == recorder["commands"]()
 
 
-def test_readme_shows_what_make_demo_does() -> None:
-    assert any("$ make demo" in block.lines for block in blocks(ROOT / "README.md"))
+def test_make_demo_does_what_the_first_run_shows() -> None:
+    text = (ROOT / "docs" / "tutorials" / "first-run.md").read_text(encoding="utf-8")
+    assert "$ intercode demo " in text and "`make demo`" in text
+    assert recipe("demo") == "intercode demo\n"
+
+
+def test_readme_has_at_most_900_words() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 900
 
 
 def test_the_picture_is_well_formed() -> None:

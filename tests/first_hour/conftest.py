@@ -91,14 +91,14 @@ def venv(place: Path, wheel: Path) -> Path:
 @pytest.fixture
 def root(venv: Path, tmp_path: Path) -> Someone:
     """Whoever runs the tests, with nothing of the checkout in sight."""
-    return Someone(venv, tmp_path, env=_variables(venv, tmp_path))
+    return Someone(venv, tmp_path, env=variables(venv, tmp_path))
 
 
 @pytest.fixture
 def user(venv: Path) -> Iterator[Someone]:
     """An ordinary user."""
     with ordinary_user() as person:
-        yield Someone(venv, person.home, person.prefix, _variables(venv, person.home))
+        yield Someone(venv, person.home, person.prefix, variables(venv, person.home))
 
 
 @pytest.fixture(params=["root", "user"])
@@ -128,7 +128,8 @@ def pip(python: str, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _variables(venv: Path, home: Path) -> dict[str, str]:
+def variables(venv: Path, home: Path) -> dict[str, str]:
+    """Return the variables of a user whose programs are those of a folder and of the system."""
     kept = {name: text for name, text in os.environ.items() if not _OURS.match(name)}
     path = f"{venv / 'bin'}:/usr/local/bin:/usr/bin:/bin"
     # As a shell of an ordinary user has it: no sbin.
