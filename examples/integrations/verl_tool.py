@@ -3,8 +3,10 @@
 An episode belongs to the loop's data of a rollout: a tool's instance lasts for one call only.
 """
 
+import asyncio
 import json
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from weakref import WeakKeyDictionary, finalize
@@ -26,25 +28,37 @@ class InterCodeTool(BaseTool):
         super().__init__(config, OpenAIFunctionToolSchema(type="function", function=asdict(tool)))
 
     async def execute(self, instance_id, parameters, *, agent_data, **kwargs):
-        """Call the tool in the rollout's episode."""
-        if (env := EPISODES.get(agent_data)) is None:
-            made = intercode.make(self.config["env"], errors="value", reward_every_turn=True)
-            env = EPISODES[agent_data] = intercode.AsyncEnv(made)
-            finalize(agent_data, made.close)
-            await env.reset(task_id=agent_data.tools_kwargs["task_id"])
-        if env.episode.status != "running":
+        """Call the tool in the rollout's episode. A failure of ours leaves the score NaN."""
+        try:
+            if is_first := agent_data not in EPISODES:
+                env = intercode.make(self.config["env"], reward_every_turn=True)
+                finalize(agent_data, env.close)
+                EPISODES[agent_data] = intercode.AsyncEnv(env), asyncio.Lock()
+            env, lock = EPISODES[agent_data]
+            async with lock:  # the calls of one reply are made at once
+                if is_first:
+                    await env.reset(**agent_data.tools_kwargs)
+                arguments = parameters if isinstance(parameters, dict) else {}
+                text, reward, *_ = await env.call(self.name, arguments)
+        except intercode.EnvironmentStateError:
             return ToolResponse(text="[the episode has ended]"), None, {}
-        text, reward, *_ = await env.call(self.name, parameters)
+        except Exception:  # verl tells the model, and goes on
+            agent_data.turn_scores.append(float("nan"))
+            raise
         agent_data.turn_scores.append(reward)
         return ToolResponse(text=intercode.plain(text) or "[no output]"), reward, {}
 
 
 def compute_score(data_source, solution_str, ground_truth, extra_info):
-    """Score what a rollout's last action left, submitted or not."""
-    reward = [0.0, *extra_info["turn_scores"]][-1]
-    if reward != reward:  # verl can leave out no rollout
+    """Score what a rollout's last action left, submitted or not; without one, an untouched task."""
+    scores = list(extra_info["turn_scores"])
+    if not scores:  # this also shows that there are sandboxes at all
+        with closing(intercode.make(extra_info["env"])) as env:
+            env.reset(**extra_info["tools_kwargs"])
+            scores.append(env.step("submit")[1])
+    if any(score != score for score in scores):  # verl can leave out no rollout
         raise intercode.SandboxError("an episode was lost, which does not make its reward 0")
-    return reward
+    return scores[-1]
 
 
 if __name__ == "__main__":  # python verl_tool.py bash: the tools, and the tasks
@@ -53,8 +67,7 @@ if __name__ == "__main__":  # python verl_tool.py bash: the tools, and the tasks
     tools = [{"class_name": "verl_tool.InterCodeTool", "config": one} for one in config]
     Path("tools.yaml").write_text(json.dumps({"tools": tools}))
     for task in env.dataset:
-        prompt = [{"role": "user", "content": task.query}]
-        extra = {"tools_kwargs": {"task_id": task.task_id}}
-        row = {"data_source": env.name, "prompt": prompt, "extra_info": extra}
-        rows.append({**row, "reward_model": {"ground_truth": ""}})
+        extra = {"env": sys.argv[1], "tools_kwargs": {"task_id": task.task_id}}
+        row = {"data_source": env.name, "reward_model": {"ground_truth": ""}, "extra_info": extra}
+        rows.append({**row, "prompt": [{"role": "user", "content": task.query}]})
     Dataset.from_list(rows).to_parquet("tasks.parquet")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from intercode.errors import (
         ActionError,
+        AgentStartError,
         BudgetError,
         CapacityError,
         CausedInsideError,
@@ -71,6 +72,7 @@ __version__ = "2.0.0"
 
 __all__ = [
     "ActionError",
+    "AgentStartError",
     "AsyncEnv",
     "AsyncSandbox",
     "BudgetError",

@@ -131,6 +131,10 @@ class OutputLimitError(CausedInsideError, OverflowError):
     """A file, a stream or a tree is larger than the caller's limit, or takes longer to read."""
 
 
+class AgentStartError(SandboxError):
+    """The program of an agent could not be started, or ended before it had asked its model."""
+
+
 class DatabaseError(SandboxError, ConnectionError):
     """A database engine failed or was lost. (A *statement* that fails is not an error.)"""
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import intercode
-from intercode.agents.outside.profile import Record, profile_of
+from intercode.agents.outside.profile import NO_MODEL, Record, profile_of
 from intercode.agents.outside.turns import action_of, retell
 from intercode.calls import ToolCall
 from intercode.cli.main import main
@@ -67,13 +67,15 @@ def play(
         env: str = "bash",
         code: int = 0,
         out: str = "run",
+        model: str = "openai-compatible/test",
     ) -> Episode:
         server.script = script(*lines)
         server.exchanges.clear()
         data = tmp_path / "tasks.json"
         data.write_text(json.dumps([task]))
         args = ["run", env, "--data", str(data), "--out", str(tmp_path / out), "--quiet"]
-        args += ["--agent", agent, "--model", "openai-compatible/test", "--base-url", server.url]
+        args += ["--agent", agent, "--model", model]
+        args += [] if model == NO_MODEL else ["--base-url", server.url]
         assert main([*args, "--image", image, *options]) == code
         return next(read_episodes(tmp_path / out / "episodes.jsonl"))
 
@@ -128,14 +130,85 @@ def test_the_agent_works_in_the_repository_of_an_issue(play: Play, tmp_path: Pat
 
 
 def test_a_program_that_fails_has_made_an_attempt(play: Play) -> None:
-    failing = "cli:bash -c 'echo 42 > /root/answer; echo oh no >&2; exit 3'"
+    failing = "cli:bash -c 'python3 /opt/tiny.py x; echo 42 > /root/answer; echo oh no; exit 3'"
     episode = play(agent=failing, task={**TASK, "verification": "test -e /root/answer"})
     assert episode.success and not episode.turns
     assert episode.metadata["outside"]["exit_code"] == 3
-    assert episode.metadata["outside"]["output"] == "oh no\n"
-    missing = play(agent="cli:no-such-program", out="missing")
-    assert missing.error is None and missing.reward == 0.0
-    assert missing.metadata["outside"]["exit_code"] == 127
+    assert episode.metadata["outside"]["output"] == "Done.\noh no\n"
+
+
+def test_a_program_without_a_model_has_made_an_attempt(play: Play, tmp_path: Path) -> None:
+    alone = f"cli:bash -c '{GOLD}; env | grep -c OPENAI; exit 3'"
+    task = {**TASK, "verification": "test -e /root/answer"}
+    episode = play(agent=alone, task=task, model=NO_MODEL)
+    assert episode.success and episode.metadata["outside"]["exit_code"] == 3
+    assert episode.metadata["outside"]["output"] == "made\n0\n" and "model" not in episode.metadata
+    facts = json.loads((tmp_path / "run/run.json").read_text())["agent"]["language_model"]
+    assert "model" not in facts
+    assert main(["report", str(tmp_path / "run")]) == main(["show", str(tmp_path / "run")]) == 0
+
+
+UNASKED = [
+    ("true", (), "exit code 0; no output"),
+    ("bash -c 'echo oh no >&2; exit 3'", (), "exit code 3; the end of its output:\noh no"),
+    ("no-such-program", (), "cannot be started"),
+    ("sleep 1000", ("--episode-seconds", "0.5"), "it was killed (ended by: seconds)"),
+    ("bash -c 'kill -9 -1; sleep 1000'", ("--episode-seconds", "5"), "has not asked its model"),
+    ("curl -s -d {{}} {url_v1}/nothing", (), "refused with 401"),
+    ("curl -s -H 'x-api-key: {token}' -d {{}} {url_v1}/nothing", (), "refused with 404"),
+]
+
+
+@pytest.mark.parametrize(("command", "options", "reason"), UNASKED)
+def test_a_model_that_was_not_asked_makes_no_score(
+    play: Play, server: ScriptedServer, command: str, options: tuple[str, ...], reason: str
+) -> None:
+    """Neither is it the model's failure, nor that of the agent that it would have played."""
+    options = (*options, "--retries", "1")
+    episode = play(agent=f"cli:{command}".replace("{{}}", "{}"), options=options, code=1)
+    assert not server.exchanges and (episode.status, episode.score) == ("error", None)
+    assert episode.metadata["error_type"] == "AgentStartError"
+    assert episode.metadata["attempts"] == 2, "as after any failure of the infrastructure"
+    assert reason in str(episode.error)
+
+
+def test_a_gate_that_fails_makes_no_score(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("there is no h11")
+
+    monkeypatch.setattr("intercode.gateway.gate.Door", fail)
+    episode = play("true", options=["--retries", "0"], code=1)
+    assert episode.score is None and "RuntimeError: there is no h11" in str(episode.error)
+
+
+def test_a_port_in_use_makes_no_score(play: Play) -> None:
+    serve = "import os, socket; s = socket.create_server(('127.0.0.1', 8080))"
+    task = {**TASK, "setup": f'python3 -c "{serve}; os.fork() or s.accept()"'}
+    episode = play(task=task, options=["--retries", "0"], code=1)
+    assert episode.score is None and "port 8080" in str(episode.error)
+
+
+def test_a_model_that_refuses_every_call_makes_no_score(play: Play, server: ScriptedServer) -> None:
+    server.plan = lambda _: status(400)
+    try:
+        episode = play("true", code=1)
+    finally:
+        server.plan = lambda _: None
+    assert episode.score is None and episode.metadata["error_type"] == "ModelError"
+
+
+def test_a_model_lost_half_way_makes_no_score_however_often_it_is_asked(
+    play: Play, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the calls that failed have used up the limit of calls."""
+    server.plan = lambda number: None if number % 100 == 0 else status(401)
+    server._requests = 0
+    again = "cli:bash -c 'for n in 1 2 3 4; do python3 /opt/tiny.py x; done'"
+    try:
+        episode = play("true", agent=again, options=["--max-turns", "2"], code=1)
+    finally:
+        server.plan = lambda _: None
+    assert episode.metadata["error_type"] == "ModelAccessError" and episode.score is None
 
 
 def test_a_hung_program_is_killed_with_all_that_it_began(play: Play) -> None:
@@ -144,6 +217,7 @@ def test_a_hung_program_is_killed_with_all_that_it_began(play: Play) -> None:
         agent=f"cli:bash -c '{began}'",
         task={**TASK, "verification": "! grep -qx sleep /proc/[0-9]*/comm"},
         options=["--episode-seconds", "0.5"],
+        model=NO_MODEL,
     )
     assert episode.success and episode.metadata["ended_by"] == "seconds"
     assert episode.metadata["outside"]["exit_code"] is None
@@ -360,7 +434,13 @@ def test_episodes_have_seats_of_their_own_and_the_sandbox_no_key(
         (["sql", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
         (["ctf", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
         (["python", "--agent", AGENT, "--model", "openai/x"], "take bash or swe"),
-        (["bash", "--agent", AGENT], "needs --model"),
+        (["bash", "--agent", AGENT], "needs --model PROVIDER/NAME, or --model none"),
+        (["bash", "--agent", "aider", "--model", NO_MODEL], "aider needs --model PROVIDER/NAME\n"),
+        (
+            ["bash", "--agent", "cli:a {token}", "--model", NO_MODEL],
+            "needs --model PROVIDER/NAME\n",
+        ),
+        (["bash", "--agent", "cli:a", "--model", NO_MODEL, "--max-tokens", "9"], "no --max-tokens"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--temperature", "1"], "takes no"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--skill", "/no"], "no such folder"),
         (["bash", "--agent", AGENT, "--model", "openai/x", "--network"], "without --network"),

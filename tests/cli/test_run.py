@@ -55,10 +55,12 @@ def test_the_papers_form(cli: Run, data: Path) -> None:
 
 def test_verification_without_gold(cli: Run, tmp_path: Path) -> None:
     task = {key: value for key, value in TASKS[2].items() if key != "gold"}
-    command = ["run", "bash", "--data", write(tmp_path / "one.json", task), "--json"]
-    done = cli(*command, "--agent", "oracle")
-    assert parsed(done)["statistics"]["mean_reward"] == 0.0
-    assert "no gold for bash_001" in done.stderr
+    alone = ["run", "bash", "--data", write(tmp_path / "one.json", task), "--json"]
+    refused = cli(*alone, "--agent", "oracle", code=2)
+    assert "none of the tasks has any" in refused.stderr and not refused.stdout
+    assert parsed(cli(*alone, "--agent", "noop"))["statistics"]["mean_reward"] == 0.0
+    both = ["run", "bash", "--data", write(tmp_path / "two.json", [TASKS[0], task]), "--json"]
+    assert "no gold for bash_00" in cli(*both, "--agent", "oracle").stderr
 
 
 def test_the_first_command_of_2023_says_what_is_missing(cli: Run, tmp_path: Path) -> None:
@@ -106,7 +108,7 @@ def test_bad_data_is_refused_before_anything_starts(
     cli: Run, tmp_path: Path, content: str, told: str
 ) -> None:
     (tmp_path / "bad.json").write_text(content)
-    done = cli("run", "bash", "--data", "bad.json", code=2)
+    done = cli("run", "bash", "--data", "bad.json", "--agent", "noop", code=2)
     assert told in done.stderr
     assert not (tmp_path / "runs").exists()
 

@@ -16,7 +16,7 @@ from intercode.envs.elsewhere import Elsewhere, Reply
 from intercode.envs.traits import SHELL, Traits
 from intercode.registry import SOURCES
 
-LOST = "lose"
+LOST, REFUSED = "lose", "refuse"
 
 
 class Echo(Elsewhere):
@@ -39,6 +39,8 @@ class Echo(Elsewhere):
     def _take(self, action: str) -> Reply:
         if action == LOST:
             raise intercode.SandboxError("the other end is gone")
+        if action == REFUSED:
+            raise intercode.SandboxUnavailableError("the other end permits nothing")
         self.said += action
         return Reply(action, exit_code=0)
 
@@ -88,3 +90,12 @@ def test_a_run_of_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["report", str(out)]) == 0
     assert main(["resume", str(out)]) == 0
     assert main(["run", "nothing:red"]) == 2
+
+
+def test_a_permanent_refusal_is_never_a_value() -> None:
+    env = intercode.make("echo:red", errors="value")
+    env.reset()
+    assert env.step(LOST)[4]["error"]["type"] == "SandboxError"
+    env.reset()
+    with pytest.raises(intercode.SandboxUnavailableError, match="permits nothing"):
+        env.step(REFUSED)

@@ -246,6 +246,20 @@ def test_tests_without_a_reward(folder: Folder) -> None:
     assert reward(path, "echo apples > fruit; touch wait") == 0.0
 
 
+def test_tests_that_work_no_longer_are_no_reward_of_0(folder: Folder) -> None:
+    """As where a server is gone that they need: it worked for an agent before."""
+    needs = "#!/bin/bash\n. /tests/server && [ ! -e gone ] && echo 1 > /logs/verifier/reward.txt\n"
+    path = folder(tests=needs, **{"tests/server": "true\n"})
+    with closing(opened(path)) as env:
+        env.reset()
+        env.step("touch gone")
+        assert env.step("submit")[1] == 0.0
+        (path / "tests/server").unlink()
+        env.reset()
+        with pytest.raises(intercode.RewardError, match="its tests left no reward"):
+            env.step("submit")
+
+
 def test_every_turn_can_be_scored(folder: Folder) -> None:
     with closing(opened(folder(), reward_every_turn=True)) as env:
         env.reset()

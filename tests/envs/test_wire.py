@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import closing
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import example, given
@@ -137,6 +137,25 @@ def test_what_a_caller_or_an_agent_does_is_no_such_value() -> None:
         bash.reset(task_id="count")
         *_, reward, _, _, info = bash.step("kill -9 $$; exit")
         assert not math.isnan(reward) and "error" not in info
+
+
+def test_a_permanent_refusal_is_raised_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that goes on with values would train on nothing, to its end."""
+    env = toy(many(2), errors="value")
+    envs = ThreadVectorEnv([toy(many(2), errors="value") for _ in range(2)])
+
+    def refuse(*_: Any) -> NoReturn:
+        raise intercode.SandboxUnavailableError("namespaces are not permitted")
+
+    with closing(envs), monkeypatch.context() as patch:
+        patch.setattr(Toy, "open", refuse)
+        with pytest.raises(intercode.SandboxUnavailableError, match="not permitted"):
+            env.reset()
+        assert env.episode.status == "error"
+        with pytest.raises(intercode.VectorError, match="SandboxUnavailableError"):
+            envs.reset()
+    env.reset()
+    assert env.step("a")[0] == "a\n"
 
 
 def test_by_default_failures_are_raised() -> None:

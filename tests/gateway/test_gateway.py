@@ -290,6 +290,9 @@ def test_a_stream_that_breaks_off_is_seen_and_recorded(path: str) -> None:
             (call,) = seat.calls
             assert "last event" in call.error
             assert budget.presumed.tokens > 0
+            assert "last event" in str(seat.failure), "which no agent has caused"
+            assert ask(seat, path, BODIES[path])[0] == 200
+            assert seat.failure is None
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -305,7 +308,7 @@ def test_an_error_in_a_stream_is_recorded(path: str) -> None:
             client.sendall(_request(path, seat.token, body, "Connection: close\r\n"))
             assert b"verloaded" in said(client)
         (call,) = seat.calls
-        assert "verloaded" in call.error
+        assert "verloaded" in call.error and "verloaded" in str(seat.failure)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -19,6 +19,7 @@ from harbor.models.task.task import Task
 from harbor.models.trial.paths import TrialPaths
 from recorded import played
 
+from intercode.errors import SandboxTimeoutError
 from intercode.integrations.harbor import InterCodeEnvironment
 from intercode.integrations.harbor.writer import ANSWER
 from sandbox import rootfs
@@ -249,6 +250,25 @@ async def test_whatever_an_agent_leaves_has_a_reward(
     async with make(tasks="bash") as box:
         await box.exec(work.format(ANSWER))
         assert (await box.score()).value == reward
+
+
+async def test_an_answer_that_cannot_be_read_is_no_reward_of_0(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toml = tmp_path / "task/task.toml"
+    toml.parent.mkdir()
+    toml.write_text('[metadata.intercode]\nenvironment = "bash"\ntask_id = "archive-01"\n')
+    async with make(tasks="bash") as box:
+        read = box.box.sandbox.read_file
+
+        def late(path: str, *limit: int) -> bytes:
+            if path == ANSWER:
+                raise SandboxTimeoutError("no answer in time")
+            return read(path, *limit)
+
+        monkeypatch.setattr(box.box.sandbox, "read_file", late)
+        with pytest.raises(SandboxTimeoutError):
+            await box.score()
 
 
 async def test_files(make: Make, tmp_path: Path) -> None:

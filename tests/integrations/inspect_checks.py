@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -363,6 +364,17 @@ def files():
                       setup="mkdir place && touch made") for name in ("red", "blue")]
     return Task(samples, scorer=copied(), sandbox="docker")
 
+@scorer(metrics=[mean()])
+def judged():
+    async def score(state, target):
+        given = state.output.completion
+        return Score(value=float("nan") if given == "nan" else given)
+    return score
+
+@task
+def values():
+    return Task([Sample("?", id="one")], scorer=judged(), sandbox="docker")
+
 @task
 def choices():
     return Task([Sample("?", choices=["a", "b"], target="A")], scorer=includes())
@@ -388,3 +400,17 @@ def test_their_task_in_our_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for name in ("choices", "nothing"):
         with pytest.raises((intercode.TaskError, intercode.UsageError)):
             intercode.make(f"inspect:{tmp_path}/theirs.py@{name}")
+
+
+def test_a_score_that_is_no_number_is_no_reward_of_0(tmp_path: Path) -> None:
+    """Inspect reads 0 in a text that means nothing to it, such as a judge's apology."""
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    with closing(intercode.make(f"inspect:{tmp_path}/theirs.py@values")) as env:
+        numbers = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "No": 0.0, "true": 1.0, "0": 0.0}
+        for value, number in {**numbers, "0.25": 0.25}.items():
+            env.reset()
+            assert env.step(f"submit {value}")[1] == number, value
+        for value in ("nan", "the judge is overloaded", "inf"):
+            env.reset()
+            with pytest.raises(intercode.RewardError, match="not one value"):
+                env.step(f"submit {value}")

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
 import intercode
 from intercode.errors import EnvironmentStateError, UsageError
 from intercode.integrations.trl import Environments, Rollouts, env_reward, environments
+from intercode.sandbox import get_provider
 from soak.killed import adopting, children
 
 TASK = intercode.load_dataset("bash").by_id("archive-01")
@@ -78,11 +80,33 @@ def test_lost_sandbox_is_no_reward(bash: Environments) -> None:
     assert one.get_reward() == 1.0
 
 
-def test_lost_sandbox_that_no_tool_has_met(bash: Environments) -> None:
+def test_lost_sandbox_that_no_tool_has_met(
+    bash: Environments, caplog: pytest.LogCaptureFixture
+) -> None:
     one: Any = bash()
     one.reset(task_id="archive-01")
     one._env.place.close()
     assert one.get_reward() is None
+    assert "archive-01: an attempt has no reward: SandboxClosedError: " in caplog.text
+
+
+def test_permanent_refusal_ends_a_training(
+    bash: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TRL itself would go on without any reward, to its end."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise intercode.SandboxUnavailableError("no namespaces here")
+
+    monkeypatch.setattr(type(get_provider("native")), "start", refuse)
+    with pytest.raises(intercode.SandboxUnavailableError, match="no namespaces"):
+        bash().reset(task_id="archive-01")
+    trainer = SimpleNamespace(_tokenize_prompts=lambda prompts: ([[1] for _ in prompts],))
+    with (
+        closing(Rollouts("bash")) as rollouts,
+        pytest.raises(intercode.VectorError, match="no namespaces"),
+    ):
+        rollouts([[{"role": "user", "task_id": "archive-01"}]] * 2, trainer)
 
 
 def test_place_that_cannot_be_made() -> None:

@@ -107,6 +107,19 @@ def test_lost_sandbox_is_left_out(tmp_path: Path) -> None:
             assert step["rewards/Bash/mean"] == pytest.approx(1 / 3), step
 
 
+def test_permanent_refusal_ends_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise intercode.SandboxUnavailableError("no namespaces here")
+
+    with closing(environments("bash", data=TASKS)) as bash:
+        given = {"train_dataset": bash.dataset(), "environment_factory": bash}
+        monkeypatch.setattr(type(get_provider("native")), "start", refuse)
+        with pytest.raises(intercode.SandboxUnavailableError, match="no namespaces"):
+            train(calls, tmp_path, **given)
+
+
 class Blocks:
     """Every second attempt solves its task after the turns in common, then submits."""
 

@@ -129,6 +129,33 @@ def test_a_folder_whose_sandbox_is_lost_earns_nothing_not_even_zero(tmp_path: Pa
     assert not sleepers(marker)
 
 
+SLOW = """
+from threading import Event
+from intercode.envs.bash import BashEnv
+
+class Slow(BashEnv):
+    name = "slow"
+
+    def reset(self, **options):
+        Event().wait(3)
+        return super().reset(**options)
+"""
+
+
+def test_a_sandbox_that_starts_too_late_earns_nothing_not_even_zero(tmp_path: Path) -> None:
+    """verifiers takes an expired limit of the setup for an end, which it scores."""
+    folder = tmp_path / "benchmark"
+    folder.mkdir()
+    (folder / "slow.py").write_text(SLOW)
+    (folder / "intercode.toml").write_text('env = "slow.py:Slow"\n')
+    (folder / "tasks.jsonl").write_text('{"task_id": "a", "query": "Say a.", "gold": "echo a"}\n')
+    options = ["--env.taskset.env", str(folder), "--env.agent.timeout.setup", "1"]
+    with ScriptedServer() as server:
+        [late] = evaluate(tmp_path, server.url, *options)
+    assert not late["ok"] and late["rewards"] == {}
+    assert "did not start within the time" in late["errors"][0]["message"]
+
+
 def test_a_model_that_fails_is_an_error_and_a_limit_is_none(tmp_path: Path) -> None:
     options = ["-n", "2", "-c", "1", "--env.agent.max-turns", "2"]
     with ScriptedServer(partial(recorded, "bash"), plan=first(status(400))) as server:

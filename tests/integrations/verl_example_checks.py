@@ -58,15 +58,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rollout(folder: Path, replies: list[Any]) -> Any:
+def rollout(folder: Path, replies: list[Any], parallel: int = 1) -> Any:
     """Let verl play the first task."""
-    turns = {"max_user_turns": None, "max_assistant_turns": None, "max_parallel_calls": 1}
+    turns = {"max_user_turns": None, "max_assistant_turns": None, "max_parallel_calls": parallel}
     shown = {"max_tool_response_length": 4096, "tool_response_truncate_side": "middle"}
     lengths = {"prompt_length": 8192, "response_length": 8192, "full_determinism": False}
     multi = {**turns, **shown, "format": "hermes"}
     config = {"actor_rollout_ref": {"rollout": {"multi_turn": multi, **lengths}}, "data": {}}
     made = OmegaConf.create(config)
-    row = Dataset.from_parquet(str(folder / "tasks.parquet"))[0]
+    row = first_row(folder)
 
     async def run() -> Any:
         loop = ToolAgentLoop(
@@ -88,8 +88,15 @@ def rollout(folder: Path, replies: list[Any]) -> Any:
     return output
 
 
-def score(output: Any) -> float:
-    return verl_tool.compute_score("intercode", "", "", output.extra_fields)
+def first_row(folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = Dataset.from_parquet(str(folder / "tasks.parquet"))[0]
+    return row
+
+
+def score(folder: Path, output: Any) -> float:
+    """The score as verl's reward manager asks for it."""
+    extra = {**first_row(folder)["extra_info"], **output.extra_fields}
+    return float(verl_tool.compute_score("intercode", "", "", extra))
 
 
 def test_all_tasks_are_written(folder: Path) -> None:
@@ -111,7 +118,7 @@ def test_all_tasks_are_written(folder: Path) -> None:
 )
 def test_rollout(folder: Path, replies: list[str], reward: float) -> None:
     output = rollout(folder, replies)
-    assert score(output) == reward
+    assert score(folder, output) == reward
     said = tokenizer(TEMPLATE).decode(output.response_ids)
     assert said.count("<tool_response>") == len(replies)
 
@@ -125,10 +132,47 @@ def test_episode_lasts_from_call_to_call(folder: Path) -> None:
 
 def test_lost_sandbox_is_no_reward(folder: Path) -> None:
     def lose() -> None:
-        [env] = verl_tool.EPISODES.values()
+        [(env, _)] = verl_tool.EPISODES.values()
         env.env.unwrapped.sandbox.close()
 
     output = rollout(folder, [call("bash", command="true"), lose, call("bash", command="true")])
     assert math.isnan(output.extra_fields["turn_scores"][-1])
     with pytest.raises(intercode.SandboxError, match="does not make its reward 0"):
-        score(output)
+        score(folder, output)
+
+
+def refusing(provider: Any, *_: Any, **__: Any) -> None:
+    raise intercode.SandboxUnavailableError("no sandbox here")
+
+
+@pytest.mark.parametrize("replies", [[], [GOLD], [GOLD, call("submit")]], ids=len)
+def test_refused_sandbox_is_no_reward(
+    folder: Path, replies: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(get_provider("native")), "start", refusing)
+    output = rollout(folder, replies)
+    with pytest.raises(intercode.SandboxError):
+        score(folder, output)
+
+
+def test_failure_of_the_first_call_is_not_forgotten(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        monkeypatch.setattr(intercode, "make", refusing)
+
+    output = rollout(folder, [refuse, GOLD, monkeypatch.undo, GOLD])
+    assert output.extra_fields["turn_scores"][1:] == [1.0]
+    with pytest.raises(intercode.SandboxError):
+        score(folder, output)
+
+
+@pytest.mark.parametrize("arguments", ['["ls"]', '"ls"', "null"])
+def test_arguments_that_are_no_object_are_the_models_mistake(folder: Path, arguments: str) -> None:
+    reply = f'<tool_call>\n{{"name": "bash", "arguments": {arguments}}}\n</tool_call><|im_end|>'
+    assert score(folder, rollout(folder, [reply, GOLD])) == 1.0
+
+
+def test_calls_of_one_reply_wait_for_each_other(folder: Path) -> None:
+    both = GOLD.replace("<|im_end|>", "") + call("submit")
+    assert score(folder, rollout(folder, [both, GOLD], parallel=2)) == 1.0

@@ -25,6 +25,7 @@ from intercode.errors import (
     ImageError,
     RewardError,
     SandboxError,
+    SandboxUnavailableError,
     TaskError,
 )
 from intercode.interpreters.base import Interpreter
@@ -33,7 +34,8 @@ from intercode.sandbox.ownership import OneCaller
 from intercode.task import Dataset, Task
 
 VALUES = (SandboxError, ImageError, OSError, TaskError, RewardError)
-"""The errors that ``errors="value"`` turns into values: no caller's, and no agent's."""
+"""The errors that ``errors="value"`` turns into values: no caller's, no agent's, and none that
+every other episode meets (`SandboxUnavailableError`)."""
 SHOWN = ("timed_out", "restarted", "truncated")
 """The facts that `info` takes over from an execution: none that differs from run to run."""
 
@@ -47,6 +49,18 @@ def failure(error: Exception) -> dict[str, str]:
     if isinstance(error, (TaskError, RewardError)):
         kind, said = "task", "the task's own part failed: env.episode.error says why"
     return {"kind": kind, "type": type(error).__name__, "message": said}
+
+
+def is_value(error: Exception, episode: Episode, errors: str) -> bool:
+    """Tell whether a failure becomes a value, and is not raised.
+
+    Args:
+        error: The failure, one of `VALUES`.
+        episode: The episode that it may have ended.
+        errors: The environment's option of that name.
+    """
+    is_permanent = isinstance(error, SandboxUnavailableError)
+    return errors == "value" and episode.status == "error" and not is_permanent
 
 
 class Attempt(Generic[PlaceT]):
@@ -211,7 +225,7 @@ class Attempt(Generic[PlaceT]):
 
     def _failed(self, error: Exception) -> dict[str, Any]:
         """Make the `info` of an episode that failed; or raise the error, where none is a value."""
-        if self.options.errors != "value" or self.episode.status != "error":
+        if not is_value(error, self.episode, self.options.errors):
             raise error
         return {**self._info(), "error": failure(error)}
 

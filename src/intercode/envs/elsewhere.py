@@ -19,7 +19,7 @@ import gymnasium
 
 from intercode.calls import Tool, ToolCall
 from intercode.datasets import load
-from intercode.envs.attempt import SHOWN, VALUES, failure
+from intercode.envs.attempt import SHOWN, VALUES, failure, is_value
 from intercode.envs.options import EnvOptions
 from intercode.envs.spaces import Unicode
 from intercode.envs.tools import action_of, tools_of
@@ -260,7 +260,7 @@ class Elsewhere(gymnasium.Env[str, str], ABC):
 
     def _failed(self, error: Exception) -> dict[str, Any]:
         """Make the `info` of an episode that failed; or raise the error, where none is a value."""
-        if self.options.errors != "value" or self.episode.status != "error":
+        if not is_value(error, self.episode, self.options.errors):
             raise error
         return {**self._info(), "error": failure(error)}
 

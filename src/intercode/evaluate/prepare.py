@@ -13,7 +13,7 @@ from intercode import datasets
 from intercode.agents import registry, skills
 from intercode.agents.base import AgentFactory, ChecksTasks, sees_gold
 from intercode.agents.language import LanguageAgents, Strategy
-from intercode.agents.outside.profile import WHOLE, is_outside, profile_of
+from intercode.agents.outside.profile import NO_MODEL, WHOLE, is_outside, profile_of
 from intercode.agents.skills import Skill
 from intercode.databases import shared_engine
 from intercode.envs.base import InterCodeEnv
@@ -241,22 +241,29 @@ def _outside(
     from intercode.models.remote import Around
 
     told, name = spec.agent, spec.agent.name
-    profile = profile_of(name)
+    has_model = spec.model.name not in (None, NO_MODEL)
+    profile = profile_of(name, has_model=has_model)
     parts = {**options_of(ModelSpec), **options_of(AgentSpec)}
     given = spec.flat()
     if wrong := [one for one in parts if one in given and one not in _OUTSIDE]:
         flag = "--" + wrong[0].replace("_", "-")
         raise UsageError(f"agent {name} decides that by itself: it takes no {flag}")
-    if spec.model.name is None:
-        raise UsageError(f"agent {name} needs --model PROVIDER/NAME")
+    if spec.model.name is None or (profile.needs_model and not has_model):
+        either = "" if profile.needs_model else f", or --model {NO_MODEL}"
+        raise UsageError(f"agent {name} needs --model PROVIDER/NAME{either}")
+    if not has_model and (idle := sorted(_OF_MODEL & given.keys())):
+        flag = "--" + idle[0].replace("_", "-")
+        raise UsageError(f"agent {name} without a model takes no {flag}")
     calls = spec.env.options.get("max_turns", play.CALLS)
-    prices = Prices(spec.model.prices)
-    price = prices.find(spec.model.name)
-    if told.episode_cost is not None and price is None:
-        raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
-    around = Around(pace or RateLimit(), budget, price=price)
-    upstream = Upstream.of(spec.model.name, spec.model.base_url)
-    gateway = Gateway(upstream, around=around, prices=prices)
+    gateway = None
+    if has_model:
+        prices = Prices(spec.model.prices)
+        price = prices.find(spec.model.name)
+        if told.episode_cost is not None and price is None:
+            raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
+        around = Around(pace or RateLimit(), budget, price=price)
+        upstream = Upstream.of(spec.model.name, spec.model.base_url)
+        gateway = Gateway(upstream, around=around, prices=prices)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
     offer = ""
     if profile.home_of_skills is None:  # else it finds them by itself
@@ -267,13 +274,13 @@ def _outside(
         asks["limits"] = needs
     if (layer := layer_of(profile)) is not None:
         asks["layers"] = [str(layer)]
-    return Actors(agents, name, {}, asks, offered, gateway.close)
+    close = (lambda: None) if gateway is None else gateway.close
+    return Actors(agents, name, {}, asks, offered, close)
 
 
-_OUTSIDE = {
-    *("agent", "skill", "episode_cost", "episode_tokens", "episode_seconds"),
-    *("model", "base_url", "prices", "max_cost", "max_tokens"),
-}
+_OF_MODEL = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}
+"""The options that say something of a model."""
+_OUTSIDE = {"agent", "skill", "episode_seconds", "model", *_OF_MODEL}
 """The options of an agent and its model that one from outside takes."""
 
 
@@ -596,6 +603,8 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
         raise UsageError("agent human does one task at a time: it takes no --workers above 1")
     check_tasks(plan.tasks, agent)
     without = [task.task_id for task in plan.tasks if not task.gold]
+    if name == "oracle" and len(without) == len(plan.tasks):
+        raise UsageError("agent oracle runs gold, and none of the tasks has any: name another agent")
     if name == "oracle" and without:
         more = f" and {len(without) - 3} more" if len(without) > 3 else ""
         progress.warn(

@@ -68,6 +68,11 @@ class Call:
         return self.protocol == "count"
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the model said something, at least a part of an answer."""
+        return not self.error or bool(self.text or self.tool_calls)
+
+    @property
     def unpaid(self) -> bool:
         """Whether it was refused, as no budget allows it."""
         return self.status == NOT_PAID

@@ -6,7 +6,6 @@ here are the limits: bytes of a head and of a body, and seconds for the whole of
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import socket
@@ -16,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from intercode.errors import UsageError
+import h11
+
 from intercode.gateway.rules import Refusal, Terms
 
 log = logging.getLogger(__name__)
@@ -54,9 +54,8 @@ class Door:
     """
 
     def __init__(self, connection: socket.socket, terms: Terms) -> None:
-        self._h11 = h11()
         self._socket, self._terms = connection, terms
-        self._http = self._h11.Connection(self._h11.SERVER, max_incomplete_event_size=LONGEST_HEAD)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=LONGEST_HEAD)
         self._deadline = 0.0
         self._bodiless = False
         self._unsent = b""
@@ -82,13 +81,13 @@ class Door:
                     return
         except Gone:
             return
-        except self._h11.RemoteProtocolError as error:
-            if not self.status and self._http.our_state is self._h11.IDLE:
+        except h11.RemoteProtocolError as error:
+            if not self.status and self._http.our_state is h11.IDLE:
                 self._last(error.error_status_hint)
-        except self._h11.LocalProtocolError:
+        except h11.LocalProtocolError:
             return  # the answer could not be completed: the connection's end says so
         finally:
-            if self.status and self._http.their_state is not self._h11.DONE:
+            if self.status and self._http.their_state is not h11.DONE:
                 self._linger()
 
     def body(self) -> bytes:
@@ -100,9 +99,9 @@ class Door:
         found = bytearray()
         while True:
             event = self._next()
-            if isinstance(event, self._h11.EndOfMessage):
+            if isinstance(event, h11.EndOfMessage):
                 return bytes(found)
-            if not isinstance(event, self._h11.Data):
+            if not isinstance(event, h11.Data):
                 raise Gone
             found += event.data
             if len(found) > self._terms.max_body:
@@ -127,31 +126,31 @@ class Door:
         """Begin an answer."""
         self.status = status
         kept = [*headers, ("cache-control", "no-store"), ("x-content-type-options", "nosniff")]
-        self._send(self._h11.Response(status_code=status, headers=kept), more=True)
+        self._send(h11.Response(status_code=status, headers=kept), more=True)
 
     def more(self, data: bytes) -> None:
         """Send a part of an answer's body, the first one with the head."""
         if data:
-            self._send(self._h11.Data(data=data))
+            self._send(h11.Data(data=data))
 
     def end(self) -> None:
         """End an answer."""
-        self._send(self._h11.EndOfMessage())
+        self._send(h11.EndOfMessage())
 
     def _head(self) -> Asked | None:
         """Wait for a request; read its head."""
         self._deadline = 0.0
         event = self._next()
-        if not isinstance(event, self._h11.Request):
+        if not isinstance(event, h11.Request):
             return None
         self._bodiless = event.method == b"HEAD"
         headers = tuple((name.decode("latin-1"), v.decode("latin-1")) for name, v in event.headers)
         return Asked(event.method.decode(), event.target.decode("latin-1"), headers)
 
     def _next(self) -> Any:
-        while (event := self._http.next_event()) is self._h11.NEED_DATA:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
-                self._send(self._h11.InformationalResponse(status_code=100, headers=[]))
+                self._send(h11.InformationalResponse(status_code=100, headers=[]))
             wait = self._deadline - time.monotonic() if self._deadline else self._terms.idle
             if wait <= 0:
                 raise Gone
@@ -167,7 +166,6 @@ class Door:
 
     def _again(self) -> bool:
         """Make ready for another request; False: the connection is to end."""
-        h11 = self._h11
         # An answer that came before the body's end ends the connection: the rest is not read.
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
@@ -198,20 +196,6 @@ class Door:
     def _last(self, status: int) -> None:
         body = failure(status, "not a request of HTTP that can be read")
         self.answer(status, body, [("connection", "close")])
-
-
-def h11() -> Any:
-    """Import the package.
-
-    Raises:
-        UsageError: It is not installed.
-    """
-    try:
-        return importlib.import_module("h11")
-    except ImportError:
-        raise UsageError(
-            "the gateway needs the package h11: pip install 'intercode-gym[gateway]'"
-        ) from None
 
 
 def failure(status: int, why: str) -> bytes:

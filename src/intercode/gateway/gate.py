@@ -61,6 +61,7 @@ _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_A_CALL = 16, 4
 """Counts of tokens, which are free, that an episode may ask for, and more for each of its calls."""
 _STREAM = "text/event-stream"
+_LEFT = "the client left"
 _UNCOUNTED = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
 """Fields of a call that a count does not have."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
@@ -179,8 +180,9 @@ class Seat:
     Attributes:
         token: The secret that its requests bring.
         calls: Calls that have ended, in this order.
-        failure: The last failure of the provider's, or of the way to it, that no agent can have
-            caused: the episode's result says nothing of the agent then.
+        failure: The failure of the provider, or of the way to it, after which no call was answered.
+            No agent can have caused such a failure: the episode's result says nothing of the agent.
+        refusal: The last request that the gate itself refused.
     """
 
     def __init__(
@@ -195,6 +197,7 @@ class Seat:
     ) -> None:
         self.token = token or secrets.token_urlsafe(32)
         self.failure: ModelError | None = None
+        self.refusal: Refusal | None = None
         self._calls: list[Call] = []
         self._gateway, self._budget, self._record, self._ended = gateway, budget, record, ended
         self._guard = Guard(self.token, pages=False)
@@ -260,6 +263,14 @@ class Seat:
                 self._connections.discard(connection)
 
     def _handle(self, asked: Asked, door: Door) -> None:
+        """Answer one request, or keep the refusal."""
+        try:
+            self._answer(asked, door)
+        except Refusal as refusal:
+            self.refusal = refusal
+            raise
+
+    def _answer(self, asked: Asked, door: Door) -> None:
         """Answer one request."""
         parts = urlsplit(asked.target) if asked.target.startswith("/") else None
         if parts is None:
@@ -561,7 +572,7 @@ class _Passing:
                 raise wire.unusable(str(error)) from None
             self._error = str(error)
         except Gone:
-            self._error = "the client left"
+            self._error = _LEFT
         self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
         self._broken = bool(self._error or assembly.error)
         if not self._error:
@@ -585,6 +596,10 @@ class _Passing:
             found = answered(self._name, self._body)
         except AttemptError:
             found = Answer("")
+        is_failed = self._body.get("status") == "failed"  # as `responses` says it
+        is_lost = is_failed or (self._broken and self._error != _LEFT)
+        lost = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
+        self._seat.failure = ModelUnavailableError(lost) if is_lost else None
         self._seat.note(
             replace(
                 self._call,
@@ -612,7 +627,7 @@ class _Passing:
         if isinstance(error, ModelUnavailableError | ModelAccessError):
             self._seat.failure = error
             body = body if self._failure and self._failure[0] == status else b""
-        why = str(error) or "the client left"
+        why = str(error) or _LEFT
         self._seat.note(replace(self._call, status=status, error=why, seconds=seconds))
         if isinstance(error, Gone):
             raise error

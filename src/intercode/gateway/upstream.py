@@ -17,8 +17,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import h11
+
 from intercode.errors import UsageError
-from intercode.gateway.door import LONGEST_HEAD, h11
+from intercode.gateway.door import LONGEST_HEAD
 from intercode.known_secrets import SHORTEST
 from intercode.models import wire
 from intercode.models.base import AttemptError
@@ -172,7 +174,7 @@ class Connections:
         try:
             connection.settimeout(timeout)
             return Open(connection, self._keep, method, self._base + path, sent, body)
-        except (OSError, h11().RemoteProtocolError) as error:
+        except (OSError, h11.RemoteProtocolError) as error:
             connection.close()
             raise AttemptError(f"the connection broke: {_said(error)}", charged=True) from None
 
@@ -205,7 +207,7 @@ class Connections:
             except BaseException:
                 connection.close()
                 raise
-        except (OSError, h11().RemoteProtocolError) as error:
+        except (OSError, h11.RemoteProtocolError) as error:
             raise AttemptError(
                 f"no connection to {self._upstream.url}: {error}", unreachable=True
             ) from None
@@ -255,14 +257,13 @@ class Open:
         headers: Mapping[str, str],
         body: bytes = b"",
     ) -> None:
-        self._h11 = h = h11()
         self._socket, self._keep = connection, keep
-        self._http = h.Connection(h.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
-        events = [h.Request(method=method, target=target, headers=[*headers.items()])]
-        events += [h.Data(data=body), h.EndOfMessage()]
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
+        head = h11.Request(method=method, target=target, headers=[*headers.items()])
+        events = (head, h11.Data(data=body), h11.EndOfMessage())
         connection.sendall(b"".join(self._http.send(event) or b"" for event in events))
         self.status = 0
-        while not isinstance(event := self._next(), h.Response):
+        while not isinstance(event := self._next(), h11.Response):
             pass  # an interim one
         self.status = event.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
@@ -288,12 +289,12 @@ class Open:
         """
         found: list[bytes] = []
         try:
-            while self._http.their_state is self._h11.SEND_BODY:
-                if isinstance(event := self._next(wait=not found), self._h11.Data):
+            while self._http.their_state is h11.SEND_BODY:
+                if isinstance(event := self._next(wait=not found), h11.Data):
                     found.append(event.data)
-                elif event is self._h11.NEED_DATA:
+                elif event is h11.NEED_DATA:
                     break
-        except (OSError, self._h11.RemoteProtocolError) as error:
+        except (OSError, h11.RemoteProtocolError) as error:
             raise AttemptError(f"the answer broke off: {_said(error)}", charged=True) from None
         return b"".join(found)
 
@@ -304,7 +305,7 @@ class Open:
 
     def close(self) -> None:
         """Give the connection back; or end it, if the body was not read: the server then stops."""
-        done = self._h11.DONE
+        done = h11.DONE
         if (
             self._http.our_state is self._http.their_state is done
             and not self._http.trailing_data[0]
@@ -315,7 +316,7 @@ class Open:
 
     def _next(self, *, wait: bool = True) -> Any:
         """Return the next event of the answer, or ``NEED_DATA`` if it has not come yet."""
-        while (event := self._http.next_event()) is self._h11.NEED_DATA and wait:
+        while (event := self._http.next_event()) is h11.NEED_DATA and wait:
             data = self._socket.recv(CHUNK)
             if not data and not self.status:
                 raise ConnectionError("it was ended without an answer")

@@ -4,8 +4,9 @@ The sandbox has no network. One port of its loopback leads to the episode's own 
 gateway, which asks the model, keeps every call, and takes no other key than the seat's. When the
 program has ended, or a limit has ended it with all that it began, the episode is submitted.
 
-A program that fails has made an attempt, which is scored: its exit code and the end of its output
-are in the record. A model that gives no answer, or a sandbox that fails, is an error of the run.
+A program that fails after an answer of its model has made an attempt, which is scored: its exit
+code and the end of its output are in the record. A model that was not asked, or gives no answer,
+and a sandbox that fails, are errors of the run. A command may also play without a model.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,13 @@ from intercode.agents.language import EpisodeLimits
 from intercode.agents.outside.profile import PORT, Profile
 from intercode.agents.outside.turns import retell
 from intercode.episode import decode
-from intercode.errors import BudgetError, CausedInsideError, UsageError
+from intercode.errors import (
+    AgentStartError,
+    BudgetError,
+    CausedInsideError,
+    ModelError,
+    UsageError,
+)
 from intercode.models.limits import Budget, Hold
 from intercode.redaction import Redactor
 from intercode.sandbox.base import OutputBuffer
@@ -45,9 +52,11 @@ GRACE = 30.0
 """Seconds in which a program must end whose model answers no more, as a limit is reached."""
 KEPT = 20_000
 """Bytes of a program's output that are kept in the record."""
+_QUOTED = 1000
+"""Characters of a program's output that an error quotes."""
+_SETTLE_SECONDS = 5.0
+"""Seconds for the record of calls that were under way when the program ended."""
 _CHUNK = 65_536
-_CANNOT_START = 127
-"""The exit code of a program that cannot be started, as a shell counts."""
 
 
 class OutsideAgents:
@@ -55,7 +64,7 @@ class OutsideAgents:
 
     Args:
         profile: The profile.
-        gateway: Where they ask their model.
+        gateway: Where they ask their model; None: they have no model.
         model: The model's name, as ``openai/gpt-5``.
         limits: The limits of an episode.
         calls: The calls to the model that an episode may make.
@@ -66,7 +75,7 @@ class OutsideAgents:
     def __init__(
         self,
         profile: Profile,
-        gateway: Gateway,
+        gateway: Gateway | None,
         model: str,
         limits: EpisodeLimits = EpisodeLimits(),  # noqa: B008 - frozen
         calls: int = CALLS,
@@ -84,7 +93,8 @@ class OutsideAgents:
         """Return the facts that identify its agents, for a run's record."""
         limits = {**asdict(self.limits), "calls": self.calls}
         limits["seconds"] = self.limits.seconds or SECONDS
-        return {"model": self.model, "profile": self.profile.facts(), "limits": limits}
+        model = {"model": self.model} if self.gateway is not None else {}
+        return {**model, "profile": self.profile.facts(), "limits": limits}
 
     def __call__(self, task: Task) -> Player:
         """Make the agent of one episode."""
@@ -109,6 +119,8 @@ class Ended:
     """The limit that ended it: ``seconds``, ``calls``, ``tokens`` or ``cost``; ``sandbox``: what
     ran in the sandbox has ended it."""
     seconds: float = 0.0
+    failure: Exception | None = None
+    """The failure of the sandbox, caused inside, or of a connection to the gateway."""
     output: OutputBuffer = field(default_factory=lambda: OutputBuffer(KEPT))
 
 
@@ -128,81 +140,115 @@ class Player:
         Raises:
             ModelError: The model gave no answer.
             BudgetError: All episodes together have taken what they may.
+            AgentStartError: The program cannot be started, or has not asked its model.
             SandboxError: The sandbox failed.
         """
         agents = self._agents
         purse = self._purse
+        if agents.gateway is None:
+            with closing(purse):
+                env.watched(lambda sandbox: self._play(sandbox, env, None))
+            return
         seat = self._seat = agents.gateway.seat(budget=purse, record=purse.count)
         try:
             with closing(purse), closing(seat):
                 env.watched(lambda sandbox: self._play(sandbox, env, seat))
         finally:  # also what a lost attempt has taken is counted
+            seat.drain(_SETTLE_SECONDS)
             turns, transcript = retell(agents.model, seat.calls, agents.profile.record)
             self._metadata["model"] = transcript.to_dict()
             env.recorded.turns.extend(turns)
-        self._refuse_failed(seat)
+        env.watched(lambda sandbox: self._refuse_unanswered(seat))
 
     def episode_metadata(self) -> Mapping[str, Any]:
         """Return the dialogue, and how the program ended."""
-        ended, redactor = self._ended, Redactor()
-        output = redactor.text(decode(ended.output.getvalue()))
-        if self._seat is not None:
-            output = output.replace(self._seat.token, "***")
+        ended, output = self._ended, self._output()
         facts = {"agent": self._agents.name, "exit_code": ended.exit_code, "output": output}
         limit = {} if ended.by is None else {"ended_by": ended.by}
         return {**self._metadata, **limit, "outside": {**facts, "seconds": ended.seconds}}
 
-    def _play(self, sandbox: Any, env: HeldEnv, seat: Seat) -> None:
+    def _output(self) -> str:
+        """Return the end of the program's output, without secrets."""
+        output = Redactor().text(decode(self._ended.output.getvalue()))
+        return output if self._seat is None else output.replace(self._seat.token, "***")
+
+    def _play(self, sandbox: Any, env: HeldEnv, seat: Seat | None) -> None:
         if not isinstance(sandbox, Forwards):
             raise UsageError(f"agent {self._agents.name} needs a sandbox of --sandbox native")
         began = time.monotonic()
         try:
-            with closing(sandbox.forward(PORT, seat.serve)):
+            with ExitStack() as stack:
+                forward = None
+                if seat is not None:
+                    forward = stack.enter_context(closing(sandbox.forward(PORT, seat.serve)))
                 self._run_program(sandbox, env, seat, began)  # type: ignore[arg-type]
-        except CausedInsideError:
-            self._ended.by = "sandbox"
-        self._ended.seconds = round(time.monotonic() - began, 6)
+                self._ended.failure = None if forward is None else forward.error
+        except CausedInsideError as error:
+            self._ended.by, self._ended.failure = "sandbox", error
+        finally:
+            self._ended.seconds = round(time.monotonic() - began, 6)
 
-    def _run_program(self, sandbox: Sandbox, env: HeldEnv, seat: Seat, began: float) -> None:
+    def _run_program(self, sandbox: Sandbox, env: HeldEnv, seat: Seat | None, began: float) -> None:
         """Write the profile's files, and run its command to its end."""
-        run, filled = self._agents.profile.run, self._filled(env.observation, seat)
+        agent, run = f"agent {self._agents.name}", self._agents.profile.run
+        filled = self._filled(env.observation, seat)
         for path, text in run.files.items():
             sandbox.write_file(path, filled(text).encode())
         variables = {name: filled(value) for name, value in run.env.items()}
-        commands = [[filled(word) for word in run.command]]
-        if run.before is not None:
-            commands.insert(0, ["/bin/bash", "--norc", "--noprofile", "-c", run.before])
         deadline = began + (self._agents.limits.seconds or SECONDS)
-        for argv in commands:
+
+        def execute(argv: list[str]) -> None:
             try:
                 process = sandbox.popen(argv, channels={}, cwd=env.directory, env=variables)
             except (FileNotFoundError, PermissionError) as error:
-                self._ended.exit_code = _CANNOT_START
-                self._ended.output.add(f"{error}\n".encode())
-                break
+                raise AgentStartError(f"{agent} cannot be started: {error}") from None
             with closing(process):
                 self._wait(process, deadline)
                 self._ended.exit_code = process.poll()
                 if self._ended.exit_code is None:
                     sandbox.kill()  # and all that it began
-            if self._ended.exit_code != 0:
-                break
 
-    def _refuse_failed(self, seat: Seat) -> None:
-        """Raise the failure of the model, or of a budget, if that was the last the agent heard."""
-        name, asked = self._agents.name, [call for call in seat.calls if not call.is_count]
-        last = asked[-1] if asked else None
-        if last is None or not last.error or self._purse.reached is not None:
+        if run.before is not None:
+            execute(["/bin/bash", "--norc", "--noprofile", "-c", run.before])
+            if self._ended.exit_code != 0:
+                raise AgentStartError(f"{agent}: run.before failed: {self._told(seat)}")
+        execute([filled(word) for word in run.command])
+
+    def _refuse_unanswered(self, seat: Seat) -> None:
+        """Raise the reason why the agent's last call, or every call, had no answer.
+
+        Calls that only the episode's own limits refused do not count.
+        """
+        name, is_limited = self._agents.name, self._purse.reached is not None
+        calls = [c for c in seat.calls if not c.is_count and not (is_limited and c.unpaid)]
+        if not calls:
+            raise AgentStartError(f"agent {name} has not asked its model: {self._told(seat)}")
+        last = calls[-1]
+        if not last.error:
             return
         if seat.failure is not None:
             raise seat.failure
         if last.unpaid:
             raise BudgetError(f"agent {name} was refused a call: {last.error}")
+        if not any(call.is_answered for call in calls):
+            raise ModelError(f"agent {name}: no call of its model was answered: {last.error}")
 
-    def _filled(self, query: str, seat: Seat) -> Callable[[str], str]:
+    def _told(self, seat: Seat | None) -> str:
+        """Tell how a program ended that has not begun to work."""
+        ended, output = self._ended, self._output().strip()[-_QUOTED:]
+        code = "it was killed" if ended.exit_code is None else f"exit code {ended.exit_code}"
+        facts = [code if ended.by is None else f"{code} (ended by: {ended.by})"]
+        if seat is not None and (refusal := seat.refusal) is not None:
+            facts.append(f"its last request was refused with {refusal.status}: {refusal}")
+        if ended.failure is not None:
+            facts.append(f"{type(ended.failure).__name__}: {ended.failure}")
+        facts.append(f"the end of its output:\n{output}" if output else "no output")
+        return "; ".join(facts)
+
+    def _filled(self, query: str, seat: Seat | None) -> Callable[[str], str]:
         name = self._agents.model.partition("/")[2] or self._agents.model
         query = "\n\n".join(filter(None, (query, self._agents.skills)))
-        values = {"query": query, "model": name, "token": seat.token}
+        values = {"query": query, "model": name, "token": seat.token if seat else ""}
         return lambda text: self._agents.profile.filled(text, **values)
 
     def _wait(self, process: Process, deadline: float) -> None:

@@ -29,6 +29,8 @@ from intercode.sandbox.base import Limits
 from intercode.spelling import meant
 
 FOLDER = Path(__file__).parent / "profiles"
+NO_MODEL = "none"
+"""In place of a model's name: the agent's program asks no model."""
 COMMAND = "cli:"
 """The beginning of an agent's name that is a command."""
 PORT = 8080
@@ -36,6 +38,8 @@ PORT = 8080
 URL = f"http://127.0.0.1:{PORT}"
 SYSTEM = "system"
 """The Python of the image."""
+_ENV_WITHOUT_MODEL = {"INTERCODE_QUERY": "{query}"}
+"""The environment of an agent that is only a command, in a run without a model."""
 _ENV = {
     "OPENAI_BASE_URL": "{url_v1}",
     "OPENAI_API_BASE": "{url_v1}",
@@ -43,7 +47,7 @@ _ENV = {
     "ANTHROPIC_BASE_URL": "{url}",
     "ANTHROPIC_API_KEY": "{token}",
     "INTERCODE_MODEL": "{model}",
-    "INTERCODE_QUERY": "{query}",
+    **_ENV_WITHOUT_MODEL,
 }
 """The environment of an agent that is only a command."""
 WHOLE = "whole"
@@ -51,6 +55,7 @@ WHOLE = "whole"
 MEMBER = "$."
 """The beginning of the name of a JSON object's member, in place of a pattern."""
 _PLACE = re.compile(r"\{(query|model|url_v1|url|token)\}")
+_PLACE_OF_MODEL = re.compile(r"\{(model|url_v1|url|token)\}")
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,6 +149,12 @@ class Profile(_Table, frozen=True, kw_only=True):
         """The folder where it looks for skills by itself; None: it has none."""
         return None if self.run.skills == WHOLE else self.run.skills
 
+    @property
+    def needs_model(self) -> bool:
+        """Whether its texts have a place for its model's name, address or key."""
+        texts = (*self.run.command, *self.run.env.values(), *self.run.files.values())
+        return any(map(_PLACE_OF_MODEL.search, texts))
+
     def filled(self, text: str, **values: str) -> str:
         """Return a text of the profile with the values in their places."""
         values = {"url": URL, "url_v1": f"{URL}/v1", **values}
@@ -165,17 +176,18 @@ def is_outside(agent: str) -> bool:
     return agent.startswith(COMMAND) or agent.endswith(".toml") or agent in names()
 
 
-def profile_of(agent: str) -> Profile:
+def profile_of(agent: str, *, has_model: bool = True) -> Profile:
     """Return the profile that an agent's name means.
 
     Args:
         agent: A name of `names`, the path of a profile, or ``cli:COMMAND``.
+        has_model: Whether the run has a model, of which a command is told.
 
     Raises:
         UsageError: There is no such profile, or it is malformed; the message says where.
     """
     if agent.startswith(COMMAND):
-        return _of_command(agent.removeprefix(COMMAND))
+        return _of_command(agent.removeprefix(COMMAND), _ENV if has_model else _ENV_WITHOUT_MODEL)
     if agent.endswith(".toml"):
         return read(Path(agent))
     if agent not in (known := names()):
@@ -212,7 +224,7 @@ def read(path: Path) -> Profile:
     return found
 
 
-def _of_command(command: str) -> Profile:
+def _of_command(command: str, env: dict[str, str]) -> Profile:
     """Make the profile of an agent that is only a command."""
     try:
         words = shlex.split(command)
@@ -220,4 +232,4 @@ def _of_command(command: str) -> Profile:
         raise UsageError(f"agent {COMMAND}{command}: {error}") from None
     if not words:
         raise UsageError(f"agent {COMMAND} needs a command: cli:'my-agent {{query}}'")
-    return Profile(name="cli", run=Run(command=tuple(words), env=_ENV))
+    return Profile(name="cli", run=Run(command=tuple(words), env=env))

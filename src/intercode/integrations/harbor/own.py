@@ -13,7 +13,7 @@ from intercode.envs.asynchronous import AsyncSandbox
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.stage import SandboxStage
 from intercode.episode import Score, decode
-from intercode.errors import OutputLimitError
+from intercode.errors import CausedInsideError, OutputLimitError, SandboxError
 from intercode.integrations.harbor.commands import on_thread
 from intercode.integrations.harbor.writer import ANSWER, task_id
 from intercode.project import create, is_project
@@ -57,7 +57,9 @@ class OwnTask:
         await box.kill()
         try:
             answer = decode(await box.read_file(ANSWER))
-        except (OSError, OutputLimitError):  # it gave none, or none that could be right
+        except (OSError, OutputLimitError) as error:  # it gave none, or none that could be right
+            if isinstance(error, SandboxError) and not isinstance(error, CausedInsideError):
+                raise
             answer = None
         if not isinstance(self._env.stage, SandboxStage):
             return await on_thread(partial(self._score_answer, answer))

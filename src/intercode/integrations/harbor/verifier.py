@@ -49,7 +49,6 @@ class HarborReward:
     def __init__(self, stage: HarborStage) -> None:
         self._stage = stage
         self._solved: dict[str, frozenset[str]] = {}
-        self._works: set[str] = set()
 
     def __call__(self, task: Task, episode: Episode, sandbox: Sandbox) -> Score:
         """Return the score: ``reward`` of the rewards, the only one, or their mean.
@@ -140,17 +139,16 @@ class HarborReward:
     def _refuse_broken(self, task: Task, why: NoRewardError) -> None:
         """Refuse tests that leave no reward where no agent has been, either.
 
+        They run again each time: a server that they need may have gone since.
+
         Raises:
             RewardError: So it is.
         """
-        if task.task_id in self._works:
-            return
         try:
             with closing(self._stage.open(task)) as fresh, self._connected(task, fresh) as place:
                 self._test(task, place)
         except NoRewardError:
             raise RewardError(f"task {task.task_id!r}: its tests left no reward: {why}") from why
-        self._works.add(task.task_id)
 
 
 def _rewards(place: Sandbox) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
@@ -32,6 +33,8 @@ from intercode.sandbox import Sandbox
 from intercode.task import Dataset, Task
 
 _SETUP = "/tmp/.inspect-setup"
+_ZEROS = {"i", "n", "no", "false"}
+"""The values of Inspect's scores that are words for 0, in lower case."""
 
 
 class InspectEnv(InterCodeEnv[Sandbox]):
@@ -158,10 +161,26 @@ def _reward(task: Task, episode: Episode, place: Sandbox) -> Score:
         return await of.scorer[0](state, Target(sample.target))
 
     found = _awaited(score)
-    if found is None or isinstance(found.value, (dict, list)):
+    value = math.nan if found is None else _number(found.value)
+    if not math.isfinite(value):
         raise RewardError(f"task {task.task_id!r}: its scorer gives {found!r}, not one value")
-    value = float(value_to_float()(found.value))
     return Score(value, detail={"explanation": found.explanation or ""})
+
+
+def _number(value: Any) -> float:
+    """Return the number that Inspect reads in a score's value; NaN where there is none.
+
+    Inspect itself makes 0 of a text that means nothing to it.
+    """
+    if isinstance(value, (dict, list)):
+        return math.nan
+    number = float(value_to_float()(value))
+    if number or not isinstance(value, str) or value.lower() in _ZEROS:
+        return number
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
 
 
 def _awaited(call: Any) -> Any:

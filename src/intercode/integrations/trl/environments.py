@@ -9,6 +9,7 @@ dropped, or at the end of the process.
 from __future__ import annotations
 
 import inspect
+import logging
 import weakref
 from collections.abc import Callable
 from functools import cached_property, partial, wraps
@@ -17,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from intercode.agents import retelling
 from intercode.envs.tools import Function, Tools
+from intercode.episode import Episode
 from intercode.errors import UsageError
 from intercode.integrations.trl.rows import as_dataset, dialogues
 from intercode.project import create, sharing_gold
 
 if TYPE_CHECKING:
     import datasets
+
+log = logging.getLogger(__name__)
 
 
 def environments(env: str | Path, **options: Any) -> Environments:
@@ -111,7 +115,12 @@ class _Environment:
         self._close = weakref.finalize(self, env.close)
 
     def reset(self, task_id: str | None = None, index: int | None = None, **row: Any) -> str:
-        """Begin an episode; return the task's text."""
+        """Begin an episode; return the task's text.
+
+        Raises:
+            UsageError: The row names no task.
+            SandboxUnavailableError: This machine permits no sandbox. It ends the training.
+        """
         if task_id is None and index is None:
             raise UsageError(
                 "a row has neither 'task_id' nor 'index', so that the attempts of a group would "
@@ -129,7 +138,14 @@ class _Environment:
         if not self._tools.done:
             self._env.step("submit")
         self._env.close()
-        return self._tools.reward
+        if (reward := self._tools.reward) is None:
+            warn_of_loss(self._env.unwrapped.episode)
+        return reward
+
+
+def warn_of_loss(episode: Episode) -> None:
+    """Log the reason why an attempt has no reward, of which TRL knows nothing."""
+    log.warning("task %s: an attempt has no reward: %s", episode.task_id, episode.error)
 
 
 def _method(function: Function) -> Callable[..., str]:

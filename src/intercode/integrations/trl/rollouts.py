@@ -20,6 +20,7 @@ from intercode.agents import retelling
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import UsageError
 from intercode.integrations.trl.batch import Attempt, Batch
+from intercode.integrations.trl.environments import warn_of_loss
 from intercode.integrations.trl.log import Log
 from intercode.integrations.trl.rows import as_dataset, dialogues
 from intercode.project import create, create_vec
@@ -97,6 +98,9 @@ class Rollouts:
         envs = self._vector(len(attempts))
         try:
             Batch(envs, attempts, trainer).play(self._shared)
+            for attempt in attempts:
+                if math.isnan(attempt.reward):
+                    warn_of_loss(cast("Any", envs.envs[attempt.number].unwrapped).episode)
             if self._log is not None:
                 self._log.add(envs, attempts)
         finally:

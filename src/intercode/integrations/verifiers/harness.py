@@ -47,6 +47,7 @@ class InterCodeHarness(vf.Harness[InterCodeHarnessConfig]):
         with failures():
             trace.state.env = intercode.AsyncEnv(await asyncio.to_thread(data.make))
             await trace.state.env.reset(task_id=data.id)
+        trace.state.has_begun = True
         return await super().session(ctx, trace, *given, **named)
 
     async def launch(

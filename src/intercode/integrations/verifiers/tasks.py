@@ -44,6 +44,8 @@ class InterCodeState(vf.State):
 
     env: intercode.AsyncEnv | None = Field(None, exclude=True)
     """From the start of the harness to its end."""
+    has_begun: bool = Field(False, exclude=True)
+    """Whether the episode began within verifiers' time limit for the setup."""
 
     @property
     def score(self) -> Score | None:
@@ -66,6 +68,8 @@ class InterCodeTask(vf.Task[InterCodeData, InterCodeState]):
             raise intercode.UsageError(
                 "only InterCode's own harness plays its tasks: leave --env.agent.harness.id away"
             )
+        if not trace.state.has_begun:  # verifiers scores what has run out of time, too
+            raise vf.SandboxError("the sandbox did not start within the time of the setup")
         with failures(), suppress(intercode.EnvironmentStateError):  # it has ended
             await env.step("submit")
         if trace.state.score is None:
