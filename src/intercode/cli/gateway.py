@@ -31,8 +31,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict
-from datetime import datetime, timezone
-from importlib.util import find_spec
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from shutil import which
@@ -140,8 +139,6 @@ def execute(args: argparse.Namespace) -> int:
     Returns:
         The exit code: the command's, or 0.
     """
-    if find_spec("h11") is None:
-        raise UsageError("the gateway needs the package h11: pip install 'intercode-gym[gateway]'")
     from intercode.gateway import Gateway, Upstream
     from intercode.models.cache import Cache
     from intercode.models.limits import Budget, RateLimit
@@ -298,22 +295,37 @@ def _greeting(
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[int]]:
-    """Give a queue that has the first SIGINT or SIGTERM; the next one raises."""
-    heard: SimpleQueue[int] = SimpleQueue()  # a handler may do no more than put into one
+    """Give a queue that has each SIGINT or SIGTERM; from the second one on they raise, too.
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    Python runs a handler between two instructions of its main thread. A signal that arrives when
+    this thread is about to wait would be handled after the wait; the descriptor of the C handler
+    tells of it at once.
+    """
+    heard: SimpleQueue[int] = SimpleQueue()
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(writer, False)
+
+    def pass_on() -> None:
+        with os.fdopen(reader, "rb", buffering=0) as signals:
+            while number := signals.read(1):
+                heard.put(number[0])
+
+    def handle(number: int, frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.default_int_handler)
-        heard.put(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    threading.Thread(target=pass_on, daemon=True).start()
+    descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in before:
-        signal.signal(number, hear)
+        signal.signal(number, handle)
     try:
         yield heard
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(descriptor)
+        os.close(writer)
 
 
 def _inherited(upstream: Upstream) -> dict[str, str]:
@@ -403,7 +415,7 @@ def _plain(call: Call) -> dict[str, Any]:
     answered = call.text or call.tool_calls
     traced = {name: getattr(call, name) for name in ("token_ids", "prompt_token_ids", "logprobs")}
     return {
-        "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "protocol": call.protocol,
         "path": call.path,
         "model": call.model,
