@@ -604,7 +604,9 @@ def check(plan: Plan, agent: AgentFactory, progress: Progress) -> None:
     check_tasks(plan.tasks, agent)
     without = [task.task_id for task in plan.tasks if not task.gold]
     if name == "oracle" and len(without) == len(plan.tasks):
-        raise UsageError("agent oracle runs gold, and none of the tasks has any: name another agent")
+        raise UsageError(
+            "agent oracle runs gold, and none of the tasks has any: name another agent"
+        )
     if name == "oracle" and without:
         more = f" and {len(without) - 3} more" if len(without) > 3 else ""
         progress.warn(

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -201,10 +200,8 @@ def read(path: Path) -> Profile:
     Raises:
         UsageError: It cannot be read, or is malformed.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    import tomllib
+
     try:
         found = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Profile)
         Limits.of(found.limits.needed())

@@ -13,7 +13,7 @@ import types
 import uuid  # noqa: F401 - DuckDB asks for it when nothing can be loaded any more
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal  # noqa: F401 - likewise
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class _OnlyZone(tzinfo):
         return "UTC"
 
     def localize(self, moment: datetime) -> datetime:
-        return moment.replace(tzinfo=timezone.utc)
+        return moment.replace(tzinfo=UTC)
 
 
 def _stand_in_for_pytz() -> None:

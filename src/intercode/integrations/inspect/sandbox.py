@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -66,10 +65,8 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         path = Path(config).absolute()
         if path.suffix != ".toml":
             return cls(image=str(path) if path.is_file() else config)
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
+        import tomllib
+
         try:
             found = cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:  # not to be read, no TOML, or with other keys

@@ -88,7 +88,7 @@ class Zygote:
         python = command("worker", {"modules": [*preload]}, preload, path)
         self._command = python if preload else ["init"]
         self.flaw = ""
-        """The errors of a fork of its Python by the protocol of `worker.main`; empty if it works."""
+        """The errors of a trial of its Python (`worker.protocol_flaw`); empty if it was passed."""
         self._begin()
 
     def _begin(self) -> None:
