@@ -24,7 +24,7 @@ BUILD := pyproject.toml hatch_build.py $(wildcard src/intercode/sandbox/native/s
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-integrations test-agents test-cgroup2 train-demo soak chaos lint docs bench graders dist clean
+.PHONY: help demo set-up test test-integrations test-agents test-versions test-cgroup2 train-demo soak chaos lint docs bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -99,6 +99,14 @@ AGENTS ?= claude-code codex openhands terminus
 test-agents:  ## The large command-line agents, really installed (not offline at first)
 	@scripts/need-system npm
 	@INTERCODE_AGENTS="$(AGENTS)" scripts/test-integrations $(INTEGRATIONS) outside
+
+# Each from PYTHONS (paths), PATH, pyenv or, for root, a Debian. Without LEAVE_OUT="3.12" a version that
+# is not to be had is an error.
+VERSIONS ?= 3.11 3.12 3.13 3.14
+PYTHONS ?=
+LEAVE_OUT ?=
+test-versions:  ## The wheel under each declared version of Python (not offline)
+	@PYTHONS="$(PYTHONS)" LEAVE_OUT="$(LEAVE_OUT)" scripts/test-versions $(VERSIONS)
 
 test-cgroup2: $(VENV)/.test  ## The tests of limits on cgroup v2, in a virtual machine (root)
 	@scripts/need-system debootstrap mke2fs

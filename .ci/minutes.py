@@ -32,7 +32,7 @@ ALLOWED = 1.5
 """How far a part may exceed its budget: figures of one commit differ by a fifth or so."""
 WHOLE = 25.0
 """Minutes that all budgets may have together, but for those apart."""
-APART = {"integrations"}
+APART = {"integrations", "versions"}
 """Steps that mostly install packages of others."""
 YARDSTICK = ("/bin/bash", "-c", "true")
 QUIET = 1.36e-3

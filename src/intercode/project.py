@@ -15,11 +15,11 @@ Relative paths in it begin in the folder, whatever the working directory is::
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from intercode.datasets import load as load_dataset
 from intercode.datasets import name_in
@@ -33,7 +33,6 @@ from intercode.user_code import is_reference, load
 
 if TYPE_CHECKING:
     import gymnasium
-    from typing_extensions import Unpack
 
     from intercode.databases.base import Session
     from intercode.envs.base import InterCodeEnv
@@ -290,10 +289,6 @@ def _opened(env: str | Path, options: dict[str, Any]) -> tuple[str, dict[str, An
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
         return dict(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

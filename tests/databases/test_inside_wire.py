@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -27,7 +27,7 @@ scalars = (
     | st.dates()
     | st.times()
     | st.datetimes()
-    | st.datetimes(timezones=st.just(timezone.utc))
+    | st.datetimes(timezones=st.just(UTC))
     | st.timedeltas()
 )
 values = st.recursive(

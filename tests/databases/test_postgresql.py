@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import urlencode
@@ -162,7 +162,7 @@ def test_values_that_only_postgresql_has(postgresql: Any, source: Source) -> Non
         (date(2024, 2, 29), "infinity", "4713-01-01 BC", Decimal("1.50"), "NaN",
          timedelta(days=1, hours=2), True, [1, None], {"a": [1]},
          "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "[1,5)", "(1,x)", b"\x00\xff",
-         datetime(2023, 12, 31, 23, tzinfo=timezone.utc), "10.0.0.1")
+         datetime(2023, 12, 31, 23, tzinfo=UTC), "10.0.0.1")
     ]  # fmt: skip
     session.close()
 

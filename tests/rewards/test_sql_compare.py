@@ -56,7 +56,7 @@ DIFFERENT = [
     (2.5, 2.50001), (0, 1e-8), (1000000, 1000001), (1000000.0, 1000001), (2**60, 2**60 + 1),
     ("a", "A"), ("a", "a "), ("é", "e\u0301"), (b"a", "a"), (DAY, "2024-02-29"), (DAY, MIDNIGHT),
     (NAN, None), (NAN, 0.0), (math.inf, -math.inf), (math.inf, 1e308), (-math.inf, -1.5),
-    (MIDNIGHT, MIDNIGHT.replace(tzinfo=datetime.timezone.utc)), ([1, 2], [2, 1]), ([], {}),
+    (MIDNIGHT, MIDNIGHT.replace(tzinfo=datetime.UTC)), ([1, 2], [2, 1]), ([], {}),
     ("NaN", NAN), (10**400, 1.5), (datetime.timedelta(1), datetime.time(1)),
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from intercode.errors import SandboxUnavailableError
 from intercode.sandbox import doctor
 from intercode.sandbox.native import obstacles
 from intercode.sandbox.native.provider import NativeProvider
-from ordinary import OrdinaryUser, ordinary_user
+from ordinary import UID, OrdinaryUser, ordinary_user
 from waiting import PATIENCE
 
 ASK = """
@@ -205,6 +205,46 @@ def test_seccomp_profile() -> None:
     said = done.stdout + done.stderr
     assert "seccomp profile forbids namespaces" in said
     assert "fix: docker run --security-opt seccomp=unconfined" in said
+
+
+CHROOTS = {
+    "a folder": """
+        mount -t tmpfs none "$0"; root=$0/root; mkdir "$root"
+        for path in /*; do
+            if [ -L "$path" ]; then cp -a "$path" "$root"
+            elif [ -d "$path" ]; then mkdir "$root$path"; mount --rbind "$path" "$root$path"; fi
+        done
+    """,
+    "a mount": 'root=$0; mount --rbind / "$root"',
+}
+"""Roots for chroot, of this machine's files: a plain folder, and a mounted one."""
+FOLLOW_OUTSIDE = """
+message=$(chroot "$root" "$@"); echo "$message"
+fix=$(echo "$message" | sed -n 's/^fix: //p')
+# The shell in which the command ends gives way to the next question.
+eval "$(echo "$fix" | sed 's#exec bash#exec "$@"#; s#/the/chroot#"$root" "$@"#')"
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("kind", CHROOTS)
+def test_a_chroot(tmp_path: Path, kind: str) -> None:
+    script = f"set -e; {CHROOTS[kind]}\n{FOLLOW_OUTSIDE}"
+    said = as_root(*("unshare", "-m", "sh", "-c", script, str(tmp_path)), sys.executable, "-c", ASK)
+    assert "this process is in a chroot" in said and "seccomp" not in said
+    assert said.endswith("\nstarted\n"), said
+
+
+@needs_root
+@pytest.mark.parametrize("kind", CHROOTS)
+def test_a_chroot_of_an_ordinary_user(user: OrdinaryUser, tmp_path: Path, kind: str) -> None:
+    script = f'set -e; {CHROOTS[kind]}\nexec chroot "$root" "$@"'
+    # A capability opens the folder of Python, which may be root's: what else does, mounts.
+    ids = (f"--reuid={UID}", f"--regid={UID}", "--clear-groups")
+    caps = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    prefix = ("unshare", "-m", "sh", "-c", script, str(tmp_path), "setpriv", *ids, *caps)
+    said = as_root(*prefix, sys.executable, "-c", ASK, **user.env)
+    assert "this process is in a chroot" in said and "seccomp" not in said, said
 
 
 def test_masked_proc(ask: Ask) -> None:

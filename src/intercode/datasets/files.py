@@ -154,7 +154,7 @@ def _jsonl(text: str) -> Iterator[Row]:
 
 def _table(delimiter: str) -> Callable[[str], Iterator[Row]]:
     def read(text: str) -> Iterator[Row]:
-        # NUL is refused here because before Python 3.11 the reader fails on it by itself.
+        # Python's reader accepts a NUL, which no table of text has.
         if "\0" in text:
             raise ValueError(f"holds a NUL in line {text[: text.index(chr(0))].count(chr(10)) + 1}")
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)

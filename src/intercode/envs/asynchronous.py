@@ -19,7 +19,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import gymnasium
 
@@ -31,9 +31,6 @@ from intercode.models.base import Tool
 from intercode.sandbox.base import Change, Completed, Sandbox, Snapshot
 from intercode.task import Dataset, Task
 from intercode.units import MIB
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 T = TypeVar("T")
 Result = tuple[str, float, bool, bool, dict[str, Any]]

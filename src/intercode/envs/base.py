@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 
 import gymnasium
 
@@ -48,8 +48,6 @@ from intercode.task import LOOKS, Dataset, Task
 if TYPE_CHECKING:
     pass
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 INTERPRETERS = Registry(
     "interpreter",
@@ -216,6 +214,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             ImageError: The image cannot be found or built.
             SandboxError: The sandbox cannot be started. With ``errors="value"`` this and the two
                 before are in ``info["error"]``, and the next step ends the episode.
+            SandboxUnavailableError: This machine permits no sandbox; it is never a value.
         """
         chosen = {"task_id": task_id, "index": index}
         given = {name: one for name, one in chosen.items() if one is not None}

@@ -8,7 +8,7 @@ import time
 import zlib
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from intercode.episode import Episode
 from intercode.errors import ForkError, UsageError
 from intercode.interpreters.base import Interpreter
 from intercode.task import Dataset
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 
 class Remade:

@@ -16,10 +16,9 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import gymnasium
 
@@ -28,10 +27,6 @@ from intercode.envs.base import InterCodeEnv
 from intercode.errors import CapacityError, InterCodeError, LeaseError, UsageError
 from intercode.sandbox import get_provider
 from intercode.sandbox.base import Sandbox
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 _COUNTED = ("opened", "refused", "failed", "idle", "aged", "abandoned")
 _LONGEST_PAUSE = 3600.0
@@ -349,7 +344,7 @@ class SandboxPool(Generic[Key, Thing]):
         future = self._asked(wait)
         try:
             future.result(wait)
-        except FutureTimeoutError:
+        except TimeoutError:
             if future.cancel():
                 raise self._full(wait) from None
 
@@ -358,7 +353,7 @@ class SandboxPool(Generic[Key, Thing]):
         future = self._asked(wait)
         try:
             await asyncio.wait_for(asyncio.wrap_future(future), wait)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             if future.cancel():
                 raise self._full(wait) from None
         except asyncio.CancelledError:

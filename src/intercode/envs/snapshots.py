@@ -11,16 +11,13 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self
 
 from intercode.episode import Episode, Fork, Turn
 from intercode.errors import ForkError, TaskNotFoundError
 from intercode.interpreters.base import Interpreter, Saved, SavesState
 from intercode.sandbox.ownership import when_gone
 from intercode.task import Dataset, Task
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 How = Literal["auto", "state", "replay"]
 """By what an episode is forked; ``auto``: by its state where possible, else by its actions."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from intercode.agents import registry
 from intercode.agents.base import AgentFactory, HasFacts, sees_gold
@@ -54,8 +54,6 @@ from intercode.sandbox.images import hide
 from intercode.spec import RunSpec
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from intercode.models import Budget
     from intercode.task import Dataset
 

@@ -17,13 +17,13 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from intercode.errors import ImageError
 from intercode.paper.bash import LIMITS, MALFORMED, OUTPUT_LIMIT, run, variables
 from intercode.sandbox.base import Change, Completed, FileType, Provider, Sandbox, Snapshot
 
-RECORDED = datetime(2023, 6, 1, tzinfo=timezone.utc).timestamp()
+RECORDED = datetime(2023, 6, 1, tzinfo=UTC).timestamp()
 """The time of the recordings, for the ages of files. Files newer than that are as old as the
 image: brand-new, as they were in 2023."""
 _BASE_LOGS = ("bootstrap.log", "wtmp", "btmp")

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from intercode.episode import Episode
@@ -314,7 +314,7 @@ def sample(
 def _times(episode: Episode) -> dict[str, Any]:
     if not episode.started:
         return {}
-    start = datetime.fromtimestamp(episode.started, timezone.utc)
+    start = datetime.fromtimestamp(episode.started, UTC)
     end = start + timedelta(seconds=episode.seconds)
     return {
         "started_at": start.isoformat(),

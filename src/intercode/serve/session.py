@@ -143,7 +143,7 @@ class Session:
                 await self._env.close()
         if end.why == "stalled":
             connection.transport.abort()
-        with suppress(ConnectionClosed, asyncio.TimeoutError):
+        with suppress(ConnectionClosed, TimeoutError):
             if end.error is not None:
                 told = connection.send(self._told(end.kind, end.error), text=True)
                 await asyncio.wait_for(told, CLOSING)

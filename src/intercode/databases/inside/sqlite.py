@@ -124,8 +124,7 @@ class Database(worker.Database):
         )
         connection.text_factory = _text
         connection.set_progress_handler(self.late, _STEPS)
-        if hasattr(connection, "setlimit"):  # Python 3.10 lacks it; the sandbox's limit holds
-            connection.setlimit(_LIMIT_LENGTH, _LONGEST_VALUE)
+        connection.setlimit(_LIMIT_LENGTH, _LONGEST_VALUE)
         self.guard.writable = writable
         connection.set_authorizer(self.guard)
 
@@ -242,7 +241,7 @@ def _text(data: bytes) -> str:
 
 def _failure(error: Exception, statement: str, begin: int) -> Message:
     message = str(error) or "out of memory"
-    code = getattr(error, "sqlite_errorname", "")  # since Python 3.11
+    code = getattr(error, "sqlite_errorname", "")
     if code == "SQLITE_SCHEMA":  # of the statement for which the schema was first read
         code = "SQLITE_ERROR"
     return [message, code, position(message, statement, begin)]

@@ -15,7 +15,7 @@ try:
     from intercode.integrations.verifiers.tasks import InterCodeTaskset
 except ModuleNotFoundError as error:
     raise UsageError(
-        "verifiers is not installed, which this needs, with Python 3.11 or newer: "
+        "verifiers is not installed, which this needs: "
         f"pip install 'intercode-gym[verifiers]' ({error})"
     ) from error
 

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +174,7 @@ class ImageCache:
             "cwd": image.cwd,
             "user": image.user,
             "config": dict(image.config),
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "size": tree_size(folder / LAYER),
             "built": details,
         }

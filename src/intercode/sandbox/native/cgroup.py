@@ -240,7 +240,7 @@ def _pass_on(folder: str, wanted: list[str]) -> list[str]:
     for controller in wanted:  # memory first, which alone is refused as long as there are processes
         try:
             _write(path, f"+{controller}")
-        except OSError as error:  # noqa: PERF203 - one without another is better than none
+        except OSError as error:  # one without another is better than none
             if error.errno in (errno.EBUSY, errno.EACCES, errno.EROFS):
                 raise
     passed = [controller for controller in wanted if controller in _read(path).split()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from contextlib import suppress
 from typing import Any
 
 from intercode.errors import SandboxError, SandboxUnavailableError, UsageError
@@ -19,6 +20,12 @@ _APPARMOR = "kernel/apparmor_restrict_unprivileged_userns"
 _PROFILE = "/etc/apparmor.d/intercode"
 _OPEN_FILES = 20_000
 _CAP_SYS_RESOURCE = 24
+_CHROOT = "this process is in a chroot, where the kernel permits no user namespaces"
+_PIVOT = (
+    """unshare --mount sh -c 'mount --rbind "$0" "$0" && cd "$0" && pivot_root . . && """
+    """umount --lazy . && exec bash' /the/chroot  # in place of chroot, as root"""
+)
+"""The way into a folder as the mount namespace's own root, which a chroot is not."""
 
 
 def not_loaded(reply: dict[str, Any]) -> UsageError:
@@ -46,7 +53,7 @@ def unavailable(reply: dict[str, Any]) -> SandboxError:
     if call in ("unshare", "clone") and number == errno.ENOSPC:
         why, fix = "user.max_user_namespaces is 0 or used up", _more_namespaces()
     elif call in ("unshare", "clone") and permission:
-        why, fix = _why_no_namespaces()
+        why, fix = _why_no_namespaces(number)
     elif call.startswith("write") and permission:
         why, fix = _why_no_id_map()
     elif call == "setuid":
@@ -56,6 +63,8 @@ def unavailable(reply: dict[str, Any]) -> SandboxError:
         why, fix = _why_not_entered()
     elif call == "mount proc" and permission:
         why, fix = "this container's /proc is masked", _unmasked()
+    elif call == "mount bind" and number == errno.EINVAL and failed.endswith(": '/'"):
+        why, fix = _CHROOT, _PIVOT  # of a plain folder, not a mount point
     elif call == "mount overlay":
         why = "overlayfs refused; as an ordinary user it needs Linux 6.6 for files in memory"
         fix = as_root("modprobe overlay") if number == errno.ENODEV else ""
@@ -119,14 +128,25 @@ def _restricted_by_apparmor() -> bool:
     return read_if_there(f"/proc/sys/{_APPARMOR}") == "1"
 
 
-def _why_no_namespaces() -> tuple[str, str]:
+def _why_no_namespaces(number: int) -> tuple[str, str]:
+    if not _has_root_mount():
+        return _CHROOT, _PIVOT
     if _restricted_by_apparmor():
         return "AppArmor restricts user namespaces", _permitted_by_apparmor()
     if read_if_there("/proc/sys/kernel/unprivileged_userns_clone") == "0":
         return "user namespaces are off", set_kernel("kernel/unprivileged_userns_clone", 1)
     if read_if_there("/proc/sys/user/max_user_namespaces") == "0":
         return "user namespaces are off", _more_namespaces()
+    if number == errno.EPERM and "Seccomp:\t0\n" in read_if_there("/proc/self/status"):
+        return _CHROOT, _PIVOT  # of a mounted folder, by exclusion: nothing tells it from a root
     return "a seccomp profile forbids namespaces, as Docker's default does", _unmasked()
+
+
+def _has_root_mount() -> bool:
+    """Whether the root is a mount point, as it is except in the chroot of a plain folder."""
+    with suppress(OSError), open("/proc/self/mountinfo", "rb") as file:
+        return any(line.split()[4] == b"/" for line in file)
+    return True
 
 
 def _permitted_by_apparmor() -> str:

@@ -64,7 +64,7 @@ def _spawn_first(
     for program in programs:
         try:
             return sc.spawn(program, arguments, variables, given)
-        except OSError as error:  # noqa: PERF203 - a search path is short
+        except OSError as error:
             if error.errno in (errno.EBADF, errno.EMFILE, errno.ENFILE):
                 raise  # it is for want of something of ours
             if failure.errno == errno.ENOENT:
