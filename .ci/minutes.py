@@ -30,7 +30,7 @@ import pytest
 CORES = 2
 ALLOWED = 1.5
 """How far a part may exceed its budget: figures of one commit differ by a fifth or so."""
-WHOLE = 25.0
+WHOLE = 26.5
 """Minutes that all budgets may have together, but for those apart."""
 APART = {"integrations", "versions"}
 """Steps that mostly install packages of others."""
