@@ -235,8 +235,7 @@ class EmbeddedSession:
             except WorkerEndedError as error:
                 self._check_wanted()
                 outcome = self._restarted(Failure(str(error)))
-                # It is the action's doing, unless the least statement ends the next process, too.
-                worker.request(("execute", "SELECT 1", _OPEN_SECONDS, 1, size), _OPEN_SECONDS, size)
+                self._check_worker(worker)
                 return outcome
             except WorkerLateError:
                 why = f"interrupted: it reached the time limit of {seconds:g} s"
@@ -328,6 +327,19 @@ class EmbeddedSession:
                 self._busy = False
                 if self._closed:  # meanwhile, by another thread
                     self._worker.close()
+
+    def _check_worker(self, worker: EmbeddedWorker) -> None:
+        """Check that the action has ended the last process, and not a crash of InterCode's own.
+
+        Raises:
+            WorkerEndedError: The least of statements ends the next process, too.
+        """
+        size = self.limits.output
+        try:
+            worker.request(("execute", "SELECT 1", _OPEN_SECONDS, 1, size), _OPEN_SECONDS, size)
+        except WorkerEndedError:
+            self._check_wanted()
+            raise
 
     def _check_wanted(self) -> None:
         """Check that the process ended by itself, and that no other thread ended it."""

@@ -257,11 +257,14 @@ class Trial:
         return _Failure(f"not done within {self._timeout:g} s")
 
     def _ended(self, process: PythonProcess) -> _Failure:
-        """Return the failure of a submission whose messages have ended, or are not read.
+        """End the processes of a sandbox whose messages have ended; return the test's failure.
 
         Raises:
-            SandboxError: No code is the cause.
+            SandboxError: A crash of InterCode's own Python is the cause.
         """
+        module = SUBJECT if process is self._processes[SUBJECT] else GRADER
+        with _by(module):
+            self._sandboxes[module].kill()  # it may run on without its channel
         process.check_end(self._sandboxes[SUBJECT])
         return _Failure(_ENDED)
 
