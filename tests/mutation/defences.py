@@ -877,7 +877,7 @@ DEFENCES = [
     ),
     _one(
         "player_hides_its_token", "host leak", PLAY,
-        'output = output.replace(self._seat.token, "***")', "pass",
+        'output.replace(self._seat.token, "***")', "output",
     ),
     _one("purse_of_calls", "self DoS", PLAY, "(self._calls, self._most)", "(self._calls, None)"),
     _one("purse_of_tokens", "self DoS", PLAY, "tokens, limits.tokens)", "tokens, None)"),

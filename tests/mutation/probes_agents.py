@@ -8,6 +8,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ from typing import Any, cast
 from intercode.agents.language import EpisodeLimits
 from intercode.agents.outside import layers, play
 from intercode.agents.outside.profile import profile_of
-from intercode.errors import BudgetError, ImageError
+from intercode.errors import AgentStartError, BudgetError, ImageError
 from intercode.gateway import Call, Gateway, Upstream
 from intercode.rewards.bash import _is_scratch, _with
 from intercode.rewards.gold import GoldResult
@@ -187,7 +188,8 @@ def _played(command: str, seconds: float) -> tuple[Any, play.Player, str]:
         limits = EpisodeLimits(seconds=seconds)
         agents = play.OutsideAgents(profile_of(f"cli:{command}"), gateway, "x/y", limits)
         player = play.Player(agents)
-        player.run(cast(Any, env))
+        with suppress(AgentStartError):  # the program asks no model
+            player.run(cast(Any, env))
     return sandbox, player, str(player.episode_metadata()["outside"]["output"])
 
 

@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace) -> int:
         "docker": check_docker(),
         "machine": _machine(),
     }
-    if all(found.ok is not False for found in groups["native"]):
+    if all(found.ok is not False for found in (*groups["python"], *groups["native"])):
         groups["environments"] = [_environment(*play) for play in _PLAYS]
     backends = {
         "native": all(found.ok is not False for found in groups["native"]),

@@ -246,6 +246,7 @@ class PythonInterpreter:
         Raises:
             SandboxError: Whatever caused it, no action did.
         """
+        self.sandbox.processes()  # if it has ended, or was closed, that is the error
         self._process.check_end(self.sandbox)
         if self._python is None and not (self._process.started or self._has_run):
             why = self._process.obituary()
