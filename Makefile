@@ -60,6 +60,8 @@ set-up: $(VENV)/.test
 	@/usr/bin/python3 -c 'import pytest' 2>/dev/null || scripts/need-system --packages python3-pytest || true
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
 	@[ -x /usr/sbin/dockerd ] || [ -x /usr/bin/dockerd ] || scripts/need-system --packages docker.io || true
+	@# From Debian 13 on a package of its own.
+	@command -v docker >/dev/null || scripts/need-system --packages docker-cli || true
 	@command -v chromium >/dev/null || scripts/need-system --packages chromium || true
 	@command -v firefox-esr >/dev/null || scripts/need-system --packages firefox-esr || true
 	@command -v podman >/dev/null || scripts/need-system --packages podman || true

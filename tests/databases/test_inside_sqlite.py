@@ -104,9 +104,13 @@ WRITES = [
     "ANALYZE",
     "EXPLAIN INSERT INTO t VALUES (2)",
     # SQLite makes a table of a table-valued function, as CREATE does: a copy that was not needed.
-    "SELECT * FROM pragma_table_info('t')",
-    "SELECT * FROM json_each('[1]')",
 ]
+
+
+# Tables that are functions entered the schema when they were first read, until SQLite changed that.
+(READS if sqlite3.sqlite_version_info >= (3, 46) else WRITES).extend(
+    ["SELECT * FROM pragma_table_info('t')", "SELECT * FROM json_each('[1]')"]
+)
 
 
 @pytest.fixture

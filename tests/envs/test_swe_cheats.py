@@ -211,7 +211,7 @@ def test_what_fools_others(env: SweEnv, cheat: str) -> None:
     env.step(f"git apply - <<'EOF'\n{TEST_PATCH}EOF")
     *_, info = env.step(f"python3 -m {runner} tests.test_calc" if runner == "unittest" else
                         "python3 -m pytest -q tests")  # fmt: skip
-    assert info["exit_code"] == 0
+    assert info["exit_code"] in (0, 5), "5: by unittest of 3.12 and newer, no test has run"
     do(env, runner, action)
     assert env.step("submit")[4]["parts"]["fail_to_pass"] == 0.0
 

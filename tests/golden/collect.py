@@ -191,7 +191,8 @@ def _option(action: argparse.Action) -> str:
         str(takes or action.dest),
         f"nargs {action.nargs}" if action.nargs else "",
         "repeated" if isinstance(action, argparse._AppendAction) else "",
-        "required" if action.required else "",
+        # Whether a positional of any number is required differs between versions of Python.
+        "required" if action.required and action.nargs != "*" else "",
         "" if action.default in (None, False) else f"default {action.default!r}",
     ]
     return "; ".join(filter(None, facts))

@@ -24,6 +24,8 @@ _LEFT_OUT = {
     "__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "site-packages", "test",
     "tests", "tkinter", "turtledemo",
 }  # fmt: skip
+_OF_DISTRIBUTIONS = {"_distutils_system_mod.py", "sitecustomize.py", "usercustomize.py"}
+"""Files that a distribution, as Debian, adds to the library for itself."""
 _PYC_HEADER = 16
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
@@ -93,7 +95,7 @@ def _modules(folder: str) -> Iterator[tuple[str, str]]:
         folders[:] = sorted(name for name in folders if name.isidentifier())
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
         for file in sorted(files):
-            if file.endswith(".py"):
+            if file.endswith(".py") and file not in _OF_DISTRIBUTIONS:
                 path = os.path.relpath(os.path.join(place, file), folder)
                 name = path[: -len(".py")].replace("/", ".")
                 yield name.removesuffix(".__init__"), path
