@@ -57,7 +57,7 @@ set-up: $(VENV)/.test
 	@scripts/need-system --packages debian-archive-keyring || true
 	@[ -e /usr/include/stdio.h ] && command -v gcc >/dev/null || scripts/need-system --packages gcc libc6-dev || true
 	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true
-	@/usr/bin/python3 -c 'import pytest' 2>/dev/null || scripts/need-system --packages python3-pytest || true
+	@/usr/bin/python3 -c 'import pip, pytest' 2>/dev/null || scripts/need-system --packages python3-pip python3-pytest || true
 	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
 	@[ -x /usr/sbin/dockerd ] || [ -x /usr/bin/dockerd ] || scripts/need-system --packages docker.io || true
 	@# From Debian 13 on a package of its own.

@@ -21,7 +21,8 @@ MACHINE = (
     "agent.language_model.prompt",  # templates take their words from the environment since
 )
 """What is otherwise in a later version, or on another machine."""
-ACCEPT = [argument for name in MACHINE for argument in ("--accept", name)]
+COMPILED = "dataset.digest"
+"""What this machine's compiler makes otherwise, of a puzzle in C."""
 Ask = Callable[..., Any]
 
 
@@ -45,6 +46,16 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
         return json.loads(printed) if "--json" in arguments else printed
 
     return asked
+
+
+def machine_names(run: Path) -> tuple[str, ...]:
+    """The names of what may differ from the run."""
+    return (*MACHINE, COMPILED) if run.name.startswith("ctf") else MACHINE
+
+
+def acceptance(run: Path) -> list[str]:
+    """The options that accept these differences."""
+    return [argument for name in machine_names(run) for argument in ("--accept", name)]
 
 
 def recorded(run: Path) -> list[dict[str, Any]]:
@@ -89,12 +100,12 @@ def test_resume(run: Path, ask: Ask) -> None:
 
     refused = ask("resume", run, "--quiet", "--json", code=2)["differences"]
     assert "versions.code" in {difference["what"] for difference in refused}
-    assert all(d["what"].startswith(MACHINE) for d in refused), "nothing else differs"
+    assert all(d["what"].startswith(machine_names(run)) for d in refused), "nothing else differs"
     assert read_manifest(run) == manifest, "nothing was begun"
 
-    done = ask("resume", run, "--quiet", "--json", *ACCEPT)
+    done = ask("resume", run, "--quiet", "--json", *acceptance(run))
     assert (done["ran"], done["finished"], done["planned"]) == (1, len(keys(run)), len(keys(run)))
-    assert read_manifest(run)["sessions"][-1]["locked"]["accepted"] == list(MACHINE)
+    assert read_manifest(run)["sessions"][-1]["locked"]["accepted"] == list(machine_names(run))
     for now, before in zip(read_episodes(run / EPISODES), recorded(run), strict=True):
         assert (now.task_id, now.epoch, now.seed) == (
             *(before["task_id"], before["epoch"], before["seed"]),
@@ -104,7 +115,7 @@ def test_resume(run: Path, ask: Ask) -> None:
 
 
 def test_rescore(run: Path, ask: Ask) -> None:
-    done = ask("rescore", run, "--out", "again", "--quiet", "--json", *ACCEPT)
+    done = ask("rescore", run, "--out", "again", "--quiet", "--json", *acceptance(run))
     way = "record" if run.name.startswith("ctf") else "again"
     assert (done["ways"], done["changes"]) == ({way: len(keys(run))}, [])
     assert done["statistics"]["successes"] == done["before"]["successes"]

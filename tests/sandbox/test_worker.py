@@ -251,7 +251,7 @@ def test_a_python_that_keeps_to_no_protocol(provider: Provider) -> None:
     """Workers of one that a C program cannot fork are forked by Python itself."""
     kind = cast("type[NativeProvider]", type(provider))
     if kind is not NativeProvider:
-        pytest.skip("in a container Python forks in any case")
+        pytest.skip("not for docker: in a container Python forks in any case")
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "faulty")]
     assert "fork_flaw" not in provider.facts()  # type: ignore[attr-defined]
     with closing(kind(preload=(MODULE, "without_protocol"), path=folders)) as flawed:
