@@ -22,7 +22,7 @@ MACHINE = (
 )
 """What is otherwise in a later version, or on another machine."""
 COMPILED = "dataset.digest"
-"""What this machine's compiler makes otherwise, of a puzzle in C."""
+"""A difference between compilers: one puzzle is a program in C."""
 Ask = Callable[..., Any]
 
 

@@ -180,7 +180,7 @@ def profile_of(agent: str, *, has_model: bool = True) -> Profile:
 
     Args:
         agent: A name of `names`, the path of a profile, or ``cli:COMMAND``.
-        has_model: Whether the run has a model, of which a command is told.
+        has_model: Whether the run has a model, whose address and name a command then receives.
 
     Raises:
         UsageError: There is no such profile, or it is malformed; the message says where.
