@@ -55,9 +55,9 @@ def test_an_environment_that_does_not_work(monkeypatch: pytest.MonkeyPatch) -> N
     preload = (*python_start.PRELOAD, "aborts_at_actions")
     with closing(NativeProvider(preload=preload, path=[folder])) as broken:
         monkeypatch.setattr(python_start, "provider", lambda name: broken)
-        check = doctor._environment("python", "print(1)", "1")
+        check = doctor._environment("python", "print(1)", "1", [])
     assert check.ok is False and "cannot run a worker: it crashed (Aborted)" in check.detail
-    assert doctor._environment("sql", "SELECT 1", "1").ok
+    assert doctor._environment("sql", "SELECT 1", "1", []).ok
 
 
 def test_a_python_that_keeps_to_no_protocol(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,6 @@ from intercode.sandbox.images.base import SEARCH_PATH
 from intercode.sandbox.native.obstacles import apparmor_profile
 from intercode_console import clash
 
-_NEEDED = {"sql": (), "python": (), "swe": ("bash", "git")}
-"""Programs that an environment's image has from this machine, if not bash alone."""
 _REPORT = "report this as a bug"
 _MARKS = {True: "ok  ", None: "note", False: "FAIL"}
 
@@ -126,20 +124,21 @@ def _intercode() -> Check:
     return Check("intercode", True, detail)
 
 
-_PLAYS = (
-    ("bash", "echo works", "works"),
-    ("sql", "SELECT 'works'", "works"),
-    ("python", "print('works')", "works"),
-    ("ctf", "echo works", "works"),
-    ("swe", "git log --oneline", " "),
+_PLAYS: tuple[tuple[str, str, str, Sequence[str]], ...] = (
+    ("bash", "echo works", "works", ["bash"]),
+    ("sql", "SELECT 'works'", "works", []),
+    ("python", "print('works')", "works", []),
+    ("ctf", "echo works", "works", ["bash"]),
+    ("swe", "git log --oneline", " ", ["bash", "git"]),
 )
-"""An environment, an action in its first task, and a part of the observation."""
+"""An environment, an action in one of its tasks, a part of the observation, and the programs that
+the image has from this machine."""
 
 
-def _environment(name: str, action: str, expected: str) -> Check:
+def _environment(name: str, action: str, expected: str, programs: Sequence[str]) -> Check:
     """Play one action in an environment of the bundled tasks."""
     label = f"env {name}"
-    missing = [program for program in _NEEDED.get(name, ("bash",)) if not shutil.which(program)]
+    missing = [program for program in programs if not shutil.which(program)]
     if missing:
         detail = f"not tried without {' and '.join(missing)}"
         return Check(label, None, detail, installing(" ".join(missing)))
