@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from intercode.models.prices import Prices
 from intercode.models.scripted import Line
 from intercode.records import Outcome, read_episodes
 from intercode.testing import ScriptedServer, shell
-from intercode.testing.server import status
+from intercode.testing.server import Fault, status
 
 KEY = "sk-very-secret-0123456789"
 TINY = Path(__file__).with_name("tiny.py")
@@ -273,6 +274,41 @@ def test_a_model_that_does_not_answer_is_no_attempt(play: Play, server: Scripted
         server.plan = lambda _: None
     assert episode.status == "error" and episode.score is None
     assert episode.metadata["error_type"] == "ModelAccessError"
+
+
+@pytest.mark.parametrize("streamed", ["false", "true"])
+def test_a_call_that_a_limit_cuts_off_says_nothing_of_the_agents_start(
+    play: Play, server: ScriptedServer, streamed: str
+) -> None:
+    """Neither before its answer's first byte, nor in the middle of a stream."""
+    never = threading.Event()
+    server.plan = lambda _: Fault("slow", until=never)
+    body = {"model": "$INTERCODE_MODEL", "messages": [{"role": "user", "content": "hi"}]}
+    asked = json.dumps(body).replace("}]}", f'}}], "stream": {streamed}}}').replace('"', '\\"')
+    headers = '-H "Authorization: Bearer $OPENAI_API_KEY" -H "Content-Type: application/json"'
+    ask = f'curl -s {headers} -d "{asked}" {{url_v1}}/chat/completions'
+    try:
+        episode = play(agent=f"cli:bash -c '{ask}'", options=["--episode-seconds", "5"])
+    finally:
+        never.set()
+        server.plan = lambda _: None
+    assert len(server.exchanges) == 1
+    assert episode.metadata["ended_by"] == "seconds" and episode.error is None
+    assert episode.reward is not None and not episode.success
+
+
+def test_a_program_that_leaves_before_its_model_answers_makes_no_score(
+    play: Play, server: ScriptedServer
+) -> None:
+    never = threading.Event()
+    server.plan = lambda _: Fault("slow", until=never)
+    leaves = "cli:bash -c 'timeout 1 python3 /opt/tiny.py x; true'"
+    try:
+        episode = play(agent=leaves, code=1)
+    finally:
+        never.set()
+        server.plan = lambda _: None
+    assert episode.score is None and episode.metadata["error_type"] == "ModelError"
 
 
 def test_a_budget_of_the_run_stops_it(play: Play) -> None:

@@ -13,6 +13,10 @@ from intercode.models.base import Answer, Message, Role, ToolCall, Usage
 
 NOT_PAID = 402
 """The status of a call that no budget allows."""
+LEFT = "the client left"
+"""The error of a call whose client ended the connection."""
+CUT = "the episode ended before the answer"
+"""The error of a call that was under way when its seat was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,14 @@ class Call:
     def is_answered(self) -> bool:
         """Whether the model said something, at least a part of an answer."""
         return not self.error or bool(self.text or self.tool_calls)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its episode or its client ended before its answer.
+
+        Such a call says nothing of the model.
+        """
+        return self.error in {CUT, LEFT} and not self.is_answered
 
     @property
     def unpaid(self) -> bool:

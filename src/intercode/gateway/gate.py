@@ -30,7 +30,17 @@ from intercode.errors import (
     ModelUnavailableError,
     UsageError,
 )
-from intercode.gateway.calls import NOT_PAID, Call, answered, offered, shortfall, spoken, traced
+from intercode.gateway.calls import (
+    CUT,
+    LEFT,
+    NOT_PAID,
+    Call,
+    answered,
+    offered,
+    shortfall,
+    spoken,
+    traced,
+)
 from intercode.gateway.door import Asked, Door, Gone
 from intercode.gateway.rules import (
     Refusal,
@@ -61,7 +71,6 @@ _CLOSE_SECONDS = 5.0
 FREE_COUNTS, COUNTS_A_CALL = 16, 4
 """Counts of tokens, which are free, that an episode may ask for, and more for each of its calls."""
 _STREAM = "text/event-stream"
-_LEFT = "the client left"
 _UNCOUNTED = {"stream", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences"}
 """Fields of a call that a count does not have."""
 _QUERIES = {"beta", "client_version", "limit", "after_id", "before_id"}
@@ -228,6 +237,17 @@ class Seat:
         """Calls that have ended."""
         with self._changed:
             return tuple(self._calls)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its episode has ended."""
+        return self._closed
+
+    @property
+    def pending(self) -> int:
+        """The number of calls under way."""
+        with self._changed:
+            return self._begun - self._ended_calls
 
     def drain(self, seconds: float) -> None:
         """Begin no further calls, and wait for those under way.
@@ -570,9 +590,9 @@ class _Passing:
         except (AttemptError, ValueError) as error:
             if not begun:
                 raise wire.unusable(str(error)) from None
-            self._error = str(error)
+            self._error = CUT if self._seat.is_closed else str(error)
         except Gone:
-            self._error = _LEFT
+            self._error = LEFT
         self._raw, self._body = bytes(passed), hide_in(assembly.body, self._gateway.upstream.key)
         self._broken = bool(self._error or assembly.error)
         if not self._error:
@@ -597,7 +617,7 @@ class _Passing:
         except AttemptError:
             found = Answer("")
         is_failed = self._body.get("status") == "failed"  # as `responses` says it
-        is_lost = is_failed or (self._broken and self._error != _LEFT)
+        is_lost = is_failed or (self._broken and self._error not in {LEFT, CUT})
         lost = f"{self._gateway.upstream.name}: the answer broke off: {self._error}"
         self._seat.failure = ModelUnavailableError(lost) if is_lost else None
         self._seat.note(
@@ -624,10 +644,11 @@ class _Passing:
         elif self._failure:
             status, body = self._failure
             status = 502 if status in {401, NOT_PAID} else status  # the token is right; our key not
-        if isinstance(error, ModelUnavailableError | ModelAccessError):
+        is_cut = self._seat.is_closed and not isinstance(error, BudgetError)
+        if isinstance(error, ModelUnavailableError | ModelAccessError) and not is_cut:
             self._seat.failure = error
             body = body if self._failure and self._failure[0] == status else b""
-        why = str(error) or _LEFT
+        why = CUT if is_cut else str(error) or LEFT
         self._seat.note(replace(self._call, status=status, error=why, seconds=seconds))
         if isinstance(error, Gone):
             raise error

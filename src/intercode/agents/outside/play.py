@@ -217,12 +217,17 @@ class Player:
     def _refuse_unanswered(self, seat: Seat) -> None:
         """Raise the reason why the agent's last call, or every call, had no answer.
 
-        Calls that only the episode's own limits refused do not count.
+        Calls that only the episode's own limits refused, or that its end cut off, do not count.
         """
         name, is_limited = self._agents.name, self._purse.reached is not None
-        calls = [c for c in seat.calls if not c.is_count and not (is_limited and c.unpaid)]
-        if not calls:
+        asked = [c for c in seat.calls if not c.is_count and not (is_limited and c.unpaid)]
+        if not asked and not seat.pending:
             raise AgentStartError(f"agent {name} has not asked its model: {self._told(seat)}")
+        calls = [call for call in asked if not call.is_cut]
+        if not calls and self._ended.by is None:
+            raise ModelError(f"agent {name} ended before its model had answered")
+        if not calls:
+            return
         last = calls[-1]
         if not last.error:
             return
