@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def link_or_copy(source: str, target: str) -> None:
 def probe(defence: Defence, src: Path = SRC) -> tuple[int, str]:
     """Exit code and output; see `probes`."""
     done = subprocess.run(
-        [sys.executable, "-m", "mutation.probes", defence.name, str(src)],
+        [sys.executable, "-m", "mutation.probes", _module(defence), defence.name, str(src)],
         env={**os.environ, "PYTHONPATH": f"{src}{os.pathsep}{_TESTS}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -64,6 +65,14 @@ def probe(defence: Defence, src: Path = SRC) -> tuple[int, str]:
         timeout=_SECONDS,
     )
     return done.returncode, done.stdout.decode(errors="replace")
+
+
+def _module(defence: Defence) -> str:
+    """Find the module of a defence's probe, and import no other."""
+    begins = re.compile(rf"^(def )?{defence.name}\b", re.MULTILINE)
+    modules = Path(__file__).parent.glob("probes*.py")
+    (found,) = [path.stem for path in modules if begins.search(path.read_text())]
+    return f"mutation.{found}"
 
 
 def unrooted(defence: Defence) -> bool:

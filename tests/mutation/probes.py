@@ -1,9 +1,10 @@
 """One function for each defence: does it hold? Run in a process of its own::
 
-    python -m mutation.probes NAME SRC
+    python -m mutation.probes MODULE NAME SRC
 
-with SRC, the source to probe, first on the path. The exit code is 0 if the defence holds, 1 if it
-is gone, 77 if that cannot be told on this machine, and 2 for anything else that goes wrong.
+with MODULE, the one that has the function, and SRC, the source to probe, first on the path. The
+exit code is 0 if the defence holds, 1 if it is gone, 77 if that cannot be told on this machine, and
+2 for anything else that goes wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import errno
 import importlib
 import os
 import platform
-import re
 import shutil
 import signal
 import socket
@@ -26,7 +26,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import cast
 
 from intercode.errors import SandboxError
 from intercode.rights import permitted
@@ -502,25 +501,14 @@ def spawner_killed() -> bool:
         return ends(inside)
 
 
-def _probe(name: str) -> Callable[[], bool]:
-    """Find a probe; of the modules that have them, only its own is imported."""
-    if (probe := globals().get(name)) is None:
-        begins = re.compile(rf"^(def )?{name}\b", re.MULTILINE)
-        others = Path(__file__).parent.glob("probes_*.py")
-        (module,) = [path.stem for path in others if begins.search(path.read_text())]
-        probe = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-    return cast("Callable[[], bool]", probe)
-
-
-def main(name: str, src: str) -> int:
+def main(module: str, name: str, src: str) -> int:
     try:
         import intercode.sandbox.base as loaded
 
         if not Path(loaded.__file__).resolve().is_relative_to(Path(src).resolve()):
             raise ProbeError(f"{loaded.__file__} is not in {src}")
-        if _probe(name)():
-            return HOLDS
-        return GONE
+        probe: Callable[[], bool] = getattr(importlib.import_module(module), name)
+        return HOLDS if probe() else GONE
     except SkippedError as why:
         print(why)
         return SKIPPED
@@ -534,4 +522,4 @@ def main(name: str, src: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(*sys.argv[1:]))

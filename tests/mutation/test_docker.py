@@ -1,0 +1,6 @@
+"""The Docker sandbox: each defence holds, and is missed."""
+
+from mutation import probes_docker
+from mutation.checks import checks_of
+
+test_the_table_fits_the_source, test_it_holds, test_it_is_missed = checks_of(probes_docker)
