@@ -20,6 +20,9 @@ SAYS = {
     "sleep": "a test waits for an event, not for the clock: use tests/waiting.py",
     "limit": "a slow machine reaches it: use PATIENCE, or allow it where it is meant to strike",
     "ps": "an image may have no such program, and then nothing seems to run: use `running`",
+    "shared": "others change it meanwhile: count your own, as `held` of soak/held.py does",
+    "port": "another process may have it: take port 0, and ask which it became",
+    "kill": "it ends later: wait with `eventually` until what was killed is gone",
     "clock": "a duration depends on the machine: assert what the code does",
     "mark": "this mark allows nothing: remove it, or write `# allow RULE: REASON`",
 }
@@ -35,6 +38,13 @@ POSITIONS = {
     **dict.fromkeys(("execute", "haste"), 1),
 }
 """The position of the limit among the arguments of functions that wait."""
+SHARED = re.compile(r"mountinfo|/proc/(self/)?mounts|/sys/fs/cgroup")
+"""What a machine has of all who use it, in a text."""
+COUNTERS = {"len", "count", "sorted", "set", "listdir", "iterdir"}
+"""Functions that take in all of it."""
+LISTENERS = {"bind", "create_server", "HTTPServer", "ThreadingHTTPServer"}
+KILLERS = {("ray", "kill")}
+"""Modules and functions that kill something, and return before it is dead."""
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"}
 LISTERS = "ps", "pgrep", "pidof"
 LISTS = re.compile(rf"(^|[;&|(`!]|\b(until|while|if|do|then)\b)\s*({'|'.join(LISTERS)})\s+\S")
@@ -90,6 +100,8 @@ def broken(node: ast.AST, sleep: Set[str]) -> Iterator[tuple[str, ast.AST]]:
     for value in limits(node):
         if value is not None and 0 < (number(value) or 0) < LEAST:
             yield "limit", value
+    if isinstance(node, ast.Call):
+        yield from shares(node)
     if isinstance(node, ast.Call) and (sleeps(node.func) or name(node.func) in sleep):
         yield "sleep", node
     elif isinstance(node, ast.Assert):
@@ -105,6 +117,28 @@ def broken(node: ast.AST, sleep: Set[str]) -> Iterator[tuple[str, ast.AST]]:
         getattr(n, "value", 0) in LISTERS for n in node.elts[:1]
     ):
         yield "ps", node.elts[0]
+
+
+def shares(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
+    """Yield rule and place where a call counts on being alone on the machine."""
+    called, owner = name(node.func), name(getattr(node.func, "value", node))
+    parts = [node.func, *node.args] if called == "count" else node.args
+    texts = [part for one in parts for part in ast.walk(one) if is_shared(part)]
+    if called in COUNTERS and texts:
+        yield "shared", node
+    if called in LISTENERS and any(isinstance(one, ast.Tuple) for one in node.args[:1]):
+        port = getattr(node.args[0], "elts", [None])[-1]
+        if (number(port) or 0) > 0:
+            yield "port", node
+    if (owner, called) in KILLERS:
+        yield "kill", node
+
+
+def is_shared(node: ast.AST) -> bool:
+    """Whether a node names what all users of a machine share."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return bool(SHARED.search(node.value))
+    return False
 
 
 def findings(tree: ast.AST) -> Iterator[Finding]:

@@ -32,6 +32,13 @@ BROKEN = {
         "sh(f'until pgrep -x {name}; do :; done')",  # allow ps: it is to be found
         "run(['pidof', 'bash'])",
     ],
+    "shared": [
+        "len(Path(f'/proc/{pid}/mountinfo').read_text().splitlines())",
+        "before = Path('/proc/mounts').read_text().count('\\n')",
+        "len(os.listdir('/sys/fs/cgroup/memory'))",
+    ],
+    "port": ["server.bind(('127.0.0.1', 8080))", "HTTPServer(('', 8000), Handler)"],
+    "kill": ["ray.kill(actor)"],
     "clock": [
         "assert time.monotonic() - began < 20",
         "assert done and (time.time() >= until) is True",
@@ -49,6 +56,9 @@ FINE = [
     "code = 'while not done(): time.sleep(0.01)'",
     "words = {'bash', 'ps'}",
     "began = time.monotonic()",
+    "sum(map(is_ours, Path('/proc/self/mountinfo').read_text().splitlines()))",
+    "socket.create_server(('127.0.0.1', 0))",
+    "os.kill(pid, 9)",
     "'''A docstring that runs ps aux.'''",
 ]
 

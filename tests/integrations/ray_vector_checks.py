@@ -12,9 +12,19 @@ from ray_cluster import Nodes
 import intercode
 from intercode.envs.vector import ThreadVectorEnv
 from intercode.errors import ActionError, UsageError, VectorError
+from waiting import eventually
 
 pytest_plugins = ["ray_cluster"]
 COUNT = 4
+
+
+def is_dead(actor: Any) -> bool:
+    """Whether a call to an actor fails, as it was killed."""
+    try:
+        ray.get(actor.__ray_ready__.remote())
+    except ray.exceptions.RayActorError:
+        return True
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +89,8 @@ def test_a_process_is_lost(vector: ThreadVectorEnv) -> None:
     vector.reset(seed=0)
     lost = vector.envs[0]._now()[0]
     gone = [index for index, env in enumerate(vector.envs) if env._now()[0] is lost]
-    ray.kill(lost)
+    ray.kill(lost)  # allow kill: the next line waits for its end
+    assert eventually(lambda: is_dead(lost))
     with pytest.raises(VectorError) as found:
         vector.step(["echo a"] * COUNT)
     assert sorted(found.value.errors) == gone

@@ -37,7 +37,7 @@ def held(provider: Any = None) -> dict[str, int]:
     found = {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
-        "mounts": sum(map(is_ours, Path("/proc/self/mountinfo").read_text().splitlines())),
+        "mounts": mounts_of("self"),
         "temporary files": len(os.listdir(tempfile.gettempdir())),
     }
     if provider is None:
@@ -53,13 +53,18 @@ def held(provider: Any = None) -> dict[str, int]:
         **found,
         "processes": sum(descendants(int(task)) for task in os.listdir("/proc/self/task")),
         "spawner descriptors": sum(1 for _ in own_descriptors(spawner)),
-        "spawner mounts": len(Path(f"/proc/{spawner}/mountinfo").read_text().splitlines()),
+        "spawner mounts": mounts_of(spawner),
         "sandboxes": len(list(children(spawner))),
         "cgroups": sum(len(list(Path(p).glob(pattern))) for p in cgroup.parents()),
         "snapshots": len(list((cache_root() / "snapshots").glob(f"{os.getpid()}-*"))),
         "memory": kilobytes(os.getpid()),
         "spawner memory": kilobytes(spawner),
     }
+
+
+def mounts_of(process: int | str) -> int:
+    """How many mounts of ours a process has; of others there may be more or less meanwhile."""
+    return sum(map(is_ours, Path(f"/proc/{process}/mountinfo").read_text().splitlines()))
 
 
 def is_ours(mount: str) -> bool:
