@@ -11,6 +11,7 @@ from typing import Any
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
 
 import pytest
+import torch
 from recorded import played
 from tiny_model import Script, Scripted, block, call, tokenizer
 from transformers.utils import get_json_schema
@@ -24,6 +25,9 @@ from soak.held import AHEAD, held
 TASKS = intercode.load_dataset("bash")[:2]
 GROUP = 4
 STEPS = 2
+LESSONS = 6
+LEARNT = 0.05
+"""The difference of mean logarithmic probabilities that the lessons make at least."""
 LOST = 1
 """The attempt whose sandbox is lost; it would have solved its task."""
 
@@ -34,8 +38,12 @@ def gold(said: str) -> str:
 
 def train(script: Script, folder: Path, steps: int = STEPS, **given: Any) -> list[dict[str, float]]:
     """Take some steps; return what the trainer has logged of each."""
-    words = tokenizer()
-    model = Scripted(words, script)
+    return train_model(Scripted(tokenizer(), script), folder, steps, **given)
+
+
+def train_model(model: Scripted, folder: Path, steps: int, **given: Any) -> list[dict[str, float]]:
+    """Train a model; return what the trainer has logged of each step."""
+    words = model.words
     before = model.model.layers[0].mlp.up_proj.weight.detach().clone()
     options = GRPOConfig(
         output_dir=str(folder),
@@ -170,6 +178,37 @@ def test_rollouts_train(tmp_path: Path, shared: int) -> None:
             assert as_the_template_has_it(prompt + words.decode(ids))
             # After a fork the directory is that of the turns in common.
             assert ("Output:\n/tmp\n" in words.decode(ids)) == (shared > 0 and number % 2 == 0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_rewards_teach(tmp_path: Path, sign: int) -> None:
+    """What solves its task becomes likelier than what does not; less likely, if it is punished."""
+
+    def reward(completions: list[Any], env_reward: list[float], **_: Any) -> list[float]:
+        return [sign * one for one in env_reward]
+
+    model = Scripted(tokenizer(), Blocks(0))
+    with closing(Rollouts("bash", data=TASKS[:1])) as rollouts, nothing_left():
+        prompt = rollouts.dataset()[0]["prompt"]
+
+        def preference() -> float:
+            solves, fails = (block(action) for action in (TASKS[0].gold[0], "pwd"))
+            return likelihood(model, prompt, solves) - likelihood(model, prompt, fails)
+
+        before = preference()
+        given = {"train_dataset": rollouts.dataset(), "rollout_func": rollouts}
+        train_model(model, tmp_path, LESSONS, reward_funcs=[reward], **given)
+        assert sign * (preference() - before) > LEARNT
+
+
+def likelihood(model: Scripted, prompt: Any, reply: str) -> float:
+    """Return the mean logarithmic probability of a reply's tokens."""
+    asked = model.words.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+    given, said = model.words.encode(asked), model.words.encode(reply)
+    with torch.no_grad():
+        logs = model(torch.tensor([given + said])).logits[0].log_softmax(-1)
+    at = range(len(given) - 1, len(given) + len(said) - 1)
+    return float(logs[at, said].mean())
 
 
 def as_the_template_has_it(text: str) -> bool:
