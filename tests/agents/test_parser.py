@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from intercode.agents.parser import TAGS, blocks, find_code
@@ -27,6 +27,7 @@ def test_a_block_is_found_as_it_stands(
 
 
 @given(st.text(alphabet=st.sampled_from("`~ab \n{}:'\"\\submit"), max_size=60))
+@example("` `")  # found by chance
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_whatever_is_said_what_is_found_is_part_of_it(language: str, text: str) -> None:
     found = find_code(text, language)

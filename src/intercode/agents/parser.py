@@ -124,7 +124,7 @@ def _unfenced(text: str, language: str) -> str | None:
     statements = [part for part in re.split(r"\n[ \t]*\n", text) if part.rstrip().endswith(";")]
     if language == "sql" and len(statements) == 1 and _is_sql(statements[0]):
         return statements[0].strip()
-    inline = _INLINE.findall(text)
+    inline = [code for code in _INLINE.findall(text) if code.strip()]
     if len(inline) == 1 and (_is_ending(inline[0]) or reads_as_code(inline[0])):
         return str(inline[0])
     return None
