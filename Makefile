@@ -5,8 +5,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_FLAGS ?= --quiet --disable-pip-version-check --timeout 60 --retries 10
 PYTEST_FLAGS ?=
-# Where a report in JUnit's format goes, if anywhere.
-REPORTS ?=
 # The size of `make soak`.
 EPISODES ?= 10000
 KILLS ?= 50
@@ -24,7 +22,7 @@ BUILD := pyproject.toml hatch_build.py $(wildcard src/intercode/sandbox/native/s
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-integrations test-agents test-versions test-cgroup2 train-demo soak chaos lint docs bench graders dist clean
+.PHONY: help demo set-up test test-all test-integrations test-agents test-versions test-cgroup2 train-demo soak chaos lint docs bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -51,31 +49,28 @@ set-up: $(VENV)/.test
 	@# A dataset, by itself: what it would bring along, nothing of it is asked to run.
 	@[ -d $(VENV)/alfa/icalfa ] || \
 	    $(BIN)/pip install $(PIP_FLAGS) --no-deps --target $(VENV)/alfa icalfa==0.3.6
-	@scripts/need-system debootstrap docker-registry git perl skopeo
+	@scripts/need-system git perl
 	@# Tools whose settings must not steer a verification.
 	@scripts/need-system curl file jq npm sqlite3 vim wget
-	@scripts/need-system --packages debian-archive-keyring || true
 	@[ -e /usr/include/stdio.h ] && command -v gcc >/dev/null || scripts/need-system --packages gcc libc6-dev || true
 	@[ -x /usr/bin/python3 ] || scripts/need-system --packages python3 || true
 	@/usr/bin/python3 -c 'import pip, pytest' 2>/dev/null || scripts/need-system --packages python3-pip python3-pytest || true
-	@[ -x /usr/sbin/mariadbd ] || [ -x /usr/sbin/mysqld ] || scripts/need-system --packages mariadb-server || true
-	@[ -x /usr/sbin/dockerd ] || [ -x /usr/bin/dockerd ] || scripts/need-system --packages docker.io || true
-	@# From Debian 13 on a package of its own.
-	@command -v docker >/dev/null || scripts/need-system --packages docker-cli || true
-	@command -v chromium >/dev/null || scripts/need-system --packages chromium || true
-	@command -v firefox-esr >/dev/null || scripts/need-system --packages firefox-esr || true
-	@command -v podman >/dev/null || scripts/need-system --packages podman || true
-	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || scripts/need-system --packages postgresql || true
 
-test: set-up  ## Install what the tests need, and run them all
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-	    $(if $(REPORTS),--junitxml=$(REPORTS)/tests.xml) $(PYTEST_FLAGS)
+test: set-up  ## Install what the tests need, and run what a change can break (ten minutes)
+	@$(BIN)/python -m pytest --suite=core -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+
+# The suites of tests/suites.toml, each of which installs what it needs: SUITES="docs engines", or
+# SUITES=changed for those whose inputs have changed since they passed.
+SUITES ?=
+test-all: set-up  ## All other suites, a line for each; what passes is recorded
+	@PYTHONPATH=tests $(BIN)/python -m suites $(SUITES)
 
 soak: set-up  ## Soak and fault tests at full size: hours
+	@scripts/need-system --packages mariadb-server postgresql || true
 	@INTERCODE_SOAK_EPISODES=$(EPISODES) INTERCODE_SOAK_KILLS=$(KILLS) \
 	    INTERCODE_SOAK_SESSIONS=$(SESSIONS) $(BIN)/python -m pytest -s $(PYTEST_FLAGS) \
 	    $(shell grep -rl --include="test_*.py" INTERCODE_SOAK tests)
-	@INTERCODE_SOAK_NODES=$(NODES) scripts/test-integrations $(INTEGRATIONS) ray
+	@INTERCODE_SOAK_NODES=$(NODES) scripts/test-integrations ray
 
 # Its settings (MINUTES, SEED, …) are read from the environment, where make puts what it is given.
 chaos: set-up  ## Run tests while their processes are frozen at random (root; MINUTES=20)
@@ -85,22 +80,23 @@ graders: set-up  ## Precision and recall of the rewards, on labelled states (REL
 	@$(BIN)/python benchmarks/graders/measure.py $(RELEASE)
 	@$(BIN)/python benchmarks/graders/pairs.py $(VENV)/alfa
 
-# Where their virtual environments are kept; and which of them, if not all: ONLY="trl mcp".
-INTEGRATIONS ?= $(VENV)-integrations
+# Which of them, if not all: ONLY="trl mcp".
 ONLY ?=
 test-integrations:  ## The adapters, against the frameworks (not offline at first)
-	@scripts/test-integrations $(INTEGRATIONS) $(ONLY)
+	@scripts/test-integrations $(ONLY)
 
-# More of it in ARGS, as in ARGS="--out runs/second --seed 1".
+# More of it in ARGS, as in ARGS="--out runs/second --seed 1". CHECK=yes runs it in a small size, and
+# checks what it learns.
 ARGS ?=
+CHECK ?=
 train-demo:  ## Train a policy of a million parameters until it solves new tasks (45 minutes)
-	@scripts/test-integrations $(INTEGRATIONS) trl -- examples/training/train.py $(ARGS)
+	@scripts/test-integrations trl -- $(if $(CHECK),-m pytest --noconftest -q tests/integrations/train_demo.py,examples/training/train.py $(ARGS))
 
 # Some hundred megabytes each, which stay in the cache; mini-swe-agent and aider are in test-integrations.
 AGENTS ?= claude-code codex openhands terminus
 test-agents:  ## The large command-line agents, really installed (not offline at first)
 	@scripts/need-system npm
-	@INTERCODE_AGENTS="$(AGENTS)" scripts/test-integrations $(INTEGRATIONS) outside
+	@INTERCODE_AGENTS="$(AGENTS)" scripts/test-integrations outside
 
 # Each from PYTHONS (paths), PATH, pyenv or, for root, a Debian. Without LEAVE_OUT="3.12" a version that
 # is not to be had is an error.
@@ -141,4 +137,4 @@ dist:  ## Build the sdist and the wheel into dist/, twice, and check them
 	@scripts/dist
 
 clean:  ## Remove what the other targets made here
-	rm -rf $(VENV) $(VENV)-integrations dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs
+	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis runs

@@ -20,8 +20,10 @@ from intercode.sandbox.images import host, list_images
 from intercode.sandbox.images.cache import ImageCache
 from private_engine import PrivateEngine
 from same_machine import sitecustomize as same_machine
+from suites.table import CORE
 from waiting import PATIENCE
-from warm import Warm
+
+pytest_plugins = ["suites.plugin"]
 
 PROVIDERS = ["native", "docker"] if os.geteuid() == 0 else ["native"]
 """An ordinary user can start no engine."""
@@ -105,15 +107,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    """Starts commands from a process that has imported InterCode."""
-    with Warm() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def engine() -> Iterator[PrivateEngine]:
+def engine(request: pytest.FixtureRequest) -> Iterator[PrivateEngine]:
     """A Docker engine of the tests' own, which ``DOCKER_HOST`` names for as long as it runs."""
+    suites = request.config.getoption("--suite")
+    assert CORE not in suites, f"{CORE} needs no engine: tests/suites.toml has a suite that does"
     with (
         # Not pytest's folder: what an engine keeps is large, and goes at once.
         tempfile.TemporaryDirectory(prefix="intercode-engine-", ignore_cleanup_errors=True) as name,

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from suites.table import read
 from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -28,8 +29,8 @@ def test_every_place_names_the_same_versions() -> None:
     finder = (ROOT / "scripts/find-python").read_text("utf-8")
     assert f"({oldest.replace('.', ', ')})" in finder
     assert sorted(set(re.findall(r"python(3\.\d+)", finder))) == DECLARED
-    version = re.search(r"^version=(.+)$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
-    assert version and version[1] in DECLARED
+    command = read()["versions"].command
+    assert command.partition("VERSIONS=")[2] in DECLARED
 
 
 def test_a_version_without_a_python_is_an_error_unless_it_is_left_out() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.conftest import warm as warm
 from waiting import PATIENCE, eventually
 from warm import Warm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,13 @@ TASKS: list[dict[str, Any]] = [
     },
     {"task_id": "nasty", "query": "clear\u001b[2J it", "gold": "printf '\\033[2J\\377\\rx\\n'"},
 ]
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Starts commands from a process that has imported InterCode."""
+    with Warm() as server:
+        yield server
 
 
 @pytest.fixture

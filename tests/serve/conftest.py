@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from cli.conftest import warm as warm
 from serve.served import Served, serving
 
 
