@@ -87,10 +87,13 @@ def run(suite: Suite, files: Iterable[str]) -> Result:
         outcome, log = Path(folder, "outcome"), Path(folder, "log")
         command: list[str] = ["bash", "-euc", suite.command]
         if not suite.command:
-            command = [sys.executable, "-m", "pytest", "-q", "-n", JOBS, "--dist", "loadfile"]
+            chosen = sorted(file for file in files if _is_run(file, suite))
+            # What the tests of a file share is made once, unless that would leave cores idle.
+            shared = "loadfile" if len(chosen) > 1 else "load"
+            command = [sys.executable, "-m", "pytest", "-q", "-n", JOBS, "--dist", shared]
             command += ["--no-loadscope-reorder", f"--suite={suite.name}", f"--outcome={outcome}"]
             command += ["--reruns", "1", "--timeout", str(SECONDS)]
-            command += sorted(file for file in files if _is_run(file, suite))
+            command += chosen
         began, used, processes = time.monotonic(), _cpu_seconds(), _processes()
         with log.open("wb") as out:
             code = subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, check=False).returncode
