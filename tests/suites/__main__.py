@@ -3,6 +3,8 @@
 Without a name, all run but that of ``make test``; ``changed`` are those that are not known to pass
 (`suites.known`). What passes is recorded. This is ``make test-all``.
 
+With ``--plan`` none runs: it is printed what would, and why.
+
 With ``--check`` those run that are not known, and one that is, which the commit draws, so that a
 wrong record is found; nothing is recorded. This is the last part of ``.ci/run``.
 """
@@ -155,6 +157,9 @@ def main() -> int:
         print(f"no such suite: {', '.join(sorted(unknown))}; known: {', '.join(suites)}")
         return 2
     plan = Plan(suites, inputs, record)
+    if arguments.plan:
+        print("\n".join(f"to run {name}: {reason}" for name, reason in plan.reasons.items()))
+        return _report(plan, [], [], is_check=False)
     to_do = arguments.names or [name for name in suites if name != CORE]
     if arguments.check:
         plan.draw(_commit())
@@ -183,6 +188,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("suites", description=__doc__, allow_abbrev=False)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--plan", action="store_true", help="print what is not known, and why")
     parser.add_argument("--check", action="store_true", help="run what is not known, for CI")
     parser.add_argument("--elapsed", type=float, default=0.0, help="minutes that CI has taken")
     parser.add_argument("--core", type=Path, help="what came of make test: its --outcome")

@@ -94,6 +94,8 @@ def test_what_passes_is_recorded_and_known_until_an_input_changes(project: Path,
     said = run("changed").stdout
     assert "known  good" in said and "known  tested" in said and "ran" not in said
     (project / "input").touch()
+    said = run("--plan").stdout
+    assert "to run good: its files have changed" in said and "known  tested" in said
     said = run("changed").stdout
     assert "ran    good: its files have changed" in said and "known  tested" in said
 
