@@ -15,12 +15,13 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -37,7 +38,7 @@ hold up a landing on a machine that others use, and must not go unseen."""
 SECONDS = 2400
 """Seconds after which a test that has not ended fails, however slow the machine is."""
 JOBS = str(min(4, len(os.sched_getaffinity(0)) + 1))
-LINE = "{:22} {:>7} {:>6} {:>8} {:>8} {:>10}  {}"
+LINE = "{:22} {:>7} {:>6} {:>8} {:>8}  {}"
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ class Result:
         counts: Outcome → number of tests.
         minutes: Minutes on the clock.
         cpu_minutes: Minutes of a processor, of all its processes that were awaited.
-        processes: The processes that began on this machine meanwhile.
         repeated: Test → how it failed before it was repeated.
         skips: Reason → tests that were skipped and should not have been.
+        output: What it printed.
     """
 
     suite: str
@@ -60,9 +61,9 @@ class Result:
     counts: Mapping[str, int] = field(default_factory=dict)
     minutes: float = 0.0
     cpu_minutes: float = 0.0
-    processes: int = 0
     repeated: Mapping[str, str] = field(default_factory=dict)
     skips: Mapping[str, list[str]] = field(default_factory=dict)
+    output: str = ""
 
     def line(self) -> str:
         """Return the suite's line in the table."""
@@ -71,20 +72,23 @@ class Result:
         word = "passed" if self.passed else "FAILED"
         others = [f"{n} {name}" for name, n in self.counts.items() if name != "passed"]
         others += [f"{len(self.repeated)} repeated"] if self.repeated else []
-        return LINE.format(
-            self.suite, word, tests, *times, self.processes, ", ".join(others)
-        ).rstrip()
+        line = LINE.format(self.suite, word, tests, *times, ", ".join(others)).rstrip()
+        return line if self.passed else f"{line}\n{self.output}"
+
+
+def install(suite: Suite) -> None:
+    """Install the packages of the system that a suite needs, or say which are missing."""
+    if suite.packages:
+        subprocess.run([ROOT / "scripts/need-system", "--packages", *suite.packages], check=False)
 
 
 def run(suite: Suite, files: Iterable[str]) -> Result:
-    """Run a suite; print its output if it fails.
+    """Run a suite.
 
     Args:
         suite: The suite.
         files: All files of the project.
     """
-    if suite.packages:
-        subprocess.run([ROOT / "scripts/need-system", "--packages", *suite.packages], check=False)
     with tempfile.TemporaryDirectory() as folder:
         outcome, log = Path(folder, "outcome"), Path(folder, "log")
         command: list[str] = ["bash", "-euc", suite.command]
@@ -96,21 +100,19 @@ def run(suite: Suite, files: Iterable[str]) -> Result:
             command += ["--no-loadscope-reorder", f"--suite={suite.name}", f"--outcome={outcome}"]
             command += ["--reruns", "1", "--timeout", str(SECONDS)]
             command += chosen
-        began, used, processes = time.monotonic(), _cpu_seconds(), _processes()
+        began = time.monotonic()
         with log.open("wb") as out:
-            code = subprocess.run(command, cwd=ROOT, stdout=out, stderr=out, check=False).returncode
-        seconds = time.monotonic() - began
+            process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+            _, status, used = os.wait4(process.pid, 0)
+            code = process.returncode = os.waitstatus_to_exitcode(status)
         said = json.loads(outcome.read_text()) if outcome.exists() else {}
-        facts = {
-            "minutes": seconds / 60,
-            "cpu_minutes": (_cpu_seconds() - used) / 60,
-            "processes": _processes() - processes,
+        minutes = {
+            "minutes": (time.monotonic() - began) / 60,
+            "cpu_minutes": (used.ru_utime + used.ru_stime) / 60,
         }
-        said = {name: value for name, value in said.items() if name != "code"} | facts
-        result = Result(suite.name, code == 0 and not said.get("skips"), **said)
-        if not result.passed:
-            print(f"== {suite.name}: exit code {code}\n{log.read_text(errors='replace')}")
-        return result
+        said = {name: value for name, value in said.items() if name != "code"} | minutes
+        output = log.read_text(errors="replace")
+    return Result(suite.name, code == 0 and not said.get("skips"), output=output, **said)
 
 
 def _is_run(file: str, suite: Suite) -> bool:
@@ -118,13 +120,8 @@ def _is_run(file: str, suite: Suite) -> bool:
     return name.startswith("test_") and name.endswith(".py") and matches(file, suite.tests)
 
 
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def _processes() -> int:
-    """Return the number of processes that this machine has begun since it was started."""
+    """Return the number of processes and threads that this machine has begun so far."""
     lines = Path("/proc/stat").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("processes"))
 
@@ -149,17 +146,56 @@ class Plan:
             self.reasons[drawn] = f"it is known ({self.known.pop(drawn).day}), and drawn"
 
 
+class Lanes:
+    """Runs suites, those of pytest and commands side by side: commands wait much, on one core.
+
+    Attributes:
+        results: What came of the suites so far.
+        left: Suites that were not begun, as they would have ended too late.
+    """
+
+    def __init__(self, inputs: Inputs, results: list[Result], *, begun: float, is_check: bool):
+        self.results, self.left = results, list[str]()
+        self._inputs, self._begun, self._is_check = inputs, begun, is_check
+        self._lock = threading.Lock()
+
+    def run(self, names: Sequence[str]) -> None:
+        """Run the suites of these names; print a line for each."""
+        suites = [read()[name] for name in names]
+        lanes = [[s for s in suites if not s.command], [s for s in suites if s.command]]
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            for done in [pool.submit(self._run_lane, lane) for lane in lanes]:
+                done.result()
+
+    def _run_lane(self, suites: Iterable[Suite]) -> None:
+        for suite in suites:
+            with self._lock:
+                end = (time.monotonic() - self._begun) / 60 + _pace(self.results) * suite.minutes
+                if self._is_check and end > LATEST:
+                    self.left.append(suite.name)
+                    continue
+                install(suite)
+                digest = self._inputs.digest(suite)
+            result = run(suite, self._inputs.files)
+            with self._lock:
+                self.results.append(result)
+                print(result.line(), flush=True)
+                if result.passed and not self._is_check and suite.name != CORE:
+                    _keep(result, digest)
+
+
 def main() -> int:
     """Run suites; return 0 if all have passed that were to."""
-    arguments, began = _arguments(), time.monotonic()
-    suites, inputs, record = dict(read()), Inputs(), load()
+    arguments = _arguments()
+    begun = time.monotonic() - 60 * arguments.elapsed
+    suites, inputs = read(), Inputs()
     if unknown := set(arguments.names) - suites.keys() - {"changed"}:
         print(f"no such suite: {', '.join(sorted(unknown))}; known: {', '.join(suites)}")
         return 2
-    plan = Plan(suites, inputs, record)
+    plan = Plan(suites, inputs, load())
     if arguments.plan:
         print("\n".join(f"to run {name}: {reason}" for name, reason in plan.reasons.items()))
-        return _report(plan, [], [], is_check=False)
+        return _report(plan, Lanes(inputs, [], begun=begun, is_check=False))
     to_do = arguments.names or [name for name in suites if name != CORE]
     if arguments.check:
         plan.draw(_commit())
@@ -167,22 +203,12 @@ def main() -> int:
     if "changed" in to_do:
         to_do = [name for name in suites if name in plan.reasons]
     results = [_core(arguments.core)] if arguments.core else []
-    print(LINE.format("SUITE", "", "TESTS", "MINUTES", "CPU", "PROCESSES", ""))
-    for result in results:
-        print(result.line(), flush=True)
-    left: list[str] = []
-    for name in to_do:
-        pace, elapsed = _pace(results, suites), (time.monotonic() - began) / 60
-        if arguments.check and arguments.elapsed + elapsed + pace * suites[name].minutes > LATEST:
-            left.append(name)
-            continue
-        digest = inputs.digest(suites[name])
-        result = run(suites[name], inputs.files)
-        results.append(result)
-        print(result.line(), flush=True)
-        if result.passed and not arguments.check and name != CORE:
-            _keep(result, digest)
-    return _report(plan, results, left, is_check=arguments.check)
+    print(LINE.format("SUITE", "", "TESTS", "MINUTES", "CPU", ""))
+    print("".join(f"{result.line()}\n" for result in results), end="", flush=True)
+    lanes, processes = Lanes(inputs, results, begun=begun, is_check=arguments.check), _processes()
+    lanes.run(to_do)
+    print(f"{_processes() - processes} processes and threads have begun on this machine")
+    return _report(plan, lanes, is_check=arguments.check)
 
 
 def _arguments() -> argparse.Namespace:
@@ -200,12 +226,12 @@ def _core(outcome: Path) -> Result:
     return Result(CORE, said.pop("code") == 0 and not said.get("skips"), **said)
 
 
-def _pace(results: Iterable[Result], suites: Mapping[str, Suite]) -> float:
+def _pace(results: Iterable[Result]) -> float:
     """Return how many times as long as they should the suites have taken, at least 1.
 
     A machine that others use, too, will be as slow for the next ones.
     """
-    done = [(result.minutes, suites[result.suite].minutes) for result in results]
+    done = [(result.minutes, read()[result.suite].minutes) for result in results]
     return max(1.0, sum(m for m, _ in done) / sum(m for _, m in done)) if done else 1.0
 
 
@@ -220,8 +246,9 @@ def _keep(result: Result, digest: str) -> None:
     save({**load(), result.suite: passed})
 
 
-def _report(plan: Plan, results: list[Result], left: list[str], *, is_check: bool) -> int:
+def _report(plan: Plan, lanes: Lanes, *, is_check: bool = False) -> int:
     """Print what ran and why, what is known and since when; return the exit code."""
+    results = lanes.results
     for result in results:
         for test, failure in result.repeated.items():
             print(f"\nrepeated: {test}\n{failure}")
@@ -229,12 +256,12 @@ def _report(plan: Plan, results: list[Result], left: list[str], *, is_check: boo
             print(f"\nskipped for want of something: {reason}: {', '.join(tests[:5])}")
     print()
     for result in results:
-        if reason := plan.reasons.get(result.suite):
-            print(f"ran    {result.suite}: {reason}")
+        if result.suite in plan.reasons:
+            print(f"ran    {result.suite}: {plan.reasons[result.suite]}")
     for name, passed in plan.known.items():
         if name not in {result.suite for result in results}:
             print(f"known  {name}: passed on {passed.day}, {passed.minutes} minutes")
-    for name in left:
+    for name in lanes.left:
         print(f"LEFT   {name}: it would have ended after {LATEST:g} minutes")
     failed = [result.suite for result in results if not result.passed]
     repeated = sum(len(result.repeated) for result in results)
@@ -242,7 +269,7 @@ def _report(plan: Plan, results: list[Result], left: list[str], *, is_check: boo
         failed.append(f"{repeated} tests were repeated, where {REPEATED} may be")
     if failed:
         print(f"FAILED: {', '.join(failed)}")
-    return int(bool(failed or left))
+    return int(bool(failed or lanes.left))
 
 
 def _commit() -> str:

@@ -70,7 +70,7 @@ class Graph:
     @cached_property
     def modules(self) -> Mapping[str, str]:
         """Dotted name → file, for all modules; a package is its ``__init__.py``."""
-        return self._modules(self._others) | self._installed
+        return {**self._modules(self._others), **self._installed}
 
     @cached_property
     def _installed(self) -> Mapping[str, str]:
