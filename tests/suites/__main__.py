@@ -43,7 +43,7 @@ LINE = "{:22} {:>7} {:>6} {:>8} {:>8}  {}"
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a suite.
+    """The outcome of a suite.
 
     Attributes:
         suite: Its name.

@@ -20,13 +20,13 @@ from pathlib import Path, PurePosixPath
 
 _DOTTED = re.compile(r"\b[a-z_]\w*(?:\.\w+)+")
 _BEGUN = re.compile(r"""\b([a-z_]\w*(?:\.\w+)+)\.(?=["'{]|$)""")
-"""A package, and a name in it that is told at run time."""
+"""A package name before a dot, as in ``"intercode.cli." + name``: the rest is known at run time."""
 _IMPORTED = re.compile(r"\bimport +(\w+)\b")
 
 
 @dataclass
 class References:
-    """What one file of Python refers to.
+    """The references of one Python file.
 
     Attributes:
         modules: Dotted names that are imported; the last parts may be attributes.
