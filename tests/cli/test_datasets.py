@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datasets import layouts
-from datasets.place import Place, serve
+from file_server import Place, serve
 
 from .conftest import TASKS, Run, command, keys, parsed, write
 

@@ -11,41 +11,31 @@ where ROOT is InterCode's cache.
 
 from __future__ import annotations
 
-import errno
-import http.client
 import lzma
 import shutil
 import stat
 import tarfile
-import time
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
-from urllib.parse import urlsplit
 
-from intercode import files
 from intercode.datasets.catalog import Entry, find
 from intercode.datasets.files import home
+from intercode.downloads import Progress, download
 from intercode.errors import FetchError, TaskError, UsageError
-from intercode.files import locked, remove_tree, replaced
+from intercode.files import locked, remove_tree
 from intercode.registry import DATASETS
 from intercode.task import Dataset
 from intercode.units import counted
-
-Progress = Callable[[int, "int | None"], None]
-"""Receives the number of bytes that have come, and of all bytes, if that is known."""
 
 LIMIT = 16 << 30
 """Bytes that an archive may unpack to."""
 
 _MOST_MEMBERS = 200_000
 _BLOCK = 1 << 20
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -155,85 +145,6 @@ def _fetch(
 
 def _load(name: str, root: Path) -> Dataset:
     return cast(Dataset, DATASETS.get(name)(root=root))
-
-
-class _BrokenOffError(Exception):
-    """A failure that may pass."""
-
-
-def download(
-    url: str,
-    target: Path,
-    *,
-    sha256: str = "",
-    progress: Progress | None = None,
-    attempts: int = 5,
-    timeout: float = 60.0,
-    pause: float = 1.0,
-) -> None:
-    """Download a file, which is then whole and checked, or not there.
-
-    Args:
-        url: Its address, by HTTP or HTTPS.
-        target: Its place.
-        sha256: The digest that it must have, in hexadecimal; empty: any.
-        progress: Called with the bytes that have come.
-        attempts: The number of attempts, if the connection breaks or the server is in trouble.
-        timeout: Seconds without a byte, before the connection counts as broken.
-        pause: Seconds before the second attempt; each further one waits twice as long.
-
-    Raises:
-        UsageError: The URL is not one of HTTP's.
-        FetchError: It is not there, does not come whole, or is something else.
-    """
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise UsageError(f"{url}: only http:// and https:// can be downloaded")
-    with replaced(target) as part:
-        for attempt in range(attempts):
-            try:
-                _receive(url, part, progress or (lambda done, total: None), timeout)
-                break
-            except _BrokenOffError as error:
-                if attempt + 1 == attempts:
-                    raise FetchError(f"{url}: {error}") from error
-                time.sleep(pause * 2**attempt)
-        if sha256 and (found := files.sha256(part)) != sha256.lower():
-            raise FetchError(
-                f"{url}: is not what it was: SHA-256 is {found}, not {sha256}; if the "
-                "authors have changed it and you trust that, say so by --checksum"
-            )
-
-
-def _receive(url: str, part: Path, progress: Progress, timeout: float) -> None:
-    """Make one attempt to download a file."""
-    headers = {"User-Agent": "intercode", "Accept-Encoding": "identity"}
-    request = urllib.request.Request(url, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=timeout) as response, part.open("wb") as file:
-            if "text/html" in response.headers.get("Content-Type", ""):
-                raise FetchError(
-                    f"{url}: what came is a web page, not an archive; open it in a browser"
-                )
-            length = response.headers.get("Content-Length") or ""
-            total = int(length) if length.isdigit() else None
-            progress(0, total)
-            while block := response.read(_BLOCK):
-                file.write(block)
-                progress(file.tell(), total)
-            if total not in (None, file.tell()):
-                raise _BrokenOffError(f"the connection broke off at {file.tell()} of {total} bytes")
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code < 500 and error.code not in (408, 425, 429):
-            raise FetchError(f"{url}: {error.code} {error.reason}") from error
-        raise _BrokenOffError(f"{error.code} {error.reason}") from error
-    except FetchError:
-        raise
-    except (http.client.HTTPException, OSError) as error:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            raise FetchError(f"cannot write {part}: {error.strerror}") from error
-        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        raise _BrokenOffError(str(reason)) from error
 
 
 def unpack(archive: Path, folder: Path, limit: int = LIMIT) -> None:
