@@ -23,6 +23,10 @@ class Place:
     """For each request in turn, a status to answer with instead of the file."""
     asked: int = 0
     """The number of requests."""
+    ranges: list[str] = field(default_factory=list)
+    """The ranges that were asked for."""
+    has_ranges: bool = True
+    """Whether a range is answered by that part of the file."""
     url: str = ""
 
 
@@ -36,8 +40,16 @@ def serve(place: Place) -> Iterator[Place]:
             if place.answers:
                 self.send_error(place.answers.pop(0))
                 return
-            body = place.content
-            self.send_response(200)
+            body, status = place.content, 200
+            if wanted := self.headers.get("Range"):
+                place.ranges.append(wanted)
+                start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+                if place.has_ranges and start >= len(body):
+                    self.send_error(416)
+                    return
+                if place.has_ranges:
+                    body, status = body[start:], 206
+            self.send_response(status)
             self.send_header("Content-Type", place.kind)
             if place.length:
                 self.send_header("Content-Length", str(len(body)))

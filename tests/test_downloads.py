@@ -33,15 +33,59 @@ def test_whole(target: Path) -> None:
     assert place.asked == 1
 
 
-def test_a_broken_connection_is_tried_again(target: Path) -> None:
-    with serve(Place(CONTENT, breaks=[400_000, 500_000])) as place:
+def test_a_broken_connection_is_continued(target: Path) -> None:
+    with serve(Place(CONTENT, breaks=[400_000, 100_000])) as place:
         download(place.url, target, sha256=DIGEST, pause=0)
+        assert place.ranges == ["bytes=400000-", "bytes=500000-"]
         assert place.asked == 3
         place.breaks = [400_000]
         with pytest.raises(FetchError, match="broke off at 400000 of 1000000 bytes"):
             download(place.url, target.with_name("other"), attempts=1)
     assert target.read_bytes() == CONTENT
     assert [path.name for path in target.parent.iterdir()] == ["archive"]
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_the_next_call_continues(target: Path, has_ranges: bool) -> None:
+    with serve(Place(CONTENT, has_ranges=has_ranges, breaks=[400_000])) as place:
+        with pytest.raises(FetchError, match="broke off"):
+            download(place.url, target, sha256=DIGEST, resumable=True, attempts=1)
+        told: list[int] = []
+        download(
+            place.url,
+            target,
+            sha256=DIGEST,
+            resumable=True,
+            progress=lambda done, total: told.append(done),
+        )
+        assert place.ranges == ["bytes=400000-"]
+        assert told[0] == (400_000 if has_ranges else 0)
+    assert target.read_bytes() == CONTENT
+    assert [path.name for path in target.parent.iterdir()] == ["archive"]
+
+
+def test_a_whole_part_needs_no_more_bytes(target: Path) -> None:
+    target.with_name(".archive.new").write_bytes(CONTENT)
+    with serve(Place(CONTENT)) as place:
+        download(place.url, target, sha256=DIGEST, resumable=True)
+        assert place.asked == 1
+    assert target.read_bytes() == CONTENT
+
+
+def test_a_part_of_something_else_is_thrown_away(target: Path) -> None:
+    target.with_name(".archive.new").write_bytes(b"x" * 1000)
+    with serve(Place(CONTENT)) as place:
+        with pytest.raises(FetchError, match="is not what it was"):
+            download(place.url, target, sha256=DIGEST, resumable=True)
+        download(place.url, target, sha256=DIGEST, resumable=True)
+    assert target.read_bytes() == CONTENT
+
+
+def test_without_a_digest_nothing_is_continued(target: Path) -> None:
+    with serve(Place(CONTENT, breaks=[400_000])) as place:
+        download(place.url, target, resumable=True, pause=0)
+        assert place.ranges == []
+    assert target.read_bytes() == CONTENT
 
 
 def test_a_full_disk_is_told_at_once(target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Downloads of files by HTTP: whole and checked, or not there."""
+"""Downloads of files by HTTP: whole and checked, or not there; a broken one is continued."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from intercode.errors import FetchError, UsageError
-from intercode.files import replaced
 from intercode.files import sha256 as digest
 
 Progress = Callable[[int, "int | None"], None]
@@ -32,17 +32,23 @@ def download(
     *,
     sha256: str = "",
     progress: Progress | None = None,
+    resumable: bool = False,
     attempts: int = 5,
     timeout: float = 60.0,
     pause: float = 1.0,
 ) -> None:
     """Download a file, which is then whole and checked, or not there.
 
+    Where the connection breaks, the next attempt continues at that byte if the digest is known:
+    only the digest tells that the server's file has stayed the same.
+
     Args:
         url: Its address, by HTTP or HTTPS.
         target: Its place.
         sha256: The digest that it must have, in hexadecimal; empty: any.
         progress: Called with the bytes that have come.
+        resumable: Whether bytes that have come stay beside `target` when all attempts fail or the
+            process ends, so that the next call continues there. Needs `sha256`.
         attempts: The number of attempts, if the connection breaks or the server is in trouble.
         timeout: Seconds without a byte, before the connection counts as broken.
         pause: Seconds before the second attempt; each further one waits twice as long.
@@ -53,42 +59,63 @@ def download(
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise UsageError(f"{url}: only http:// and https:// can be downloaded")
-    with replaced(target) as part:
+    part = target.with_name(f".{target.name}.new")
+    keeps = resumable and bool(sha256)
+    try:
         for attempt in range(attempts):
             try:
-                _receive(url, part, progress or (lambda done, total: None), timeout)
+                start = _size(part) if sha256 and (keeps or attempt) else 0
+                _receive(url, part, start, progress or (lambda done, total: None), timeout)
                 break
             except _BrokenOffError as error:
                 if attempt + 1 == attempts:
                     raise FetchError(f"{url}: {error}") from error
                 time.sleep(pause * 2**attempt)
         if sha256 and (found := digest(part)) != sha256.lower():
+            keeps = False
             raise FetchError(
                 f"{url}: is not what it was: SHA-256 is {found}, not {sha256}; if the "
                 "authors have changed it and you trust that, say so by --checksum"
             )
+        part.replace(target)
+    finally:
+        if not keeps:
+            part.unlink(missing_ok=True)
 
 
-def _receive(url: str, part: Path, progress: Progress, timeout: float) -> None:
-    """Make one attempt to download a file."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _receive(url: str, part: Path, start: int, progress: Progress, timeout: float) -> None:
+    """Make one attempt to download a file, from this byte on if the server can."""
     headers = {"User-Agent": "intercode", "Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response, part.open("wb") as file:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
             if "text/html" in response.headers.get("Content-Type", ""):
                 raise FetchError(
                     f"{url}: what came is a web page, not an archive; open it in a browser"
                 )
+            if response.status != HTTPStatus.PARTIAL_CONTENT:
+                start = 0  # the server sends all of it
             length = response.headers.get("Content-Length") or ""
-            total = int(length) if length.isdigit() else None
-            progress(0, total)
-            while block := response.read(_BLOCK):
-                file.write(block)
-                progress(file.tell(), total)
-            if total not in (None, file.tell()):
-                raise _BrokenOffError(f"the connection broke off at {file.tell()} of {total} bytes")
+            total = start + int(length) if length.isdigit() else None
+            with part.open("ab" if start else "wb") as file:
+                progress(start, total)
+                while block := response.read(_BLOCK):
+                    file.write(block)
+                    progress(file.tell(), total)
+                if total not in (None, file.tell()):
+                    raise _BrokenOffError(
+                        f"the connection broke off at {file.tell()} of {total} bytes"
+                    )
     except urllib.error.HTTPError as error:
         error.close()
+        if error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+            return  # no byte is missing; the digest tells whether the bytes are right
         if error.code < 500 and error.code not in (408, 425, 429):
             raise FetchError(f"{url}: {error.code} {error.reason}") from error
         raise _BrokenOffError(f"{error.code} {error.reason}") from error
