@@ -19,7 +19,22 @@ Progress = Callable[[int, "int | None"], None]
 """Receives the number of bytes that have come, and of all bytes, if that is known."""
 
 _BLOCK = 1 << 20
+_TENTHS = 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def tenths(say: Callable[[str], None]) -> Progress:
+    """Return a progress that says a line at each tenth of a download whose size is known."""
+    last = 0
+
+    def progress(done: int, total: int | None) -> None:
+        nonlocal last
+        tenth = done * _TENTHS // total if total else 0
+        if total and tenth > last:
+            say(f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB ({100 * done // total} %)")
+        last = tenth
+
+    return progress
 
 
 class _BrokenOffError(Exception):

@@ -36,7 +36,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_every_command_has_examples_and_json(cli: Run, name: str) -> None:
     told = cli(name, "--help").stdout
     assert "Examples:" in told and f"intercode {name}" in told
-    if name in ("agents", "images"):
+    if name in ("agents", "images", "models"):
         told = cli(name, "list", "--help").stdout
     assert "--json" in told
 

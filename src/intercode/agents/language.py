@@ -167,7 +167,9 @@ class LanguageAgents:
         options["settings"] = self._options.settings.facts()
         if self._options.search is None:
             del options["search"]
-        return {"model": self._model.name, **options, "prompt": self._prompt.digest}
+        weights = getattr(self._model, "weights", None)
+        identity = {"model": self._model.name} | ({"weights": weights} if weights else {})
+        return {**identity, **options, "prompt": self._prompt.digest}
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks without the schema that prompts are to tell.

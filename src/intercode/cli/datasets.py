@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from intercode.cli import folders, validate
-from intercode.cli.terminal import LiveLine, print_json, safe, size, table
+from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
 from intercode.datasets import splits, takes
 from intercode.datasets.catalog import Entry, entries, find
 from intercode.errors import TaskError, UsageError
@@ -130,7 +129,7 @@ def _fetch(args: argparse.Namespace) -> None:
             sha256=args.checksum,
             force=args.force,
             say=None if args.quiet else lambda text: line.say(safe(text)),
-            progress=partial(_show_bytes, line) if line.live else None,
+            progress=None if args.quiet else show_bytes(line),
         )
     finally:
         line.clear()
@@ -187,8 +186,3 @@ def _counts(name: str) -> dict[str, Any]:
         return {}
     tags = Counter(tag for task in dataset for tag in task.tags)
     return {"tasks": len(dataset), "tags": dict(tags.most_common(12))}
-
-
-def _show_bytes(line: LiveLine, done: int, total: int | None) -> None:
-    share = f" of {size(total)}" if total else ""
-    (line.say if done == total else line.show)(f"{size(done)}{share}")

@@ -139,15 +139,16 @@ def execute(args: argparse.Namespace) -> int:
     Returns:
         The exit code: the command's, or 0.
     """
-    from intercode.gateway import Gateway, Upstream
+    from intercode.gateway import Gateway
+    from intercode.gateway.upstream import serving
     from intercode.models.cache import Cache
     from intercode.models.limits import Budget, RateLimit
+    from intercode.models.local.store import ensure
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
 
     if args.command and which(args.command[0]) is None:
         raise UsageError(f"{args.command[0]} cannot be started: there is no such program")
-    upstream = Upstream.of(args.upstream, args.base_url)
     budget = Budget(args.max_cost, args.max_tokens)
     around = Around(
         rate_limit=RateLimit(args.rate, args.token_rate),
@@ -157,6 +158,8 @@ def execute(args: argparse.Namespace) -> int:
     prices = Prices(args.prices)
     with ExitStack() as stack:
         stack.enter_context(_refusals())
+        ensure(args.upstream, tell)
+        upstream = stack.enter_context(serving(args.upstream, args.base_url, args.at_once or 1))
         gateway = Gateway(upstream, around=around, terms=_terms(args), prices=prices)
         stack.enter_context(gateway)
         token = _token(args.token_file)

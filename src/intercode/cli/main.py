@@ -48,6 +48,7 @@ COMMANDS = {
     "gateway": "put a recorded, limited gate in front of a model",
     "replay": "repeat recorded runs of the 2023 paper, and compare",
     "datasets": "list and fetch datasets, check that their tasks work",
+    "models": "list, fetch and remove models that run on this machine",
     "agents": "install command-line agents of others, list and remove them",
     "images": "list, build and remove sandbox images",
     "doctor": "check whether this machine can run sandboxes",

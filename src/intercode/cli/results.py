@@ -70,6 +70,8 @@ class Watcher(Progress):
         self._glimpse = ""
         self._nodes = 0
         self._note = ""
+        self._tenth = 0
+        """Tenths of the episodes that the last state showed."""
         self._patience = Patience(lambda text: None if quiet else tell(text))
 
     def warn(self, text: str) -> None:
@@ -108,7 +110,8 @@ class Watcher(Progress):
         if self._show is not None:
             self._line.clear()
             print(render(episode), file=self._show, flush=True)
-        if self._line.due() or (self._show is not None and self._line.live):
+        ahead = 10 * self._done // max(1, self._total) > self._tenth
+        if self._line.due(milestone=ahead) or (self._show is not None and self._line.live):
             self._refresh()
 
     def tick(self) -> None:
@@ -199,6 +202,7 @@ class Watcher(Progress):
         return f"{count / 1e3:.0f}k tokens" if count < 1e6 else f"{count / 1e6:.1f}M tokens"
 
     def _refresh(self) -> None:
+        self._tenth = 10 * self._done // max(1, self._total)
         if self._quiet:
             return
         if not self._line.live:

@@ -15,13 +15,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from intercode.downloads import Progress, tenths
 from intercode.units import counted
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-_LIVE_EVERY, _PLAIN_EVERY = 0.1, 5.0
+_LIVE_EVERY, _PLAIN_EVERY = 0.1, 30.0
 """Seconds between two states of a run: on a terminal, and where there is none."""
+_MILESTONE_EVERY = 5.0
+"""Seconds between two states without a terminal, the second of which is a milestone: the log of a
+short run has no line for each."""
 _WIDEST = 10_000
 
 
@@ -200,10 +204,15 @@ class LiveLine:
         """How many characters there is room for."""
         return shutil.get_terminal_size().columns - 1
 
-    def due(self) -> bool:
-        """Tell whether it is time to show another state; True begins the next pause."""
+    def due(self, milestone: bool = False) -> bool:
+        """Tell whether it is time to show another state; True begins the next pause.
+
+        Args:
+            milestone: Whether the state is a tenth of the whole, which is shown earlier.
+        """
         now = time.monotonic()
-        if now - self._last < (_LIVE_EVERY if self.live else _PLAIN_EVERY):
+        plain = _MILESTONE_EVERY if milestone else _PLAIN_EVERY
+        if now - self._last < (_LIVE_EVERY if self.live else plain):
             return False
         self._last = now
         return True
@@ -246,6 +255,18 @@ class LiveLine:
         """Say that an interrupt was heard."""
         waiting = f"waiting for {counted(in_flight, 'episode')} in flight"
         self.say(f"interrupted: {waiting}; again to stop at once")
+
+
+def show_bytes(line: LiveLine) -> Progress:
+    """Return a download's progress: a line that is written over, or one for each tenth."""
+    if not line.live:
+        return tenths(line.say)
+
+    def progress(done: int, total: int | None) -> None:
+        share = f" of {size(total)}" if total else ""
+        (line.say if done == total else line.show)(f"{size(done)}{share}")
+
+    return progress
 
 
 def tell(text: str) -> None:

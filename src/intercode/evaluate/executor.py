@@ -96,6 +96,8 @@ class Threads:
 
     def start(self, jobs: Sequence[Job], work: Work) -> Pool:
         """See `Executor`."""
+        if jobs:
+            work.who.start()
         return Pool(jobs, work.orders(), work.plan.spec.how.workers)
 
 

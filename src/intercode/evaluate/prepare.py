@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -187,6 +188,8 @@ class Actors:
     """Options of the environment without which it cannot act."""
     skills: tuple[Skill, ...] = ()
     """The skills that it is offered."""
+    start: Callable[[], None] = lambda: None
+    """Starts the server of its model, where that is ours, before the first episode."""
     close: Callable[[], None] = lambda: None
     """Lets go of what it holds."""
 
@@ -210,7 +213,8 @@ def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None =
         model = _model(spec, strategy, budget, pace)
         agents = _language_agents(spec, strategy, model, offered)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
-        return Actors(agents, agents.name, {}, asks, offered, model.close)
+        start = partial(model.start, calls_at_once(spec))
+        return Actors(agents, agents.name, {}, asks, offered, start, model.close)
     if is_outside(name):
         return _outside(spec, budget or budget_of(spec), offered, pace)
     if without := [option for option in without_model(spec) if option in spec.flat()]:
@@ -235,7 +239,8 @@ def _outside(
     from intercode.agents.language import EpisodeLimits
     from intercode.agents.outside import play
     from intercode.agents.outside.layers import layer_of
-    from intercode.gateway import Gateway, Upstream
+    from intercode.gateway import Gateway
+    from intercode.gateway.upstream import serving
     from intercode.models.limits import RateLimit
     from intercode.models.prices import Prices
     from intercode.models.remote import Around
@@ -255,15 +260,18 @@ def _outside(
         flag = "--" + idle[0].replace("_", "-")
         raise UsageError(f"agent {name} without a model takes no {flag}")
     calls = spec.env.options.get("max_turns", play.CALLS)
-    gateway = None
+    gateway, stack = None, ExitStack()
     if has_model:
         prices = Prices(spec.model.prices)
         price = prices.find(spec.model.name)
         if told.episode_cost is not None and price is None:
             raise UsageError(f"the price of {spec.model.name} is not known: give --prices FILE")
         around = Around(pace or RateLimit(), budget, price=price)
-        upstream = Upstream.of(spec.model.name, spec.model.base_url)
+        upstream = stack.enter_context(
+            serving(spec.model.name, spec.model.base_url, calls_at_once(spec))
+        )
         gateway = Gateway(upstream, around=around, prices=prices)
+        stack.callback(gateway.close)
     limits = EpisodeLimits(told.episode_seconds, told.episode_tokens, told.episode_cost)
     offer = ""
     if profile.home_of_skills is None:  # else it finds them by itself
@@ -274,8 +282,12 @@ def _outside(
         asks["limits"] = needs
     if (layer := layer_of(profile)) is not None:
         asks["layers"] = [str(layer)]
-    close = (lambda: None) if gateway is None else gateway.close
-    return Actors(agents, name, {}, asks, offered, close)
+    return Actors(agents, name, {}, asks, offered, close=stack.close)
+
+
+def calls_at_once(spec: RunSpec) -> int:
+    """Return the number of calls that a run makes at a time, at most."""
+    return spec.how.max_connections or spec.how.workers
 
 
 _OF_MODEL = {"base_url", "prices", "max_cost", "max_tokens", "episode_cost", "episode_tokens"}

@@ -40,6 +40,7 @@ from intercode.evaluate.prepare import (
 from intercode.evaluate.progress import Progress
 from intercode.evaluate.summary import Outcome, Statistics, by_tag, summarize
 from intercode.evaluate.worker import Interrupts, Job
+from intercode.models.local import PROVIDER as LOCAL
 from intercode.records import (
     EPISODES,
     MANIFEST,
@@ -229,6 +230,7 @@ def run(
     budget = budget or budget_of(planned.spec)
     executor = executor or executor_of(planned.spec)
     executor.check(planned.spec)
+    fetch_models(planned.spec, progress)
     who = actors(planned.spec, budget)
     with ExitStack() as stack:
         stack.callback(who.close)
@@ -238,6 +240,22 @@ def run(
         context = {**planned.context(), **where.context()}
         work = Work(planned, who, where, progress, budget)
         return _run(work, context, executor)
+
+
+def fetch_models(spec: RunSpec, progress: Progress) -> None:
+    """Fetch the models of this machine that a run needs, unless they are there.
+
+    Raises:
+        UsageError: There is no such model.
+        FetchError: A file cannot be had, or is another one.
+    """
+    names = [name for name in (spec.model.name, spec.env.judge_model) if name]
+    if any(name.startswith(f"{LOCAL}/") for name in names):
+        from intercode.models.local.store import ensure  # which loads what downloads need
+
+        for name in names:
+            ensure(name, progress.say)
+        progress.built()
 
 
 def _run(work: Work, context: Mapping[str, Any] | None, executor: Executor) -> RunResult:

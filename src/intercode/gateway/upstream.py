@@ -10,8 +10,8 @@ import socket
 import ssl
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -25,6 +25,7 @@ from intercode.known_secrets import SHORTEST
 from intercode.models import wire
 from intercode.models.base import AttemptError
 from intercode.models.keys import check_url, find, require
+from intercode.models.local import PROVIDER as OURS
 from intercode.models.openai import LOCAL
 from intercode.sandbox.ownership import disown_in_forks
 
@@ -87,7 +88,7 @@ class Upstream:
             if not url:
                 raise UsageError(f"{model} needs a base URL: http://localhost:8000/v1")
         else:
-            known = ", ".join(sorted(["openai", "anthropic", *_OWN]))
+            known = ", ".join(sorted(["openai", "anthropic", OURS, *_OWN]))
             raise UsageError(f"the gateway knows no provider {provider!r}; known: {known}")
         return cls(provider, name, check_url(url).removesuffix("/v1") + "/v1", key)
 
@@ -109,6 +110,29 @@ class Upstream:
     def without_key(self, data: bytes) -> bytes:
         """Remove the key from what the server says."""
         return data.replace(self.key.encode(), b"[key]") if len(self.key) >= SHORTEST else data
+
+
+@contextmanager
+def serving(model: str, base_url: str | None = None, calls: int = 1) -> Iterator[Upstream]:
+    """Find the server of a model as `Upstream.of` does; one of this machine is started meanwhile.
+
+    Args:
+        model: ``PROVIDER/NAME``; also ``local/NAME``.
+        base_url: The server's URL, if it is not the provider's usual one.
+        calls: Calls that will be made at a time, for a server that is started.
+
+    Raises:
+        UsageError: As `Upstream.of`; or a local model cannot be had, or does not fit.
+        ModelAccessError: The server of a local model cannot be started.
+    """
+    provider, _, name = model.partition("/")
+    if provider != OURS or not name:
+        yield Upstream.of(model, base_url)
+        return
+    from intercode.models.local.client import running
+
+    with running(name, base_url, calls) as server:
+        yield Upstream(provider, name, f"{server.url}/v1", server.key)
 
 
 class Connections:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from intercode.calls import Tool as Tool
 from intercode.calls import ToolCall as ToolCall
@@ -273,6 +273,25 @@ class Client(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
+
+
+@runtime_checkable
+class SupportsStart(Protocol):
+    """An ability that a client may have in addition: its server is started by us, for us."""
+
+    weights: str
+    """The SHA-256 of the model's file, in hexadecimal."""
+
+    def start(self, calls: int = 1) -> None:
+        """Start the server, unless it runs; the first call would do so, too.
+
+        Args:
+            calls: Calls that will be made at a time.
+
+        Raises:
+            UsageError: The server does not fit into the memory that is free.
+            ModelAccessError: The server cannot be started.
+        """
 
 
 ClientFactory = Callable[..., Client]

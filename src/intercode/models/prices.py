@@ -17,6 +17,8 @@ from intercode.models.base import Usage
 PER = 1_000_000
 """The number of tokens that a price is for."""
 _KEYS = {"input", "output", "cached_input"}
+_OWN = "local/"
+"""The provider whose models run on this machine: they cost nothing."""
 _DATED = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
 
@@ -60,6 +62,8 @@ class Prices:
         ``None`` is unknown, which is not free. LiteLLM's names are looked for without ``litellm/``.
         """
         name = name.removeprefix("litellm/")
+        if name.startswith(_OWN):
+            return self._table.get(name, Price(0.0, 0.0))
         return self._table.get(name) or self._table.get(_DATED.sub("", name))
 
 

@@ -26,6 +26,7 @@ from intercode.models.base import (
     Reply,
     Request,
     Settings,
+    SupportsStart,
     Tool,
     Usage,
 )
@@ -53,6 +54,7 @@ MODELS = Registry(
         "anthropic": "intercode.models.anthropic:anthropic",
         "litellm": "intercode.models.litellm:litellm",
         "llama.cpp": "intercode.models.openai:llama_cpp",
+        "local": "intercode.models.local.client:local",
         "ollama": "intercode.models.openai:ollama",
         "openai": "intercode.models.openai:openai",
         "openai-compatible": "intercode.models.openai:compatible",
@@ -287,8 +289,18 @@ class RemoteModel:
     ) -> None:
         self.close()
 
+    @property
+    def weights(self) -> str | None:
+        """The SHA-256 of the model's file; None where a provider has the model."""
+        return self._client.weights if isinstance(self._client, SupportsStart) else None
+
+    def start(self, calls: int = 1) -> None:
+        """Start the model's server where it is ours; else do nothing. See `SupportsStart`."""
+        if isinstance(self._client, SupportsStart):
+            self._client.start(calls)
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and end the model's server where it is ours."""
         self._client.close()
 
     def complete(

@@ -136,6 +136,7 @@ class Station:
             budget = SharedBudget(outbox, spec.model.max_cost, spec.model.max_tokens)
             pace = SharedPace(outbox)
         self._who = actors(spec, budget, pace)
+        self._who.start()
         self._where = setting(given.plan, Progress(), asks=self._who.asks, budget=budget)
         self._where.make().close()
         getattr(self._where.provider, "facts", dict)()  # asks whether this machine permits them

@@ -1,0 +1,113 @@
+"""Models of this machine: list, fetch and remove them.
+
+A fetched model is run as local/NAME, and a file of your own as local/PATH.gguf; the package for
+that comes with: pip install 'intercode-gym[local]'
+
+Examples:
+  intercode models list
+  intercode models fetch qwen2.5-coder-1.5b
+  intercode models fetch smollm2-135m --from ~/Downloads/SmolLM2-135M-Instruct.Q4_1.gguf
+  intercode models remove qwen2.5-coder-1.5b
+  intercode run bash --agent try-again --model local/qwen2.5-coder-1.5b --limit 5
+
+exit code: 0 if all is well; 1 if a model could not be fetched; 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import msgspec
+
+from intercode.cli.terminal import LiveLine, print_json, safe, show_bytes, size, table
+from intercode.errors import UsageError
+from intercode.models.local import server, store
+from intercode.models.local.catalog import Entry, entries, find_entry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    as_json = argparse.ArgumentParser(add_help=False)
+    as_json.add_argument("--json", action="store_true", help="print one JSON object")
+    actions.add_parser("list", parents=[as_json], help="the models, and which are here")
+    fetch = actions.add_parser("fetch", parents=[as_json], help="download models")
+    fetch.add_argument("name", nargs="+", help="a model's name: see list")
+    fetch.add_argument(
+        "--from",
+        dest="origin",
+        default="",
+        metavar="URL|FILE",
+        help="another place of the same file, or the file itself, which is copied",
+    )
+    fetch.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    remove = actions.add_parser("remove", parents=[as_json], help="remove models")
+    remove.add_argument("name", nargs="+", help="a model's name")
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run the action."""
+    {"list": _list, "fetch": _fetch, "remove": _remove}[args.action](args)
+    return 0
+
+
+def _list(args: argparse.Namespace) -> None:
+    if args.json:
+        print_json({"folder": str(store.folder()), "models": [_plain(one) for one in entries()]})
+        return
+    rows = [
+        (
+            safe(entry.name),
+            "here" if store.home(entry).is_file() else "",
+            size(entry.size),
+            size(entry.size + server.BUFFERS),
+            "" if entry.speed is None else f"{entry.speed:.0f}",
+            entry.licence,
+            safe(entry.repository),
+        )
+        for entry in entries()
+    ]
+    titles = ("model", "", "size", "memory", "tokens/s", "licence", "from huggingface.co")
+    print(table(titles, rows, left=2))
+
+
+def _fetch(args: argparse.Namespace) -> None:
+    wanted = [find_entry(name) for name in args.name]
+    if args.origin and len(wanted) > 1:
+        raise UsageError("--from FILE is one model's: name only that")
+    line = LiveLine(args.quiet)
+    progress = show_bytes(line)
+    try:
+        for entry in wanted:
+            store.fetch(
+                entry,
+                origin=args.origin,
+                say=None if args.quiet else lambda text: line.say(safe(text)),
+                progress=None if args.quiet else progress,
+            )
+    finally:
+        line.clear()
+    if args.json:
+        print_json({"fetched": [_plain(entry) for entry in wanted]})
+        return
+    for entry in wanted:
+        print(f"local/{entry.name}  {size(entry.size)}  {safe(str(store.home(entry)))}")
+
+
+def _remove(args: argparse.Namespace) -> None:
+    named = [find_entry(name) for name in args.name]
+    freed = {entry.name: count for entry in named if (count := store.remove(entry)) is not None}
+    if args.json:
+        print_json({"removed": freed})
+        return
+    for name, count in freed.items():
+        print(f"removed {name}, {size(count)}")
+    if not freed:
+        print("no such model was here")
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    path = store.home(entry)
+    facts: dict[str, Any] = msgspec.to_builtins(entry)
+    return {**facts, "url": entry.url, "path": str(path) if path.is_file() else None}

@@ -1,0 +1,129 @@
+"""Headers of GGUF files: facts about a model that are needed before its weights are loaded.
+
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from intercode.errors import UsageError
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_STRING, _ARRAY = 8, 9
+_SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q"}
+_SCALARS |= {12: "<d"}
+_MOST_KEYS = 10_000
+_LONGEST_KEY, _LONGEST_STRING = 1 << 10, 1 << 24
+_LONGEST_ARRAY = 1 << 24
+_LONGEST_KEPT_ARRAY = 1 << 12
+"""Values of an array that are kept: those of each layer are, those of a vocabulary are not."""
+_CACHE_VALUE = 2
+"""Bytes of a value in the key-value cache: llama.cpp's default is f16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The facts of a model's file."""
+
+    architecture: str
+    name: str
+    """The model's name, as the file tells it; may be empty."""
+    context: int
+    """Tokens of the longest dialogue that the model was trained for; 0: the file does not say."""
+    cache_values: int
+    """Values of the key-value cache for each token, in all layers."""
+
+    def cache_bytes(self, tokens: int) -> int:
+        """Return an upper bound of the bytes of the key-value cache for so many tokens."""
+        return self.cache_values * _CACHE_VALUE * tokens
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a file.
+
+    Raises:
+        UsageError: The file cannot be read, or is not one of GGUF.
+    """
+    try:
+        with path.open("rb") as file:
+            return _header(_metadata(file))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, struct.error, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: is not a model in the format GGUF ({error})") from None
+
+
+def _header(metadata: dict[str, Any]) -> Header:
+    architecture = metadata["general.architecture"]
+
+    def number(key: str, default: int = 0) -> int:
+        return int(metadata.get(f"{architecture}.{key}", default))
+
+    layers, heads = number("block_count"), metadata.get(f"{architecture}.attention.head_count", 1)
+    most_heads = max(heads) if isinstance(heads, list) else int(heads)
+    head_size = number("embedding_length") // max(1, most_heads)
+    sizes = number("attention.key_length", head_size) + number("attention.value_length", head_size)
+    cached_heads = metadata.get(f"{architecture}.attention.head_count_kv", heads)
+    total = sum(cached_heads) if isinstance(cached_heads, list) else int(cached_heads) * layers
+    return Header(
+        architecture=str(architecture),
+        name=str(metadata.get("general.name", "")),
+        context=number("context_length"),
+        cache_values=total * sizes,
+    )
+
+
+def _metadata(file: BinaryIO) -> dict[str, Any]:
+    """Read the keys and values before the tensors; long arrays are skipped."""
+    if file.read(4) != _MAGIC:
+        raise ValueError("it does not begin with GGUF")
+    version = _scalar(file, "<I")
+    if version not in _VERSIONS:
+        raise ValueError(f"version {version} is unknown")
+    _scalar(file, "<Q")  # tensors
+    count = _scalar(file, "<Q")
+    if count > _MOST_KEYS:
+        raise ValueError(f"it has {count:,} keys")
+    metadata: dict[str, Any] = {}
+    for _ in range(count):
+        key = _string(file, _LONGEST_KEY)
+        metadata[key] = _value(file, _scalar(file, "<I"))
+    return metadata
+
+
+def _value(file: BinaryIO, kind: int) -> Any:
+    if kind == _STRING:
+        return _string(file, _LONGEST_STRING)
+    if kind != _ARRAY:
+        return _scalar(file, _SCALARS[kind])
+    kind, length = _scalar(file, "<I"), _scalar(file, "<Q")
+    if length > _LONGEST_ARRAY or kind == _ARRAY:
+        raise ValueError(f"it has an array of {length:,} values of kind {kind}")
+    if kind == _STRING:
+        for _ in range(length):
+            _string(file, _LONGEST_STRING)
+        return None
+    code = _SCALARS[kind]
+    if length > _LONGEST_KEPT_ARRAY:
+        file.seek(length * struct.calcsize(code), 1)
+        return None
+    return [_scalar(file, code) for _ in range(length)]
+
+
+def _scalar(file: BinaryIO, code: str) -> Any:
+    return struct.unpack(code, file.read(struct.calcsize(code)))[0]
+
+
+def _string(file: BinaryIO, longest: int) -> str:
+    length = _scalar(file, "<Q")
+    if length > longest:
+        raise ValueError(f"it has a text of {length:,} bytes")
+    data = file.read(length)
+    if len(data) != length:
+        raise ValueError("it ends within its header")
+    return data.decode("utf-8", "replace")
