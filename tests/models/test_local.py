@@ -317,6 +317,7 @@ def test_a_download_goes_on_where_it_broke_off(
         with pytest.raises(FetchError, match="404"):
             store.fetch(catalogued, origin=place.url)
         part = store.home(catalogued).with_name(f".{catalogued.file}.new")
+        part.parent.mkdir()
         part.write_bytes(content[:100])  # what a killed process has left
         store.fetch(catalogued, origin=place.url, say=said.append)
         assert place.ranges == ["bytes=100-"]

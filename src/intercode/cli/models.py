@@ -8,7 +8,6 @@ Examples:
   intercode models fetch qwen2.5-coder-1.5b
   intercode models fetch smollm2-135m --from ~/Downloads/SmolLM2-135M-Instruct.Q4_1.gguf
   intercode models remove qwen2.5-coder-1.5b
-  intercode run bash --agent try-again --model local/qwen2.5-coder-1.5b --limit 5
 
 exit code: 0 if all is well; 1 if a model could not be fetched; 2 for wrong usage.
 """

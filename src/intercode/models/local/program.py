@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 
@@ -22,11 +23,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # llama.cpp's own lines belong to the log
     watch = threading.Thread(target=exit_with_parent, args=(options["log"],), daemon=True)
     watch.start()  # before the weights are loaded, which takes seconds
-    try:
-        server = start(options)
-    except Exception as error:
-        print(f"0 E {type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(1)
+    server = start(options)
     print(server.listening_address, file=answer, flush=True)
     watch.join()
 
@@ -44,7 +41,7 @@ def exit_with_parent(log: str) -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
     with contextlib.suppress(OSError):
-        os.unlink(log)
+        Path(log).unlink()
     os._exit(0)  # without llama.cpp's own end, which waits for replies under way
 
 

@@ -41,8 +41,8 @@ MOST_PROMPT_CACHE = 2048 * MIB
 """Bytes for dialogues that wait for their next turn while others have the slots, at most."""
 _PROGRAM = Path(__file__).with_name("program.py")
 _PACKAGE = "xllamacpp"
-_ERROR = re.compile(r"^[\d.]+ E (?:(?:srv|llama|gguf|cmn|que|slot)\w* +)?(.*\S)", re.MULTILINE)
-"""A line of llama.cpp's log that tells of an error."""
+_ERROR = re.compile(r"^(?:[\d.]+ E (?:\w{3,4} +)?|(?=\w+Error: ))(.*\S)", re.MULTILINE)
+"""A line of the log that tells of an error: llama.cpp's, or the last one of Python's."""
 _LAST_LINES = 3
 """Errors of a log that a message quotes."""
 _NO_PORT = "couldn't bind"

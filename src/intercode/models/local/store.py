@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +120,9 @@ def fetch(
         if isinstance(error, FetchError):
             raise
         raise FetchError(f"cannot keep models in {folder()}: {error}") from error
+    finally:
+        with suppress(OSError):  # not there, or not empty
+            place.parent.rmdir()
     return place
 
 
