@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intercode.interpreters.sql import MAX_CELL, render, shown
+from intercode.interpreters.sql import MAX_CELL, has_long_text, records, render, shown
 
 TEXTS = st.text(max_size=30)
 NUMBERS = st.integers() | st.floats(allow_nan=False)
@@ -85,3 +85,41 @@ def test_a_long_value_is_cut_and_says_so() -> None:
 
 def test_no_rows_still_show_the_columns() -> None:
     assert render(("a", "b"), []) == "a | b\n--+--"
+
+
+# Records
+
+
+CREATE = 'CREATE TABLE "singer" (\n  "id" int,\n  "name" text\n)'
+
+
+def test_a_text_of_several_lines_stands_as_it_is() -> None:
+    assert has_long_text([("singer", CREATE)]) and has_long_text([(CREATE,)])
+    assert records(("sql",), [(CREATE,), (None,), ("3",)]).split("\n---\n") == [
+        "sql",
+        CREATE,
+        "NULL",
+        "'3'",
+    ]
+    assert records(("name", "sql"), [("singer", CREATE), ("n", 3)]) == (
+        f"-- row 1 --\nname: singer\nsql:\n{CREATE}\n-- row 2 --\nname: n\nsql: 3"
+    )
+
+
+def test_a_statement_and_an_only_value_are_not_cut_soon() -> None:
+    statement = "CREATE TABLE t (" + ", ".join(f"column_{n} INTEGER" for n in range(40)) + ")"
+    rows = [("t", statement), ("u", statement)]
+    assert has_long_text(rows) and statement in records(("name", "sql"), rows)
+    assert has_long_text([("x" * 201,)]) and not has_long_text([("x" * 201,)] * 2)
+    assert records(("x",), [("x" * 5000,)]).endswith("x… (5,000 characters)")
+
+
+@pytest.mark.parametrize("text", ["short", "two\twords", "\x1b[2J\nx", "a\r\nb", "x" * 100])
+def test_other_texts_stand_in_a_table(text: str) -> None:
+    assert not has_long_text([(text, 1), (text, 2)])
+    assert shown(text) in records(("a", "b"), [(text, 1)])
+
+
+def test_a_rule_is_as_wide_as_a_terminal() -> None:
+    lines = render(("a", "b"), [("x" * 150, "y" * 150)]).split("\n")
+    assert lines[1] == "-" * 100 and lines[2].endswith("y")

@@ -80,7 +80,7 @@ class SqlEnv(InterCodeEnv[Session]):
         super().__init__(
             tasks,
             stage,
-            partial(SqlInterpreter, max_rows=options.max_rows),
+            partial(SqlInterpreter, max_rows=options.max_rows, dialect=engine.dialect),
             _reward(tasks, reward, databases=stage, cache=cache, permute_columns=permute),
             options=options,
         )

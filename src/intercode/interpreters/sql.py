@@ -9,6 +9,9 @@ if it looks like a number, like ``NULL`` or a truth value, is empty, begins or e
 begins with a quote. So ``3`` is a number, ``'3'`` a text, ``''`` an empty text and ``NULL`` none at
 all. A text with control characters is written ``e'…'``, with escapes. No two values that an agent
 must tell apart look alike, unless they are cut.
+
+Where a text has several lines, or is a long ``CREATE`` statement or the only value, the result is
+shown as records instead: a text of several lines stands there as it is.
 """
 
 from __future__ import annotations
@@ -24,10 +27,13 @@ from decimal import Decimal
 from intercode.databases.base import Failure, Outcome, Result, Row, SavesSession, Session, Value
 from intercode.errors import ForkError
 from intercode.interpreters.base import Execution, Saved
+from intercode.interpreters.schema_commands import SchemaCommand, answer, parse_command
 from intercode.sandbox.base import OutputBuffer
 
 MAX_ROWS = 50
 """Rows of a result that are shown."""
+MAX_TABLES = 1000
+"""Tables, or columns of a table, that a schema command shows."""
 _RESTARTED = (
     "the connection was restarted: its temporary tables, variables and open transaction are gone"
 )
@@ -39,11 +45,16 @@ class SqlInterpreter:
     Args:
         session: The session in which it runs; its opener closes it.
         max_rows: Rows of each result that are shown. The number of all rows is always said.
+        dialect: sqlglot's name of the engine's language, for `schema_commands`; None: an action is
+            handed to the engine as it stands.
     """
 
-    def __init__(self, session: Session, max_rows: int = MAX_ROWS) -> None:
+    def __init__(
+        self, session: Session, max_rows: int = MAX_ROWS, *, dialect: str | None = None
+    ) -> None:
         self._session = session
         self._max_rows = max_rows
+        self._dialect = dialect
 
     def execute(self, action: str, timeout: float | None = None) -> Execution:
         """Run one action; `info` has ``columns`` and ``rows`` of its last result, for the reward.
@@ -53,6 +64,8 @@ class SqlInterpreter:
             DatabaseError: The engine failed.
         """
         began = time.monotonic()
+        if self._dialect and (command := parse_command(action, self._dialect)) is not None:
+            return self._look(command, self._dialect, timeout, began)
         outcome = self._session.execute(action, timeout=timeout, max_rows=self._max_rows)
         return Execution(
             output=self._shown(outcome, action).encode("utf-8", "surrogateescape"),
@@ -75,12 +88,32 @@ class SqlInterpreter:
 
         def opened() -> tuple[Session, SqlInterpreter]:
             session = saved.open()
-            return session, SqlInterpreter(session, self._max_rows)
+            return session, SqlInterpreter(session, self._max_rows, dialect=self._dialect)
 
         return Saved(opened, saved.close, ("the database", "the session's settings"), saved.lost)
 
     def close(self) -> None:
         """Do nothing: the session is the environment's."""
+
+    def _look(
+        self, command: SchemaCommand, dialect: str, timeout: float | None, began: float
+    ) -> Execution:
+        """Carry out a schema command. What it shows is never an answer, so it has no columns."""
+
+        def run(sql: str) -> Outcome:
+            return self._session.execute(sql, timeout=timeout, max_rows=MAX_TABLES)
+
+        found = answer(command, dialect, run)
+        text = found if isinstance(found, str) else self._shown(found, "")
+        failed = isinstance(found, Outcome) and found.failure is not None
+        buffer = OutputBuffer(self._session.limits.output)
+        buffer.add(text.encode("utf-8", "surrogateescape"))
+        return Execution(
+            output=buffer.getvalue(),
+            ok=not failed,
+            info={"columns": 0},
+            seconds=time.monotonic() - began,
+        )
 
     def _shown(self, outcome: Outcome, action: str) -> str:
         parts = [_result(result) for result in outcome.results]
@@ -97,7 +130,8 @@ class SqlInterpreter:
 
 def _result(result: Result) -> str:
     if result.columns:
-        return f"{render(result.columns, result.rows)}\n{_count(result)}"
+        show = records if has_long_text(result.rows) else render
+        return f"{show(result.columns, result.rows)}\n{_count(result)}"
     return "ok" if result.changed is None else f"ok, {_rows(result.changed)} changed"
 
 
@@ -140,12 +174,19 @@ def _info(outcome: Outcome) -> dict[str, object]:
 # -- tables ----------------------------------------------------------------------------------------
 
 MAX_CELL = 200
-"""Characters of a value that are shown."""
+"""Characters of a value that are shown in a table."""
+MAX_TEXT = 4000
+"""Characters of a value that are shown in a record."""
+MAX_RULE = 100
+"""Columns of the rule below the names: of a terminal, and not of the widest value."""
 _MAX_BYTES = 32
 _MISTAKABLE = re.compile(
     r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)|null|true|false|[xe]?'.*|\s.*|.*\s|",
     re.IGNORECASE | re.DOTALL,
 )
+_CREATE = re.compile(r"\s*CREATE\s", re.IGNORECASE)
+_LINES = re.compile(r"[^\x00-\x08\x0b-\x1f\x7f]*")
+"""Text whose only control characters are the ends of lines, and tabs."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTROLS = {number: repr(chr(number))[1:-1] for number in [*range(32), 127]}
 _CONTROLS[ord("\\")] = "\\\\"
@@ -160,8 +201,51 @@ def render(columns: Sequence[str], rows: Sequence[Row]) -> str:
         texts = [_cut(name.translate(_CONTROLS)), *map(shown, values)]
         padded.append(_padded(texts, to_the_right=_are_numbers(values)))
     lines = [" | ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    lines.insert(1, "-+-".join(["-" * _width(cells[0]) for cells in padded]))
+    lines.insert(1, "-+-".join(["-" * _width(cells[0]) for cells in padded])[:MAX_RULE])
     return "\n".join(lines)
+
+
+def has_long_text(rows: Sequence[Row]) -> bool:
+    """Tell whether a result has a text of several lines, or one that a table would cut."""
+    only = len(rows) == 1 and len(rows[0]) == 1
+    return any(
+        isinstance(value, str)
+        and (
+            _has_lines(value)
+            or (len(value) > MAX_CELL and (only or _CREATE.match(value) is not None))
+        )
+        for row in rows
+        for value in row
+    )
+
+
+def _has_lines(value: str) -> bool:
+    return "\n" in value and _LINES.fullmatch(value) is not None
+
+
+def records(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return the rows one below the other; a text of several lines as it is.
+
+    A single column has its name and a rule above, and a rule between its values. The values of
+    several columns stand behind their names.
+    """
+    names = [_cut(name.translate(_CONTROLS)) for name in columns]
+    if len(names) == 1:
+        rule = "-" * min(MAX_RULE, max(_width(names[0]), 3))
+        return "\n".join([names[0], *(f"{rule}\n{_whole(value)}" for (value,) in rows)])
+    parts = []
+    for number, row in enumerate(rows, 1):
+        parts.append(f"-- row {number} --")
+        for name, value in zip(names, row, strict=True):
+            separator = "\n" if isinstance(value, str) and _has_lines(value) else " "
+            parts.append(f"{name}:{separator}{_whole(value)}")
+    return "\n".join(parts)
+
+
+def _whole(value: Value) -> str:
+    if isinstance(value, str) and (_has_lines(value) or _CONTROL.search(value) is None):
+        return _cut(value, MAX_TEXT) if len(value) > MAX_CELL or "\n" in value else shown(value)
+    return shown(value)
 
 
 def shown(value: Value) -> str:
@@ -207,10 +291,8 @@ def _binary(value: bytes) -> str:
     return f"x'{value[:_MAX_BYTES].hex()}…' ({len(value):,} bytes)"
 
 
-def _cut(text: str) -> str:
-    if len(text) <= MAX_CELL:
-        return text
-    return f"{text[:MAX_CELL]}… ({len(text):,} characters)"
+def _cut(text: str, most: int = MAX_CELL) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
 def _are_numbers(values: Sequence[Value]) -> bool:

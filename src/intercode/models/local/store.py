@@ -97,7 +97,7 @@ def fetch(
         The file's place.
 
     Raises:
-        UsageError: `origin` is no file.
+        UsageError: There is no such file.
         FetchError: The file cannot be had, or is another one.
     """
     place = home(entry)

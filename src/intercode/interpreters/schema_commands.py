@@ -1,0 +1,211 @@
+r"""Schema commands: what people type at a database's client to look around, on every engine.
+
+``.tables`` and ``.schema [TABLE]`` of SQLite's client, ``SHOW TABLES``, ``DESCRIBE TABLE`` and
+``SHOW CREATE TABLE`` of MySQL's, ``\d [TABLE]`` and ``\dt`` of PostgreSQL's are answered by queries
+of the engine's own catalog, in the agent's own session: they show what a query could show, no more.
+A command that the engine knows itself is left to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from intercode.databases.base import Failure, Outcome, Result
+
+Run = Callable[[str], Outcome]
+"""Runs a statement in the agent's session."""
+
+_NAME = r"""(?P<name>"(?:[^"]|"")+"|`[^`]+`|'[^']+'|[\w.$]+)"""
+_COMMAND = re.compile(
+    rf"""(?P<tables>\.tables|\\dt\+?|\\d\+?|SHOW\s+(?:FULL\s+)?TABLES)
+    | (?P<schema>\.schema|SHOW\s+CREATE\s+TABLE|\.fullschema)(?:\s+{_NAME})?
+    | (?P<columns>\\d\+?|DESCRIBE|DESC|SHOW\s+(?:FULL\s+)?(?:COLUMNS|FIELDS)\s+(?:FROM|IN))\s+"""
+    + _NAME.replace("name", "table"),
+    re.IGNORECASE | re.VERBOSE,
+)
+_OWN: dict[str, re.Pattern[str]] = {
+    "duckdb": re.compile(r"SHOW\s+TABLES|DESC(?:RIBE)?\b(?!.*\bTABLE\b)", re.IGNORECASE),
+    "mysql": re.compile(r"SHOW\b|DESC(?:RIBE)?\b", re.IGNORECASE),
+}
+"""Dialect → the beginnings of the commands that its engine knows itself."""
+
+_LISTS = {
+    "sqlite": (
+        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') "
+        "AND substr(name, 1, 7) <> 'sqlite_' ORDER BY name"
+    ),
+    "mysql": (
+        "SELECT table_name AS name FROM information_schema.tables "
+        "WHERE table_schema = database() ORDER BY table_name"
+    ),
+    "duckdb": (
+        "SELECT table_name AS name FROM information_schema.tables "
+        "WHERE table_schema = current_schema() ORDER BY table_name"
+    ),
+    "postgres": (
+        "SELECT table_name AS name FROM information_schema.tables "
+        "WHERE table_schema = current_schema() ORDER BY table_name"
+    ),
+}
+"""Dialect → the query of the names of all tables and views."""
+
+_COLUMNS = {
+    "sqlite": (
+        "SELECT name AS \"column\", type, CASE WHEN \"notnull\" OR pk THEN 'no' ELSE 'yes' END "
+        'AS "null", dflt_value AS "default", CASE WHEN pk THEN \'primary\' ELSE \'\' END AS "key" '
+        "FROM pragma_table_info({name}) ORDER BY cid"
+    ),
+    "mysql": "DESCRIBE {identifier}",
+    "duckdb": "DESCRIBE {identifier}",
+    "postgres": (
+        'SELECT column_name AS "column", data_type AS "type", lower(is_nullable) AS "null", '
+        'column_default AS "default" FROM information_schema.columns '
+        "WHERE table_schema = current_schema() AND table_name IN ({name}, lower({name})) "
+        "ORDER BY ordinal_position"
+    ),
+}
+"""Dialect → the query of a table's columns."""
+
+_POSTGRES_SCHEMA = """
+WITH relations AS (
+  SELECT oid, relname, relkind FROM pg_catalog.pg_class
+  WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
+), parts AS (
+  SELECT r.oid, a.attnum::int AS place, quote_ident(a.attname) || ' '
+    || format_type(a.atttypid, a.atttypmod)
+    || CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END AS line
+  FROM relations r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid
+  WHERE a.attnum > 0 AND NOT a.attisdropped
+  UNION ALL
+  SELECT r.oid, 10000, pg_get_constraintdef(k.oid)
+  FROM relations r JOIN pg_catalog.pg_constraint k ON k.conrelid = r.oid
+  WHERE k.contype IN ('p', 'u', 'f', 'c')
+), statements AS (
+  SELECT r.relname AS name, 'CREATE TABLE ' || quote_ident(r.relname) || E' (\\n  '
+    || string_agg(p.line, E',\\n  ' ORDER BY p.place, p.line) || E'\\n)' AS text
+  FROM relations r JOIN parts p ON p.oid = r.oid GROUP BY r.relname
+  UNION ALL
+  SELECT viewname, 'CREATE VIEW ' || quote_ident(viewname) || E' AS\\n' || definition
+  FROM pg_catalog.pg_views WHERE schemaname = current_schema()
+)
+SELECT name, text FROM statements
+"""
+_STATEMENTS = {
+    "sqlite": (
+        "SELECT name, text FROM (SELECT name, sql AS text FROM sqlite_master WHERE sql IS NOT NULL "
+        "AND type IN ('table', 'view') AND substr(name, 1, 7) <> 'sqlite_') AS statements"
+    ),
+    "duckdb": (
+        "SELECT name, text FROM (SELECT table_name AS name, sql AS text FROM duckdb_tables() "
+        "UNION ALL SELECT view_name, sql FROM duckdb_views() WHERE NOT internal) AS statements"
+    ),
+    "postgres": _POSTGRES_SCHEMA,
+}
+"""Dialect → the query of the names and CREATE statements of all tables and views."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaCommand:
+    """A command that looks at the schema."""
+
+    kind: Literal["tables", "columns", "statements"]
+    """The names of all tables; a table's columns; or CREATE statements."""
+    table: str = ""
+    """The table; empty: all of them."""
+
+
+def parse_command(action: str, dialect: str) -> SchemaCommand | None:
+    """Read an action as a schema command; None if it is none, or one of the engine's own.
+
+    Args:
+        action: The action.
+        dialect: sqlglot's name of the engine's language.
+    """
+    text = action.strip().rstrip(";").rstrip()
+    if dialect not in _LISTS or (match := _COMMAND.fullmatch(text)) is None:
+        return None
+    if dialect in _OWN and _OWN[dialect].match(text):
+        return None
+    if match["tables"]:
+        return SchemaCommand("tables")
+    if match["columns"]:
+        return SchemaCommand("columns", _plain(match["table"]))
+    return SchemaCommand("statements", _plain(match["name"] or ""))
+
+
+def answer(command: SchemaCommand, dialect: str, run: Run) -> Outcome | str:
+    """Carry out a command.
+
+    Returns:
+        CREATE statements as text; or a result, or the failure of the engine or of the command.
+    """
+    if command.kind == "tables":
+        return run(_LISTS[dialect])
+    if command.kind == "columns":
+        name = _literal(command.table)
+        identifier = _identifier(command.table, dialect)
+        outcome = run(_COLUMNS[dialect].format(name=name, identifier=identifier))
+        return _unless_missing(outcome, command.table, dialect, run)
+    if dialect == "mysql":
+        return _mysql_statements(command.table, run)
+    condition = f" WHERE lower(name) = lower({_literal(command.table)})" if command.table else ""
+    outcome = run(f"{_STATEMENTS[dialect]}{condition} ORDER BY name")
+    if outcome.failure is not None:
+        return outcome
+    statements = [str(text) for _, text in outcome.results[-1].rows]
+    return _joined(statements) if statements else _missing(command.table, dialect, run)
+
+
+def _mysql_statements(table: str, run: Run) -> Outcome | str:
+    names = [table]
+    if not table:
+        listed = run(_LISTS["mysql"])
+        if listed.failure is not None:
+            return listed
+        names = [str(name) for (name,) in listed.results[-1].rows]
+    statements = []
+    for name in names:
+        outcome = run(f"SHOW CREATE TABLE {_identifier(name, 'mysql')}")
+        if outcome.failure is not None:
+            return outcome
+        statements.append(str(outcome.results[-1].rows[0][1]))
+    return _joined(statements)
+
+
+def _joined(statements: list[str]) -> str:
+    return "\n\n".join(f"{statement.rstrip().rstrip(';')};" for statement in statements)
+
+
+def _unless_missing(outcome: Outcome, table: str, dialect: str, run: Run) -> Outcome:
+    """Return the outcome, unless it has no columns since there is no such table."""
+    if outcome.failure is None and outcome.results and not outcome.results[-1].rows:
+        return _missing(table, dialect, run)
+    return outcome
+
+
+def _missing(table: str, dialect: str, run: Run) -> Outcome:
+    """Return the failure that there is no such table, with the names of those that there are."""
+    listed = run(_LISTS[dialect])
+    result = listed.results[-1] if listed.results else Result()
+    names = ", ".join(str(name) for (name,) in result.rows) or "none"
+    reason = f"there is no table {table!r}; tables: {names}" if table else "there are no tables"
+    return Outcome(failure=Failure(reason))
+
+
+def _plain(name: str) -> str:
+    """Return a name without its quotes, and without the schema before it."""
+    if name[:1] in "\"'`" and len(name) > 1:
+        return name[1:-1].replace('""', '"')
+    return name.rpartition(".")[2]
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(name: str, dialect: str) -> str:
+    quote = "`" if dialect == "mysql" else '"'
+    return quote + name.replace(quote, quote * 2) + quote

@@ -1,0 +1,118 @@
+"""Looking at a database as people do, on every engine; and that looking is never an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from intercode.databases import Engine, Session
+from intercode.interpreters.base import Execution
+from intercode.interpreters.schema_commands import SchemaCommand, parse_command
+from intercode.interpreters.sql import SqlInterpreter
+
+from .conftest import TABLES
+
+Look = str
+
+
+@pytest.fixture
+def interpreter(engine: Engine, session: Session) -> SqlInterpreter:
+    return SqlInterpreter(session, dialect=engine.dialect)
+
+
+def text(done: Execution) -> str:
+    return done.output.decode()
+
+
+@pytest.mark.parametrize(
+    "action", [".tables", "SHOW TABLES", "show tables;", r"\dt", r"\d", "  .tables  "]
+)
+def test_tables_are_listed(interpreter: SqlInterpreter, action: str) -> None:
+    done = interpreter.execute(action)
+    assert done.ok
+    assert set(TABLES) <= set(text(done).split())
+    assert "sqlite_" not in text(done)
+
+
+@pytest.mark.parametrize("action", ["DESCRIBE song", "desc song;", r"\d song", r"\d+ song"])
+def test_a_tables_columns_are_listed(interpreter: SqlInterpreter, action: str) -> None:
+    done = interpreter.execute(action)
+    assert done.ok
+    names = [line.split(" ")[0] for line in text(done).split("\n")[2:8]]
+    assert names == ["id", "title", "price", "seconds", "released", "cover"]
+
+
+@pytest.mark.parametrize(
+    "action", [".schema", ".schema artist_song", "SHOW CREATE TABLE artist_song"]
+)
+def test_statements_are_shown_with_their_keys(interpreter: SqlInterpreter, action: str) -> None:
+    done = interpreter.execute(action)
+    shown = " ".join(text(done).replace("`", "").replace('"', "").split())
+    assert done.ok
+    assert "CREATE TABLE artist_song" in shown
+    assert "REFERENCES artist" in shown or "FOREIGN KEY (artist_id)" in shown
+    assert (
+        "CREATE VIEW" in shown.replace("ALGORITHM=UNDEFINED", "") or "VIEW long_song" in shown
+    ) == (action == ".schema")
+
+
+@pytest.mark.parametrize("action", [r"\d nothing", "DESCRIBE nothing", ".schema nothing"])
+def test_a_missing_table_is_told(interpreter: SqlInterpreter, action: str) -> None:
+    done = interpreter.execute(action)
+    assert not done.ok
+    assert text(done).startswith("Error") and "nothing" in text(done)
+
+
+def test_quotes_do_not_lead_out_of_the_name(interpreter: SqlInterpreter) -> None:
+    done = interpreter.execute("""\\d "x'); DROP TABLE song; --" """)
+    assert not done.ok
+    assert interpreter.execute("SELECT count(*) FROM song").ok
+
+
+def test_looking_is_no_answer(interpreter: SqlInterpreter) -> None:
+    assert interpreter.execute("SELECT id FROM song").info["columns"] == 1
+    for action in (".tables", ".schema", r"\d song", r"\d"):
+        assert interpreter.execute(action).info["columns"] == 0
+
+
+def test_without_a_dialect_an_action_is_the_engines(session: Session) -> None:
+    assert not SqlInterpreter(session).execute(".tables").ok
+
+
+@pytest.mark.parametrize(
+    ("action", "command"),
+    [
+        (".tables", SchemaCommand("tables")),
+        ("SHOW FULL TABLES", SchemaCommand("tables")),
+        ("DESCRIBE main.song", SchemaCommand("columns", "song")),
+        ('desc "two words";', SchemaCommand("columns", "two words")),
+        ("show columns in song", SchemaCommand("columns", "song")),
+        (".schema", SchemaCommand("statements")),
+        (".schema `song`", SchemaCommand("statements", "song")),
+        ("SELECT 1", None),
+        (".tables; SELECT 1", None),
+        ("DESCRIBE", None),
+        ("SHOW TABLES LIKE 'x'", None),
+        ("describe two words", None),
+        (".quit", None),
+        ("", None),
+    ],
+)
+def test_what_is_a_command(action: str, command: SchemaCommand | None) -> None:
+    assert parse_command(action, "sqlite") == command
+    assert parse_command(action, "oracle") is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "action", "own"),
+    [
+        ("mysql", "SHOW TABLES", True),
+        ("mysql", "DESCRIBE song", True),
+        ("mysql", r"\d song", False),
+        ("duckdb", "SHOW TABLES", True),
+        ("duckdb", "DESCRIBE song", True),
+        ("duckdb", ".schema", False),
+        ("postgres", "SHOW TABLES", False),
+    ],
+)
+def test_an_engines_own_commands_are_left_to_it(dialect: str, action: str, own: bool) -> None:
+    assert (parse_command(action, dialect) is None) == own
