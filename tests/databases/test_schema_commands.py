@@ -11,8 +11,6 @@ from intercode.interpreters.sql import SqlInterpreter
 
 from .conftest import TABLES
 
-Look = str
-
 
 @pytest.fixture
 def interpreter(engine: Engine, session: Session) -> SqlInterpreter:
@@ -41,18 +39,20 @@ def test_a_tables_columns_are_listed(interpreter: SqlInterpreter, action: str) -
     assert names == ["id", "title", "price", "seconds", "released", "cover"]
 
 
-@pytest.mark.parametrize(
-    "action", [".schema", ".schema artist_song", "SHOW CREATE TABLE artist_song"]
-)
-def test_statements_are_shown_with_their_keys(interpreter: SqlInterpreter, action: str) -> None:
+STATEMENTS = (".schema", ".schema artist_song", "SHOW CREATE TABLE artist_song")
+
+
+@pytest.mark.parametrize("action", STATEMENTS)
+def test_statements_are_shown_with_their_keys(
+    interpreter: SqlInterpreter, engine: Engine, action: str
+) -> None:
     done = interpreter.execute(action)
     shown = " ".join(text(done).replace("`", "").replace('"', "").split())
     assert done.ok
-    assert "CREATE TABLE artist_song" in shown
-    assert "REFERENCES artist" in shown or "FOREIGN KEY (artist_id)" in shown
-    assert (
-        "CREATE VIEW" in shown.replace("ALGORITHM=UNDEFINED", "") or "VIEW long_song" in shown
-    ) == (action == ".schema")
+    assert "CREATE TABLE artist_song" in shown and "PRIMARY KEY" in shown
+    if engine.name != "duckdb":  # whose copies have no foreign keys
+        assert "REFERENCES artist" in shown
+    assert ("VIEW long_song" in shown) == (action == ".schema")
 
 
 @pytest.mark.parametrize("action", [r"\d nothing", "DESCRIBE nothing", ".schema nothing"])
