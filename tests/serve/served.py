@@ -114,3 +114,13 @@ def refused(call: Callable[[], object]) -> Exception:
     except Exception as error:  # noqa: BLE001 - the test looks at it
         return error
     raise AssertionError("it was not refused")
+
+
+def told(env: Any) -> Any:
+    """The record of an episode, without times and all that only its own process knows."""
+    episode = env.episode
+    shown = [
+        (one.action, one.observation, one.reward, one.ok, one.exit_code) for one in episode.turns
+    ]
+    score = None if episode.score is None else (episode.score.value, dict(episode.score.parts))
+    return episode.task_id, episode.query, episode.env, episode.status, shown, score

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,23 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import intercode
-from integrations.recorded import played
-from serve.served import Served
+from serve.served import Served, told
 
 Pair = tuple[Any, Any]
-
-
-@pytest.fixture(scope="module", params=["bash", "sql"])
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def both(kind: str, server: Served) -> Iterator[Pair]:
-    """An environment in process, and the same one of a server."""
-    here, there = intercode.make(kind).unwrapped, intercode.connect(f"{server.url}/{kind}")
-    with closing(here), closing(there):
-        yield here, there
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -36,32 +21,6 @@ def outcome(call: Callable[[], Any]) -> Any:
         return call()
     except intercode.InterCodeError as error:
         return type(error), str(error)
-
-
-def told(env: Any) -> Any:
-    """The record of an episode, without times and all that only its own process knows."""
-    episode = env.episode
-    shown = [
-        (one.action, one.observation, one.reward, one.ok, one.exit_code) for one in episode.turns
-    ]
-    score = None if episode.score is None else (episode.score.value, dict(episode.score.parts))
-    return episode.task_id, episode.query, episode.env, episode.status, shown, score
-
-
-def test_all_bundled_tasks(both: Pair, kind: str) -> None:
-    here, there = both
-    assert [one.task_id for one in there.dataset] == [one.task_id for one in here.dataset]
-    episodes = played(kind)
-    assert len(episodes) == {"bash": 57, "sql": 73}[kind]
-    for one in episodes:
-        assert there.reset(task_id=one.task_id) == here.reset(task_id=one.task_id)
-        for action in one.actions:
-            assert there.step(action) == here.step(action)
-        last = there.step("submit")
-        assert last == here.step("submit") and last[1] == one.reward
-        assert told(there) == told(here)
-        plain = tuple(intercode.plain(turn.observation) for turn in there.episode.turns)
-        assert plain == one.observations
 
 
 RESETS: dict[str, dict[str, Any]] = {
