@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intercode.errors import ModelError, UsageError
@@ -41,6 +41,16 @@ LOCAL = {
 """The usual URLs of servers on this machine, by provider."""
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_FENCED = re.compile(
+    r"^[ \t]*```[ \t]*(?:json|tool_call|xml)?[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.M
+)
+_FUNCTION = re.compile(r"<function=(?P<name>[\w.-]+)>(?P<body>.*?)(?:</function>|\Z)", re.DOTALL)
+_PARAMETER = re.compile(
+    r"<parameter=(?P<key>[\w.-]+)>\n?(?P<value>.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)",
+    re.DOTALL,
+)
+_MOST_OBJECTS = 1000
+"""Braces of a text that are looked at as the begin of a call."""
 
 
 class _OpenAI:
@@ -296,9 +306,11 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
     """Split a text into the text without tool calls, and the calls.
 
     A model calls tools in text; servers without the right template or parser (llama.cpp without
-    ``--jinja``, vLLM without ``--enable-auto-tool-choice``) leave it there. Taken out are
-    ``<tool_call>{…}</tool_call>`` (Hermes, Qwen), and a text that consists of a call (Llama), both
-    only of tools that were offered: JSON for its own sake stays text.
+    ``--jinja``, vLLM without ``--enable-auto-tool-choice``) leave it there. Taken out are all
+    ``<tool_call>{…}</tool_call>`` (Hermes, Qwen); else the only call among fenced blocks of JSON
+    (Qwen2.5-Coder), ``<function=NAME>…</function>`` (Llama, Qwen3-Coder), or in the middle of the
+    text; else a text that consists of a call (Llama). All are calls only of tools that were
+    offered: JSON for its own sake stays text, and so do two calls of which one is an afterthought.
     """
     calls: list[ToolCall] = []
 
@@ -311,7 +323,51 @@ def extract_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCal
     rest = _TAG.sub(lambda match: "" if take(match[1].strip()) else match[0], text)
     if not calls and take(text.strip()):
         rest = ""
+    if not calls and (found := _only_call(text, names)) is not None:
+        call, before, after = found
+        calls, rest = [call], f"{before.rstrip()}\n{after.lstrip()}"
     return (rest.strip() if calls else text), tuple(calls)
+
+
+def _only_call(text: str, names: Collection[str]) -> tuple[ToolCall, str, str] | None:
+    """Return the only call that a text has without a tag, and the text before and after it."""
+    spans = [(match.span(), _call(match[1], names, 0)) for match in _FENCED.finditer(text)]
+    spans += [(match.span(), _tagged(match, names)) for match in _FUNCTION.finditer(text)]
+    found = [(span, call) for span, call in spans if call is not None]
+    if not found:
+        found = [
+            ((start, end), call)
+            for start, end, source in _objects(text)
+            if (call := _call(source, names, 0)) is not None
+        ]
+    if len(found) != 1:
+        return None
+    ((start, end), call) = found[0]
+    return call, text[:start], text[end:]
+
+
+def _tagged(match: re.Match[str], names: Collection[str]) -> ToolCall | None:
+    """Read ``<function=NAME>``: its arguments are JSON, or a tag for each."""
+    if match["name"] not in names:
+        return None
+    parameters = {part["key"]: part["value"] for part in _PARAMETER.finditer(match["body"])}
+    given = parameters or wire.arguments(match["body"].strip() or {})
+    return ToolCall("text_0", match["name"], given)
+
+
+def _objects(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield the JSON objects in a text that are in no other one: begin, end, source."""
+    decoder, start = json.JSONDecoder(strict=False), 0
+    for _ in range(_MOST_OBJECTS):
+        if (start := text.find("{", start)) < 0:
+            return
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            start += 1
+            continue
+        yield start, end, text[start:end]
+        start = end
 
 
 def _call(source: str, names: Collection[str], number: int) -> ToolCall | None:
