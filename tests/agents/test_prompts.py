@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from intercode.agents import presets, registry
-from intercode.agents.talk import Clip, Prompt
+from intercode.agents.talk import Clip, Prompt, Scene, turn_values
+from intercode.episode import Turn
 from intercode.errors import UsageError
 from intercode.task import Task
 
-from .talking import Says, play
+from .talking import TASK, Says, play
 
 
 def test_what_is_shown_of_an_observation() -> None:
@@ -72,3 +73,23 @@ def test_presets() -> None:
         assert presets.get(name).agent in registry.AGENTS
     with pytest.raises(UsageError, match="paper-gpt-4-bash-try-again"):
         presets.get("paper-gpt-5-bash-try-again")
+
+
+def observed(action: str, ok: bool = True) -> Turn:
+    return Turn(action=action, observation="seen", ok=ok)
+
+
+@pytest.mark.parametrize(
+    ("turns", "told"),
+    [
+        ([observed("ls")], "reply with `submit`; else with better code"),
+        ([observed("sl", ok=False)], "That failed. Look at what there is: `ls -la`"),
+        ([observed("ls"), observed(" ls\n")], "do not send it again.\nLook at what there is"),
+        ([observed("ls"), observed("pwd"), observed("ls")], "else with better code"),
+    ],
+)
+def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) -> None:
+    scene = Scene.of(None, TASK)
+    values = {**scene.values(), **turn_values(turns), "show_reward": False}
+    text = Prompt("try_again").render("observation", observation="seen", **values)
+    assert told in text and TASK.query not in text

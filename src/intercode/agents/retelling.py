@@ -7,10 +7,10 @@ that are running: the next message is the model's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intercode.agents.talk import Clip, Prompt, Scene
+from intercode.agents.talk import Clip, Prompt, Scene, turn_values
 from intercode.calls import ToolCall
 from intercode.envs.tools import call_of, sendable
 from intercode.episode import Episode, Turn
@@ -54,9 +54,9 @@ def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
     """Tell it as the agent ``try-again`` does: an action is a block of code."""
     prompt, language = Prompt("try_again"), scene.language
     yield from _begin(prompt, scene)
-    for turn in episode.turns:
+    for number, turn in enumerate(episode.turns, 1):
         yield Message("assistant", _fenced(turn.action, language))
-        yield Message("user", _shown(prompt, scene, turn))
+        yield Message("user", _shown(prompt, scene, episode.turns[:number]))
     if episode.status in _ENDED:
         yield Message("assistant", _fenced(ending_of(episode), language))
 
@@ -68,11 +68,12 @@ def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
     for number, turn in enumerate(episode.turns):
         if turn.info.get("invalid"):
             yield Message("assistant", "")
-            yield Message("user", _shown(prompt, scene, turn))
+            yield Message("user", _shown(prompt, scene, episode.turns[: number + 1]))
             continue
+        shown = _shown(prompt, scene, episode.turns[: number + 1])
         call = _call(scene, turn.action, number)
         yield Message("assistant", "", (call,))
-        yield Message("tool", _shown(prompt, scene, turn), call_id=call.call_id)
+        yield Message("tool", shown, call_id=call.call_id)
     if episode.status in _ENDED:
         yield Message("assistant", "", (_call(scene, ending_of(episode), len(episode.turns)),))
 
@@ -83,9 +84,10 @@ def _begin(prompt: Prompt, scene: Scene) -> Iterator[Message]:
     yield Message("user", sendable(prompt.render("task", **values)))
 
 
-def _shown(prompt: Prompt, scene: Scene, turn: Turn) -> str:
-    shown = Clip()(turn.observation.rstrip("\n"))
-    values: dict[str, Any] = {**scene.values(), "show_reward": False, "reward": turn.reward}
+def _shown(prompt: Prompt, scene: Scene, turns: Sequence[Turn]) -> str:
+    """Show the observation of the last of these turns."""
+    shown = Clip()(turns[-1].observation.rstrip("\n"))
+    values = {**scene.values(), "show_reward": False, **turn_values(turns)}
     return sendable(prompt.render("observation", **{**values, "observation": shown}))
 
 

@@ -20,7 +20,7 @@ from functools import partial
 
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, said
-from intercode.agents.talk import CUT_OFF, Talk
+from intercode.agents.talk import CUT_OFF, Talk, turn_values
 from intercode.calls import ToolCall
 from intercode.envs.tools import action_of, tools_of
 from intercode.episode import NoAction, Turn
@@ -37,7 +37,7 @@ class TryAgain:
         if not history:
             self._talk.begin()
         else:
-            self._talk.tell("observation", observation, reward=history[-1].reward)
+            self._talk.tell("observation", observation, **turn_values(history))
         return self._talk.ask()
 
 
@@ -81,7 +81,7 @@ class React:
         if not history:
             self._talk.begin(few_shot=self._few_shot)
         else:
-            self._talk.tell("observation", observation)
+            self._talk.tell("observation", observation, **turn_values(history))
         return self._talk.ask(self._action)
 
     def _action(self, text: str) -> str:
@@ -185,7 +185,7 @@ class ToolCalling:
         if not history:
             self._talk.begin()
         else:
-            self._talk.tell("observation", observation, call_id=self._open)
+            self._talk.tell("observation", observation, call_id=self._open, **turn_values(history))
         if not self._calls:
             reply = self._talk.reply()
             self._calls.extend(reply.tool_calls)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from intercode.agents.parser import find_code, said
 from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, traits_in
-from intercode.episode import NoAction
+from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
 from intercode.models.transcript import Transcript
@@ -258,12 +258,22 @@ class Dialogue:
         return [*head, *rest]
 
 
+def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Return what a template can say of the last turn."""
+    last = turns[-1]
+    return {
+        "reward": last.reward,
+        "failed": not last.ok,
+        "repeats": len(turns) > 1 and last.action.strip() == turns[-2].action.strip(),
+    }
+
+
 FOLDER = Path(__file__).parent / "prompts"
 VALUES = frozenset(
     (
         *("env", "language", "setting", "query", "schema", "max_turns", "show_reward"),
         *("observation", "reward", "few_shot", "max_steps", "step", "number", "steps"),
-        *("answer", "briefing", "hint", "candidates", "finished"),
+        *("answer", "briefing", "hint", "candidates", "finished", "repeats", "failed"),
     )
 )
 """The names that templates can use, each where it makes sense."""
