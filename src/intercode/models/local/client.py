@@ -14,7 +14,7 @@ from intercode.models.local.store import find_weights
 from intercode.models.openai import ChatClient
 
 SILENCE = 3600.0
-"""Seconds for which a server may be silent: slowness is no failure, and its end is noticed."""
+"""Seconds for which a server may be silent: slowness is not a failure, and its end is noticed."""
 _HOSTS = ("127.0.0.1", "localhost")
 
 

@@ -37,7 +37,7 @@ def _first_line() -> bytes:
 
 
 def exit_with_parent(log: str) -> None:
-    """End this process when standard input ends, without its log: that is no failure."""
+    """End this process when standard input ends, without its log: nothing failed."""
     while os.read(sys.stdin.fileno(), 1024):
         pass
     with contextlib.suppress(OSError):
