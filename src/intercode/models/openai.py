@@ -42,7 +42,7 @@ LOCAL = {
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Result"}
 _TAG = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _FENCED = re.compile(
-    r"^[ \t]*```[ \t]*(?:json|tool_call|xml)?[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.M
+    r"^[ \t]*```[ \t]*(?:(?:json|tool_call|xml)[ \t]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.M
 )
 _FUNCTION = re.compile(r"<function=(?P<name>[\w.-]+)>(?P<body>.*?)(?:</function>|\Z)", re.DOTALL)
 _PARAMETER = re.compile(

@@ -72,7 +72,8 @@ class LocalClient:
         self._port = port_of(name, base_url)
         server.check_package()
         self._weights = find_weights(name)
-        server.plan_server(name, self._weights, 1)
+        if not server.is_running(self._weights, self._port):
+            server.plan_server(name, self._weights, 1)  # refuses what does not fit
         self.weights = self._weights.sha256
         """The SHA-256 of the model's file, in hexadecimal."""
         self.endpoint = f"llama.cpp/{self.weights}"

@@ -265,6 +265,11 @@ _borrowed: dict[tuple[Path, int], _Shared] = {}
 _lock = threading.Lock()
 
 
+def is_running(weights: Weights, port: int = 0) -> bool:
+    """Tell whether this process has a server of a file."""
+    return (weights.path, port) in _borrowed
+
+
 def borrow(
     name: str, weights: Weights, calls: int, port: int = 0
 ) -> tuple[LocalServer, Callable[[], None]]:
