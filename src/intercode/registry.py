@@ -104,6 +104,7 @@ DATASETS = Registry(
     {
         "apps": "intercode.datasets.apps:load",
         "bash": "intercode.datasets.builtin:load",
+        "bash-starter": "intercode.datasets.builtin:load_bash_starter",
         "bird": "intercode.datasets.bird:load",
         "bird-mini-dev": "intercode.datasets.bird:load_mini_dev",
         "ctf": "intercode.datasets.puzzles:load",
@@ -115,8 +116,10 @@ DATASETS = Registry(
         "nl2bash": "intercode.datasets.nl2bash:load",
         "nl2sh-alfa": "intercode.datasets.nl2sh_alfa:load",
         "python": "intercode.datasets.builtin:load_python",
+        "python-starter": "intercode.datasets.builtin:load_python_starter",
         "spider": "intercode.datasets.spider:load",
         "sql": "intercode.datasets.builtin:load_sql",
+        "sql-starter": "intercode.datasets.builtin:load_sql_starter",
         "swe": "intercode.datasets.builtin:load_swe",
         "swe-bench": "intercode.datasets.swe_bench:load",
         "swe-bench-lite": "intercode.datasets.swe_bench:load_lite",
