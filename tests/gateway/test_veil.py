@@ -61,7 +61,8 @@ def texts(name: Name, raw: bytes) -> tuple[list[str], list[str]]:
         else:
             continue
         found[place] += piece
-        logged[place] += "".join(one["token"] for one in tokens or ())
+        # An event that has lost its tokens leaves a gap: what is on both sides is no text.
+        logged[place] += "".join(one["token"] for one in tokens) if tokens else "\0"
     return found, logged
 
 
