@@ -132,11 +132,14 @@ def build(
         raise RuntimeError(_HELP)
     # In their own folder and an order that never changes: the same bytes wherever it is built.
     sources = sorted(path.name for path in folder.glob("*.c"))
-    run = [*command, *flags, "-o", str(out.absolute()), *sources]
-    done = _run(run, folder)
-    if done.returncode:
-        raise RuntimeError(f"{shlex.join(run)} failed:\n{done.stderr}")
-    out.chmod(0o755)
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent) as place:
+        built = Path(place, out.name)
+        run = [*command, *flags, "-o", str(built), *sources]
+        done = _run(run, folder)
+        if done.returncode:
+            raise RuntimeError(f"{shlex.join(run)} failed:\n{done.stderr}")
+        built.chmod(0o755)
+        built.replace(out)  # at once: others may be starting the program that is there
 
 
 class StaticProcess(BuildHookInterface[Any]):

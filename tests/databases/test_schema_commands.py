@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from intercode.databases import Engine, Session
+from intercode.databases.base import Outcome, Result
 from intercode.interpreters.base import Execution
 from intercode.interpreters.schema_commands import SchemaCommand, parse_command
 from intercode.interpreters.sql import SqlInterpreter
+from intercode.sandbox.base import Limits
 
 from .conftest import TABLES
 
@@ -116,3 +118,24 @@ def test_what_is_a_command(action: str, command: SchemaCommand | None) -> None:
 )
 def test_an_engines_own_commands_are_left_to_it(dialect: str, action: str, own: bool) -> None:
     assert (parse_command(action, dialect) is None) == own
+
+
+class TooLong:
+    """A session whose results are beyond the limit of output: their rows are left out."""
+
+    limits = Limits()
+
+    def execute(self, sql: str, *, timeout: float | None = None, max_rows: int = 0) -> Outcome:
+        self.timeout = timeout
+        if sql.startswith("SHOW CREATE"):
+            return Outcome((Result(("Table", "Create Table"), (), 1),), restarted=True)
+        return Outcome((Result(("name",), (("song",),), 1),))
+
+
+def test_a_statement_beyond_the_limit_is_a_failure_of_the_action() -> None:
+    session = TooLong()
+    interpreter = SqlInterpreter(session, dialect="mysql")  # type: ignore[arg-type]
+    done = interpreter.execute(".schema", timeout=60)
+    assert not done.ok and "longer than an output may be" in text(done)
+    assert done.info["restarted"] and done.notes
+    assert session.timeout is not None and session.timeout < 60  # both share the time limit

@@ -77,6 +77,11 @@ def _text(value: str) -> bytes:
     return struct.pack("<Q", len(value)) + value.encode()
 
 
+def number(key: str, value: float) -> bytes:
+    """A key with a number of four bytes."""
+    return _text(key) + struct.pack("<If", 6, value)
+
+
 def header(context: int = 4096, layers: int = 2, extra: bytes = b"", extras: int = 0) -> bytes:
     """Return the header of a small model: 4 heads, 2 of them cached, of 8 values each."""
     numbers = {

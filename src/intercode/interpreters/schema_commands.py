@@ -171,7 +171,10 @@ def _mysql_statements(table: str, run: Run) -> Outcome | str:
         outcome = run(f"SHOW CREATE TABLE {_identifier(name, 'mysql')}")
         if outcome.failure is not None:
             return outcome
-        statements.append(str(outcome.results[-1].rows[0][1]))
+        if not (rows := outcome.results[-1].rows):
+            reason = f"the statement of table {name!r} is longer than an output may be"
+            return Outcome(failure=Failure(reason))
+        statements.append(str(rows[0][1]))
     return _joined(statements)
 
 

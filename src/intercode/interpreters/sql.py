@@ -99,19 +99,28 @@ class SqlInterpreter:
         self, command: SchemaCommand, dialect: str, timeout: float | None, began: float
     ) -> Execution:
         """Carry out a schema command. What it shows is never an answer, so it has no columns."""
+        outcomes: list[Outcome] = []
 
         def run(sql: str) -> Outcome:
-            return self._session.execute(sql, timeout=timeout, max_rows=MAX_TABLES)
+            left = None if timeout is None else max(0.001, began + timeout - time.monotonic())
+            outcomes.append(self._session.execute(sql, timeout=left, max_rows=MAX_TABLES))
+            return outcomes[-1]
 
         found = answer(command, dialect, run)
         text = found if isinstance(found, str) else self._shown(found, "")
         failed = isinstance(found, Outcome) and found.failure is not None
         buffer = OutputBuffer(self._session.limits.output)
         buffer.add(text.encode("utf-8", "surrogateescape"))
+        events = {
+            name: True
+            for name in ("timed_out", "restarted")
+            if any(getattr(outcome, name) for outcome in outcomes)
+        }
         return Execution(
             output=buffer.getvalue(),
             ok=not failed,
-            info={"columns": 0},
+            notes=(_RESTARTED,) if "restarted" in events else (),
+            info={"columns": 0, **events},
             seconds=time.monotonic() - began,
         )
 

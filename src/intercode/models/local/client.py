@@ -28,11 +28,11 @@ def running(name: str, base_url: str | None = None, calls: int = 1) -> Iterator[
     """
     server.check_package()
     port = port_of(name, base_url)
-    started, give_back = server.borrow(name, find_weights(name), calls, port)
+    started, release = server.acquire_server(name, find_weights(name), calls, port)
     try:
         yield started
     finally:
-        give_back()
+        release()
 
 
 def port_of(name: str, base_url: str | None) -> int:
@@ -79,7 +79,7 @@ class LocalClient:
         self.endpoint = f"llama.cpp/{self.weights}"
         self._lock = threading.Lock()
         self._connection: tuple[server.LocalServer, ChatClient] | None = None
-        self._give_back: Callable[[], None] = lambda: None
+        self._release: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         return f"LocalClient({self._name!r})"
@@ -108,7 +108,7 @@ class LocalClient:
     def _connect(self, calls: int) -> tuple[server.LocalServer, ChatClient]:
         with self._lock:
             if self._connection is None:
-                running, self._give_back = server.borrow(
+                running, self._release = server.acquire_server(
                     self._name, self._weights, calls, self._port
                 )
                 chat = ChatClient(self._name, f"{running.url}/v1", running.key, SILENCE)
@@ -121,7 +121,7 @@ class LocalClient:
             if self._connection is not None:
                 self._connection[1].close()
                 self._connection = None
-            self._give_back()
+            self._release()
 
 
 def local(model: str, *, base_url: str | None, timeout: float) -> LocalClient:

@@ -54,7 +54,7 @@ def read_header(path: Path) -> Header:
             return _header(_metadata(file))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, struct.error, KeyError, TypeError) as error:
+    except (ValueError, OverflowError, struct.error, KeyError, TypeError) as error:
         raise UsageError(f"{path}: is not a model in the format GGUF ({error})") from None
 
 

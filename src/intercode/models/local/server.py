@@ -1,9 +1,13 @@
 """Servers of local models: llama.cpp's own, each in a process of its own that ends with ours.
 
-A server listens on the loopback, at a port that the system chooses, for callers with its key. All
-callers of a process share the server of a file (`borrow`). The process is told to end by the end of
-its standard input, which a kill of ours brings about, too; `intercode.models.local.program` is its
-program.
+A server listens on the loopback, at a port that the system chooses, for callers with its key.
+Within a process there is one server of a file, shared by all of its callers (`acquire_server`). It
+ends at the end of its standard input, which a kill of its parent brings about, too; its program is
+`intercode.models.local.program`.
+
+The weights are read by llama.cpp, outside of any sandbox: its process gets no keys of the
+environment, but can do what its user can. A file of unknown origin deserves the care that a program
+of unknown origin does.
 """
 
 from __future__ import annotations
@@ -96,8 +100,8 @@ def plan_server(name: str, weights: Weights, calls: int) -> ServerOptions:
     memory = available_memory() - weights.size - BUFFERS
     context = min(CONTEXT, weights.header.context or CONTEXT)
     slots = max(1, min(calls, MOST_SLOTS))
-    while slots > 1 and weights.header.cache_bytes(slots * context) > memory:
-        slots -= 1
+    while slots > 1 and weights.header.cache_bytes(slots * context) > memory // 2:
+        slots -= 1  # half of the memory that is free is for sandboxes and others
     while context > LEAST_CONTEXT and weights.header.cache_bytes(slots * context) > memory:
         context //= 2
     if (needed := weights.header.cache_bytes(slots * context)) > memory:
@@ -249,7 +253,7 @@ def _disown_all() -> None:
     for server in list(_servers):
         server.disown()
     _servers.clear()
-    _borrowed.clear()
+    _shared_servers.clear()
 
 
 os.register_at_fork(after_in_child=_disown_all)
@@ -261,19 +265,19 @@ class _Shared:
     callers: int = 0
 
 
-_borrowed: dict[tuple[Path, int], _Shared] = {}
+_shared_servers: dict[tuple[Path, int], _Shared] = {}
 _lock = threading.Lock()
 
 
 def is_running(weights: Weights, port: int = 0) -> bool:
     """Tell whether this process has a server of a file."""
-    return (weights.path, port) in _borrowed
+    return (weights.path, port) in _shared_servers
 
 
-def borrow(
+def acquire_server(
     name: str, weights: Weights, calls: int, port: int = 0
 ) -> tuple[LocalServer, Callable[[], None]]:
-    """Return a file's server, started unless this process has it, and what gives it back.
+    """Return a file's server, started unless it runs, and the function that releases it.
 
     Args:
         name: The model's name.
@@ -287,21 +291,21 @@ def borrow(
     """
     key = weights.path, port
     with _lock:
-        shared = _borrowed.get(key)
+        shared = _shared_servers.get(key)
         if shared is None:
             options = plan_server(name, weights, calls)
-            shared = _borrowed[key] = _Shared(LocalServer(name, weights, options, port))
+            shared = _shared_servers[key] = _Shared(LocalServer(name, weights, options, port))
         shared.callers += 1
     returned = threading.Event()
 
-    def give_back() -> None:
+    def release() -> None:
         with _lock:
             if returned.is_set():
                 return
             returned.set()
             shared.callers -= 1
             if not shared.callers:
-                _borrowed.pop(key, None)
+                _shared_servers.pop(key, None)
                 shared.server.close()
 
-    return shared.server, give_back
+    return shared.server, release
