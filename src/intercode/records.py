@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from intercode.episode import ENDED, Episode, NoAction, Status, Turn
 from intercode.errors import RecordError, RecordWriteError, RunLockedError
+from intercode.failure_modes import failure_modes
 from intercode.files import sync_folder, write_whole
 from intercode.manifest_types import check_manifest
 from intercode.redaction import Redactor
@@ -397,6 +398,10 @@ class Outcome:
     """For SQL: whether the answer is right but for the order of its columns, which is free."""
     hard_coded: bool = False
     """For SQL: whether the answer reads no table although gold does."""
+    modes: tuple[str, ...] = ()
+    """What went wrong with its language model: names of `intercode.failure_modes`."""
+    asked: bool = False
+    """Whether a language model was asked."""
     judged: Judged | None = None
     """A judge's part in it, with its cost, which no other field includes."""
 
@@ -433,6 +438,8 @@ class Outcome:
             restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
             permuted="columns" in detail,
             hard_coded="hard_coded" in detail,
+            modes=failure_modes(episode),
+            asked=bool(talks),
             judged=Judged.of(episode),
         )
 

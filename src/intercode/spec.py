@@ -143,6 +143,19 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool,
         _says(None, "for SQL: tables and columns, where the dataset has them (2023's 'handicap')"),
     ] = False
+    context: Annotated[
+        str | None,
+        _says(
+            None,
+            "show at the start what looking around would: the tables of a database, or for a shell "
+            "the files of its folder",
+            choices=("schema",),
+        ),
+    ] = None
+    examples: Annotated[
+        bool | None,
+        _says(None, "show a worked example, where the agent's prompt has one (default)"),
+    ] = None
     skill: Annotated[
         tuple[str, ...],
         _says(

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+import intercode
 from intercode.agents import presets, registry
 from intercode.agents.talk import Clip, Prompt, Scene, turn_values
 from intercode.episode import Turn
 from intercode.errors import UsageError
+from intercode.evaluate.prepare import actors
+from intercode.spec import RunSpec
 from intercode.task import Task
 
 from .talking import TASK, Says, play
@@ -79,12 +82,18 @@ def observed(action: str, ok: bool = True) -> Turn:
     return Turn(action=action, observation="seen", ok=ok)
 
 
+def replied_without_code() -> Turn:
+    return Turn(action="", observation="[no code]", ok=False, info={"invalid": True})
+
+
 @pytest.mark.parametrize(
     ("turns", "told"),
     [
         ([observed("ls")], "reply with `submit`; else with better code"),
-        ([observed("sl", ok=False)], "That failed. Look at what there is: `ls -la`"),
-        ([observed("ls"), observed(" ls\n")], "do not send it again.\nLook at what there is"),
+        ([observed("sl", ok=False)], "That failed. Look at what there is: `ls -la FOLDER`"),
+        ([observed("ls"), observed(" ls\n")], "If the task is done, reply with:\n```bash\nsubmit"),
+        ([observed("sl", ok=False)] * 2, "That failed again. Look at what there is"),
+        ([replied_without_code()] * 2, "That failed. Look at what there is"),
         ([observed("ls"), observed("pwd"), observed("ls")], "else with better code"),
     ],
 )
@@ -93,3 +102,38 @@ def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) 
     values = {**scene.values(), **turn_values(turns), "show_reward": False}
     text = Prompt("try_again").render("observation", observation="seen", **values)
     assert told in text and TASK.query not in text
+
+
+def test_silence_is_told_apart_from_failure() -> None:
+    scene = Scene.of(None, TASK)
+    for strategy in ("try_again", "react", "tool_calling"):
+        for ok, told in ((True, "(none: it succeeded)"), (False, "(none: it failed)")):
+            values = {**scene.values(), **turn_values([observed("x", ok)]), "show_reward": False}
+            assert told in Prompt(strategy).render("observation", observation="", **values)
+
+
+@pytest.mark.parametrize("agent", ["try-again", "react"])
+def test_a_worked_example_can_be_left_out(agent: str) -> None:
+    for examples in (True, False):
+        says = Says(["`ls`"])
+        play(agent, says, examples=examples)
+        assert ("Example. Task:" in says.heard[0][0].content) is examples
+
+
+def test_what_looking_around_shows_can_be_told_at_the_start() -> None:
+    says = Says(["```sql\nSELECT 1\n```"])
+    agents = registry.get("try-again", model=says, context="schema")
+    with intercode.make("sql", data="sql-starter") as env:
+        query, _ = env.reset(index=0)
+        task = Task(env.episode.task_id, query)
+        agents.within(env, task).act(query, [])  # type: ignore[attr-defined]
+        assert not env.episode.turns
+    assert "CREATE TABLE bikes (" in says.heard[0][0].content
+    assert "unknown to you" not in says.heard[0][0].content
+
+
+@pytest.mark.parametrize(("env", "options"), [("python", {}), ("sql", {"protocol": "paper"})])
+def test_no_context_where_nothing_shows_it(env: str, options: dict[str, Any]) -> None:
+    given = {"env": env, "agent": "try-again", "model": "local/x", "context": "schema", **options}
+    with pytest.raises(UsageError, match=f"--context schema: nothing shows .*{env}"):
+        actors(RunSpec.of(given))

@@ -91,7 +91,7 @@ def test_a_plot_for_each_environment(shown: str, folder: Path, cli: Run) -> None
 def test_the_last_line_without_a_key(shown: str) -> None:
     why, last = shown.splitlines()[-2:]
     assert "on a server of your own" in why
-    assert " run bash --agent try-again --model ollama/" in last and "--base-url http://" in last
+    assert " run bash --agent try-again demo --model local/" in last
 
 
 def test_going_on_as_json(shown: str, folder: Path) -> None:
@@ -128,7 +128,7 @@ def test_on_a_terminal(shown: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, "--model ollama/"),
+        ({}, " demo --model local/"),
         ({"OPENAI_API_KEY": "sk-secret"}, "--model openai/gpt-5-mini --max-cost 1"),
         ({"ANTHROPIC_API_KEY": "secret"}, "--model anthropic/claude-"),
         (

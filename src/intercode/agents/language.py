@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intercode.agents.base import Agent, HoldsEnvironment
 from intercode.agents.parser import find_code
-from intercode.agents.talk import Clip, Dialogue, Prompt, Scene, Talk, describe_tables
+from intercode.agents.talk import (
+    Clip,
+    Dialogue,
+    Prompt,
+    Scene,
+    Talk,
+    describe_tables,
+    overview_of,
+)
 from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Settings, Tool
@@ -74,6 +82,10 @@ class Options:
     """The name of the setting in prompts; empty: the environment's own."""
     schema: bool = False
     """For SQL: tell tables and columns (2023's "handicap")."""
+    context: Literal["schema"] | None = None
+    """What is shown at the start, without a turn for it: what the environment's overview shows."""
+    examples: bool = True
+    """Whether a worked example is told, where the strategy's prompt has one."""
     observation_limit: int = 10_000
     """Characters of an observation that the model is shown."""
     observation_tail: bool = True
@@ -203,9 +215,13 @@ class LanguageAgents:
                 "be made with reward_every_turn=True"
             )
         options = self._options
+        clip = Clip(options.observation_limit, options.observation_tail)
         scene = Scene.of(
             env, task, setting=options.setting, schema=options.schema, skills=options.skills
         )
+        scene = replace(scene, examples=options.examples)
+        if options.context is not None:
+            scene = replace(scene, overview=clip(overview_of(env, scene.traits)))
         transcript = Transcript(self._model, self._permits)
         talk = Talk(
             Dialogue(
@@ -216,7 +232,7 @@ class LanguageAgents:
             self._prompt,
             scene,
             transcript,
-            Clip(options.observation_limit, options.observation_tail),
+            clip,
             sees_reward=self.needs_reward,
         )
         return self._strategy.agent(talk, options, Allowance(transcript, options.limits))

@@ -74,12 +74,12 @@ class React:
 
     def __init__(self, talk: Talk, *, few_shot: bool = True) -> None:
         self._talk = talk
-        self._few_shot = few_shot
+        self._values = {} if few_shot else {"few_shot": False}
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the model's next action."""
         if not history:
-            self._talk.begin(few_shot=self._few_shot)
+            self._talk.begin(**self._values)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
         return self._talk.ask(self._action)

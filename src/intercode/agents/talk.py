@@ -18,6 +18,7 @@ from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, traits_in
 from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
+from intercode.failure_modes import is_repeat
 from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
 from intercode.models.transcript import Transcript
 
@@ -141,6 +142,10 @@ class Scene:
     """For SQL: tables and their columns, if they are to be told (2023's "handicap")."""
     skills: str = ""
     """The offer of its skills, which follows the prompt's first message."""
+    overview: str = ""
+    """What looking around shows, if it is to be told (``--context schema``)."""
+    examples: bool = True
+    """Whether a worked example is told, where the strategy's prompt has one."""
     seed: int | None = None
     """The episode's."""
 
@@ -176,13 +181,26 @@ class Scene:
 
     def values(self) -> dict[str, Any]:
         """Return the values for a template."""
-        names = ("env", "language", "setting", "query", "max_turns", "schema")
+        names = ("env", "language", "setting", "query", "max_turns", "schema", "overview")
         return {
             **{name: getattr(self, name) for name in names},
+            "few_shot": self.examples,
             "answer": self.traits.answer,
             "hint": self.traits.hint,
             "briefing": self.traits.briefing.replace("{setting}", self.setting),
         }
+
+
+def overview_of(env: object, traits: Traits) -> str:
+    """Return what looking around an episode's place shows.
+
+    Raises:
+        UsageError: No action of the environment shows it, or it runs elsewhere.
+    """
+    look = getattr(env, "look", None)
+    if not traits.overview or look is None:
+        raise UsageError(f"nothing shows what there is in {traits.setting or traits.language}")
+    return str(look(traits.overview)).rstrip("\n")
 
 
 def describe_tables(task: Task) -> str:
@@ -264,15 +282,24 @@ def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "reward": last.reward,
         "failed": not last.ok,
-        "repeats": len(turns) > 1 and last.action.strip() == turns[-2].action.strip(),
+        "repeats": is_repeat(turns),
     }
 
 
 FOLDER = Path(__file__).parent / "prompts"
 VALUES = frozenset(
     (
-        *("env", "language", "setting", "query", "schema", "max_turns", "show_reward"),
-        *("observation", "reward", "few_shot", "max_steps", "step", "number", "steps"),
+        *("env", "language", "setting", "query", "schema", "overview", "max_turns"),
+        *(
+            "observation",
+            "reward",
+            "show_reward",
+            "few_shot",
+            "max_steps",
+            "step",
+            "number",
+            "steps",
+        ),
         *("answer", "briefing", "hint", "candidates", "finished", "repeats", "failed"),
     )
 )

@@ -10,8 +10,11 @@ it runs them all, and ends with a table, a plot, and the path of a page with eve
 Ctrl-C waits for the episodes in flight, a second one stops at once; the same --out resumes the
 demo.
 
+With --model a language model tries ten starter tasks instead; a local one needs no key.
+
 Examples:
   intercode demo
+  intercode demo --model local/qwen2.5-coder-1.5b
   intercode demo --limit 5 --out runs/demo
   intercode demo --json --quiet | jq .turns
 
@@ -38,6 +41,7 @@ from typing import Any
 from intercode.agents.base import AgentFactory
 from intercode.agents.stand_in import NAME, StandIn
 from intercode.cli import results
+from intercode.cli.demo_model import demonstrate
 from intercode.cli.episodes import render
 from intercode.cli.terminal import duration, percent, print_json, safe
 from intercode.errors import InterCodeError, SandboxUnavailableError
@@ -66,6 +70,8 @@ SHOWN_LINES = 6
 """Lines of each observation in the episode that is shown, the stand-in's first: with the dice of
 this seed it fails once, then recovers."""
 MOST_WORKERS = 8
+LOCAL_MODEL = "local/qwen2.5-coder-1.5b"
+"""The model that is proposed where no variable names another."""
 INTRODUCTION = (
     "An agent is given a task in words, acts, sees what its actions really do, and\n"
     "submits. Here is one episode, in a sandbox of its own:\n"
@@ -79,6 +85,9 @@ WHAT_IT_IS = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     workers = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--model", metavar="NAME", help="a language model on ten starter tasks: PROVIDER/NAME"
+    )
     parser.add_argument(
         "--limit", type=positive, metavar="N", help="only the first N tasks of each"
     )
@@ -97,7 +106,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Run all agents in all environments, and show the results."""
+    """Run all agents in all environments, or a language model, and show the results."""
+    if args.model is not None:
+        out = args.out or _fresh_folder()
+        return demonstrate(args.model, out, args.limit, quiet=args.quiet, as_json=args.json)
     why, command = command_for_a_model()  # refuses a malformed key before anything runs
     began, out = time.monotonic(), args.out or _fresh_folder()
     demo = Demo(out, args.workers, args.limit, quiet=args.quiet, shows=not args.json)
@@ -346,14 +358,23 @@ def command_for_a_model() -> tuple[str, str]:
     if anthropic:
         model = "anthropic/claude-haiku-4-5"
         return "as ANTHROPIC_API_KEY is set", _run(model, "--max-cost 1", "anthropic")
-    why = "on a server of your own (or set OPENAI_API_KEY or ANTHROPIC_API_KEY)"
-    return why, _run("ollama/qwen2.5-coder:7b", "--base-url http://localhost:11434/v1")
+    why = "on this machine (or set OPENAI_API_KEY or ANTHROPIC_API_KEY)"
+    return why, _installed(
+        "xllamacpp", f"{_program()} demo --model {LOCAL_MODEL}", "'intercode-gym[local]'"
+    )
 
 
 def _run(model: str, options: str, package: str = "openai") -> str:
     run = f"{_program()} run bash --agent try-again --model {model} {options} --limit 20"
+    return _installed(package, run, package)
+
+
+def _installed(package: str, command: str, requirement: str) -> str:
+    """Return a command, after the one that installs a package where it is missing."""
     missing = find_spec(package) is None
-    return f"{_here(sys.executable)} -m pip install {package} && {run}" if missing else run
+    return (
+        f"{_here(sys.executable)} -m pip install {requirement} && {command}" if missing else command
+    )
 
 
 def _program() -> str:

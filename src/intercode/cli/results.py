@@ -27,7 +27,13 @@ from intercode.cli.terminal import (
 from intercode.episode import Episode
 from intercode.evaluate import Progress
 from intercode.evaluate.statistics import Estimate, wilson
-from intercode.evaluate.summary import by_tag, by_turn, errors_by_type, summarize
+from intercode.evaluate.summary import (
+    by_failure_mode,
+    by_tag,
+    by_turn,
+    errors_by_type,
+    summarize,
+)
 from intercode.records import Judged, Outcome
 from intercode.report.runs import Run, as_data, benchmark, judging, rate_name
 from intercode.report.tables import Table, groups, judge_tables
@@ -39,6 +45,10 @@ if TYPE_CHECKING:
 
 SHOWN_ERRORS = 5
 """Episodes without a result that are listed."""
+TURNS = (1, 2, 4, 8)
+"""The turns within which success is told after a run."""
+LOW = 0.5
+"""The rate of success below which it is told what went wrong."""
 WIDEST = 80
 """Columns of a chart at most."""
 
@@ -247,6 +257,7 @@ def as_json(outcomes: Sequence[Outcome], judge: str | None = None) -> dict[str, 
         **({} if found is None else {"judge": asdict(found)}),
         "statistics": as_data(summarize(outcomes), judge),
         "tags": {tag: as_data(stats, judge) for tag, stats in by_tag(outcomes).items()},
+        "failure_modes": by_failure_mode(outcomes),
         "errors": [
             {
                 "task_id": outcome.task_id,
@@ -298,7 +309,8 @@ def written(found: Table) -> str:
 def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
     """List successes that a reader may want to count apart, and sandboxes that did not last."""
     found = summarize(outcomes)
-    lines = found.remarks()
+    lines = [*_by_turns(outcomes), *_failure_modes(outcomes, found.success_rate)]
+    lines += found.remarks()
     if found.ended:
         lines.append(
             f"Ended by the agent, whose code ended its sandbox: {found.ended}. They count."
@@ -308,6 +320,27 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
             f"Begun again, as a sandbox was lost otherwise: {counted(found.restarts, 'time')}."
         )
     return lines
+
+
+def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
+    """Tell what feedback was worth: the success of a language model within 1, 2, 4, 8 turns."""
+    points = by_turn(outcomes) if any(outcome.asked for outcome in outcomes) else []
+    if len(points) < 2:
+        return []
+    known = [turn for turn in TURNS if turn < len(points)]
+    parts = [f"{percent(points[turn - 1].value)} within {turn}" for turn in known]
+    return [f"Success by turns: {', '.join([*parts, f'{percent(points[-1].value)} in all'])}."]
+
+
+def _failure_modes(outcomes: Sequence[Outcome], rate: float | None) -> list[str]:
+    """Tell what went wrong with a language model, where it solved less than half of the tasks."""
+    modes = by_failure_mode(outcomes)
+    if not modes or rate is None or rate >= LOW:
+        return []
+    unsolved = sum(not outcome.failed and not outcome.success for outcome in outcomes)
+    frequent = sorted(modes.items(), key=lambda item: -item[1])
+    counts = ", ".join(f"{mode} {count}" for mode, count in frequent)
+    return [f"What went wrong in the {counted(unsolved, 'episode')} not solved: {counts}."]
 
 
 def bill(outcomes: Sequence[Outcome]) -> str:

@@ -1,5 +1,4 @@
-"""The tasks that come with InterCode, written for it: ``builtin/ENV_*.json``; and the starter tasks,
-``builtin/starter_ENV.json``, which a small model can begin with."""
+"""The tasks that come with InterCode, written for it: ``builtin/ENV_*.json``."""
 
 from __future__ import annotations
 
@@ -34,25 +33,3 @@ def load_python() -> Dataset:
 def load_swe() -> Dataset:
     """Load the bundled SWE tasks; their repositories lie beside them."""
     return load("swe")
-
-
-@shared
-def load_starter(env: str) -> Dataset:
-    """Load the starter tasks of an environment: one or two commands each; splits train and test."""
-    tasks = load_file(seen(FOLDER) / f"starter_{env}.json")
-    return Dataset(tasks, f"{env}-starter", str(FOLDER), str(DATABASES) if env == "sql" else None)
-
-
-def load_bash_starter() -> Dataset:
-    """Load the starter tasks for Bash."""
-    return load_starter("bash")
-
-
-def load_sql_starter() -> Dataset:
-    """Load the starter tasks for SQL, with their database."""
-    return load_starter("sql")
-
-
-def load_python_starter() -> Dataset:
-    """Load the starter tasks for Python."""
-    return load_starter("python")

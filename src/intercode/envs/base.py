@@ -28,7 +28,7 @@ from intercode.envs.outside import Outside
 from intercode.envs.spaces import Unicode
 from intercode.envs.stage import PlaceT, SandboxStage, Stage
 from intercode.envs.traits import SHELL, Traits, of_language
-from intercode.envs.turns import execute, recorded
+from intercode.envs.turns import act, execute, recorded
 from intercode.episode import ENDED, Episode, Status
 from intercode.errors import (
     ActionError,
@@ -301,6 +301,21 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             self.episode.turns[-1] = replace(turn, reward=score.value)
             info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
+
+    def look(self, action: str) -> str:
+        """Return what an action shows in the present place; it is no turn of the episode.
+
+        Raises:
+            EnvironmentStateError: There is no episode, or it has ended.
+            SandboxError: The sandbox was lost.
+        """
+        with self._calls:
+            self._awake()
+            task, interpreter = self._task, self._interpreter
+            if self.episode.status != "running" or task is None or interpreter is None:
+                raise EnvironmentStateError("the episode has ended: call reset() first")
+            with self._failures_recorded():
+                return act(interpreter, action, task.timeout).observation
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""

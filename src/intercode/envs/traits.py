@@ -94,6 +94,8 @@ class Traits:
     """More tools than the language and ``submit``; the interpreter knows their actions."""
     random_actions: Sequence[str] = ()
     """Actions for an agent that acts at random."""
+    overview: str = ""
+    """The action that shows what there is, for ``--context schema``; empty: no action does."""
     looks: Sequence[str] = ()
     """Actions that look around, for the scripted stand-in of a model; ``{place}`` stands for a path
     of the task's."""
@@ -166,6 +168,7 @@ SHELL = Traits(
         "sort * | uniq -c | head",
         "echo 42",
     ),
+    overview="pwd; ls -lA",
     looks=("ls -la {place}", "find {place} | head -n 5"),
 )
 """An environment whose actions are commands of a shell."""
@@ -186,6 +189,7 @@ SQL = Traits(
         "SELECT 'yes'",
         "SELECT 0 WHERE 1 = 0",
     ),
+    overview=".schema",
     looks=(
         "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
         "SELECT COUNT(*) AS tables FROM sqlite_master WHERE type = 'table'",

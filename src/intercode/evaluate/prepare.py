@@ -210,6 +210,7 @@ def actors(spec: RunSpec, budget: Budget | None = None, pace: RateLimit | None =
         raise UsageError(f"--agent {name} needs --recording PATH")
     offered = skills.read_all(spec.agent.skill)
     if (strategy := strategy_of(name)) is not None:
+        _check_context(spec)
         model = _model(spec, strategy, budget, pace)
         agents = _language_agents(spec, strategy, model, offered)
         asks = {"reward_every_turn": True} if agents.needs_reward else {}
@@ -316,6 +317,16 @@ def without_model(spec: RunSpec) -> list[str]:
     ]
 
 
+def _check_context(spec: RunSpec) -> None:
+    """Refuse to show what there is in an environment where nothing shows it."""
+    context, env = spec.agent.context, spec.env
+    if context and not traits_of(env.name, env.protocol).overview:
+        raise UsageError(
+            f"--context {context}: nothing shows what there is in environment {env.name!r}, "
+            f"{env.protocol} protocol"
+        )
+
+
 def _model(
     spec: RunSpec, strategy: Strategy, budget: Budget | None, pace: RateLimit | None
 ) -> RemoteModel:
@@ -347,8 +358,9 @@ def _language_agents(
         for name in _TOLD
         if (value := getattr(told, name)) is not None and value is not False
     }
-    if told.observation_tail is not None:
-        options["observation_tail"] = told.observation_tail
+    for name in ("observation_tail", "examples"):
+        if (value := getattr(told, name)) is not None:
+            options[name] = value
     if told.prompt is not None:
         options["prompt"] = Path(told.prompt)
     if search := {to: v for name, to in _SEARCH.items() if (v := getattr(told, name)) is not None}:
@@ -374,7 +386,10 @@ _SEARCH = {
     "search_from": "start",
 }
 """Option of a spec → field of `Search`."""
-_TOLD = ("setting", "schema", "observation_limit", "dialogue_limit", "samples", "choose")
+_TOLD = (
+    *("setting", "schema", "context", "observation_limit", "dialogue_limit", "samples"),
+    "choose",
+)
 
 
 def budget_of(spec: RunSpec, runs: Iterable[RunSpec] = ()) -> Budget:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from intercode.evaluate.statistics import Estimate, mean, pass_of_attempts, rate
+from intercode.failure_modes import FAILURE_MODES
 from intercode.records import LEVELS, Outcome
 
 __all__ = ["Outcome", "Statistics", "by_tag", "summarize"]
@@ -169,6 +170,12 @@ def errors_by_type(outcomes: Iterable[Outcome]) -> dict[str, int]:
     """Count the episodes that ended by each kind of error."""
     kinds = Counter(outcome.error_type or "unknown" for outcome in outcomes if outcome.failed)
     return dict(sorted(kinds.items()))
+
+
+def by_failure_mode(outcomes: Iterable[Outcome]) -> dict[str, int]:
+    """Count the episodes with each failure mode, in the order of `FAILURE_MODES`."""
+    counts = Counter(mode for outcome in outcomes for mode in outcome.modes)
+    return {mode: counts[mode] for mode in FAILURE_MODES if counts[mode]}
 
 
 def by_turn(outcomes: Iterable[Outcome], turns: int | None = None) -> list[Estimate]:

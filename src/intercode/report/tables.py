@@ -17,6 +17,7 @@ from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
 from intercode.evaluate.summary import (
     Statistics,
     by_attempts,
+    by_failure_mode,
     by_level,
     by_place,
     by_tag,
@@ -26,6 +27,7 @@ from intercode.evaluate.summary import (
     summarize,
     total,
 )
+from intercode.failure_modes import FAILURE_MODES
 from intercode.records import LEVELS, Outcome
 from intercode.report.runs import Judging, Paired, Run, judging, rate_name, with_judge
 from intercode.units import counted
@@ -200,6 +202,8 @@ def of_run(run: Run, tags: int | None = None) -> list[Table]:
     tables += _attempts(run)
     if any(outcome.turns > 1 for outcome in outcomes):
         tables.append(_turns(run))
+    if found := by_failure_mode(outcomes):
+        tables.append(_failure_modes(run, found))
     if outcomes:
         tables.append(_spending(run))
     if named := list(by_tag(outcomes).items()):
@@ -232,6 +236,19 @@ def _turns(run: Run) -> Table:
     mine = {"run": run.name, "sort": "turns"}
     title, points = "Success within so many turns", enumerate(by_turn(run.outcomes), 1)
     return _table(title, points, columns, "", lambda item: mine)
+
+
+def _failure_modes(run: Run, found: Mapping[str, int]) -> Table:
+    unsolved = sum(not outcome.failed and not outcome.success for outcome in run.outcomes)
+    columns: list[_Column] = [
+        ("", "text", lambda item: item[0]),
+        ("episodes", "count", lambda item: item[1]),
+        ("of those not solved", "rate", lambda item: item[1] / unsolved),
+        ("", "words", lambda item: FAILURE_MODES[item[0]]),
+    ]
+    mine = {"run": run.name}
+    note = "An episode can have several of them, or none."
+    return _table("What went wrong", found.items(), columns, note, lambda item: mine)
 
 
 def _spending(run: Run) -> Table:
@@ -323,6 +340,7 @@ def of_runs(runs: Sequence[Run]) -> list[Table]:
         *_levels(runs),
         _overview(stats),
         _table("Coverage", stats, [_RUN, *map(_of_covered, _COVERAGE)], "", _linked),
+        *_failure_modes_of(runs),
         _bill(stats),
         *judge_tables({_name(run): judging(run.judge, run.outcomes) for run in runs}),
     ]
@@ -413,6 +431,17 @@ def _bill(stats: _Summaries) -> Table:
     ]
     note = "Totals include episodes that ended in an error."
     return _table("What it took", stats, columns, note, _linked)
+
+
+def _failure_modes_of(runs: Sequence[Run]) -> list[Table]:
+    """Count failure modes side by side; no table where there are none."""
+    counts = [(run, by_failure_mode(run.outcomes)) for run in runs]
+    modes = [mode for mode in FAILURE_MODES if any(mode in found for _, found in counts)]
+    head: tuple[tuple[str, Kind], ...] = (("run", "text"), *((mode, "count") for mode in modes))
+    rows = tuple((_name(run), *(found.get(mode, 0) for mode in modes)) for run, found in counts)
+    links = tuple({"run": run.name} for run in runs)
+    note = "Episodes that were not solved; one can have several failure modes."
+    return [Table("What went wrong", head, rows, note, links)] if modes else []
 
 
 def _price(found: Statistics) -> float | None:
