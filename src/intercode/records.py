@@ -399,7 +399,7 @@ class Outcome:
     hard_coded: bool = False
     """For SQL: whether the answer reads no table although gold does."""
     modes: tuple[str, ...] = ()
-    """What went wrong with its language model: names of `intercode.failure_modes`."""
+    """The names of its failure modes: see `intercode.failure_modes`."""
     asked: bool = False
     """Whether a language model was asked."""
     judged: Judged | None = None

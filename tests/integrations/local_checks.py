@@ -115,3 +115,19 @@ def test_a_taken_port_and_a_damaged_file_are_told(tmp_path: Path, weights: Path)
     with get_model(f"local/{damaged}") as model, told:
         model.start()
     assert os.listdir(store.folder() / "logs")
+
+
+def test_a_demo_of_the_model(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    model = ["--model", f"local/{MODEL.name}", "--limit", "1", "--out", str(out)]
+    done = subprocess.run(
+        [*COMMAND, "demo", *model], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [*(path.name for path in sorted(out.iterdir()))] == [
+        *("bash-try-again", "python-try-again", "report.html", "sql-try-again")
+    ]
+    for env in ("bash", "sql", "python"):
+        (line,) = (out / f"{env}-try-again" / "episodes.jsonl").read_text().splitlines()
+        assert json.loads(line)["status"] in ("submitted", "truncated")
+    assert "the page with every episode" in done.stdout

@@ -83,7 +83,7 @@ class Options:
     schema: bool = False
     """For SQL: tell tables and columns (2023's "handicap")."""
     context: Literal["schema"] | None = None
-    """What is shown at the start, without a turn for it: what the environment's overview shows."""
+    """The context that is shown at the start without a turn: the environment's overview."""
     examples: bool = True
     """Whether a worked example is told, where the strategy's prompt has one."""
     observation_limit: int = 10_000

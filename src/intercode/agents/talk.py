@@ -143,7 +143,7 @@ class Scene:
     skills: str = ""
     """The offer of its skills, which follows the prompt's first message."""
     overview: str = ""
-    """What looking around shows, if it is to be told (``--context schema``)."""
+    """The overview of the place, if it is to be told (``--context schema``)."""
     examples: bool = True
     """Whether a worked example is told, where the strategy's prompt has one."""
     seed: int | None = None

@@ -303,7 +303,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             return turn.observation, score.value, ended, truncated, info
 
     def look(self, action: str) -> str:
-        """Return what an action shows in the present place; it is no turn of the episode.
+        """Return what an action shows in the present place, without a turn for it.
 
         Raises:
             EnvironmentStateError: There is no episode, or it has ended.
