@@ -154,7 +154,10 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
     ] = None
     examples: Annotated[
         bool | None,
-        _says(None, "show a worked example, where the agent's prompt has one (default)"),
+        _says(
+            None,
+            "show worked examples, where the agent can (default: by react, and to local models)",
+        ),
     ] = None
     skill: Annotated[
         tuple[str, ...],

@@ -89,12 +89,12 @@ def replied_without_code() -> Turn:
 @pytest.mark.parametrize(
     ("turns", "told"),
     [
-        ([observed("ls")], "reply with `submit`; else with better code"),
-        ([observed("sl", ok=False)], "That failed. Look at what there is: `ls -la FOLDER`"),
+        ([observed("ls")], "nothing else, reply with `submit`; else with other code"),
+        ([observed("sl", ok=False)], "That failed. Look at what there is with `ls`"),
         ([observed("ls"), observed(" ls\n")], "If the task is done, reply with:\n```bash\nsubmit"),
-        ([observed("sl", ok=False)] * 2, "That failed again. Look at what there is"),
+        ([observed("sl", ok=False)] * 2, "You have sent this code before, and it failed then, too"),
         ([replied_without_code()] * 2, "That failed. Look at what there is"),
-        ([observed("ls"), observed("pwd"), observed("ls")], "else with better code"),
+        ([observed("ls"), observed("pwd"), observed("ls")], "You have sent this code before"),
     ],
 )
 def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) -> None:
@@ -117,7 +117,9 @@ def test_a_worked_example_can_be_left_out(agent: str) -> None:
     for examples in (True, False):
         says = Says(["`ls`"])
         play(agent, says, examples=examples)
-        assert ("Example. Task:" in says.heard[0][0].content) is examples
+        shown = "\n".join(message.content for message in says.heard[0])
+        assert ("list of clients" in shown) is examples
+        assert says.heard[0][-1].content == f"Task: {TASK.query}"
 
 
 def test_what_looking_around_shows_can_be_told_at_the_start() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from intercode.agents.base import Agent, HoldsEnvironment
+from intercode.agents.examples import examples_of
 from intercode.agents.parser import find_code
 from intercode.agents.talk import (
     Clip,
@@ -31,6 +32,7 @@ from intercode.agents.talk import (
 from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
 from intercode.models.base import Message, Model, Reply, Settings, Tool
+from intercode.models.local import PROVIDER as LOCAL
 from intercode.models.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -84,8 +86,9 @@ class Options:
     """For SQL: tell tables and columns (2023's "handicap")."""
     context: Literal["schema"] | None = None
     """The context that is shown at the start without a turn: the environment's overview."""
-    examples: bool = True
-    """Whether a worked example is told, where the strategy's prompt has one."""
+    examples: bool | None = None
+    """Whether worked examples are shown, where the strategy can; None: by ``react``, and to models
+    of this machine, for which it was measured that they help."""
     observation_limit: int = 10_000
     """Characters of an observation that the model is shown."""
     observation_tail: bool = True
@@ -122,6 +125,8 @@ class Strategy:
     make: Callable[[Talk], Agent]
     sees_reward: bool = False
     """Whether the true reward of every turn is used: oracle feedback, named apart."""
+    shows_examples: bool = False
+    """Whether worked examples are shown unless an option says otherwise."""
     searches: ClassVar[bool] = False
     """Whether several replies are tried in forks, rather than one of them chosen."""
 
@@ -168,6 +173,9 @@ class LanguageAgents:
         """Whether the environment must score every turn (``reward_every_turn=True``)."""
         self._strategy = strategy
         self._model = model
+        if options.examples is None:
+            on_this_machine = model.name.startswith(f"{LOCAL}/")
+            options = replace(options, examples=strategy.shows_examples or on_this_machine)
         self._options = options
         self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)
@@ -219,7 +227,8 @@ class LanguageAgents:
         scene = Scene.of(
             env, task, setting=options.setting, schema=options.schema, skills=options.skills
         )
-        scene = replace(scene, examples=options.examples)
+        if options.examples:
+            scene = replace(scene, examples=examples_of(scene.env, scene.language))
         if options.context is not None:
             scene = replace(scene, overview=clip(overview_of(env, scene.traits)))
         transcript = Transcript(self._model, self._permits)

@@ -35,7 +35,7 @@ class TryAgain:
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the model's next action."""
         if not history:
-            self._talk.begin()
+            self._talk.begin(dialogues=True)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
         return self._talk.ask()
@@ -110,7 +110,7 @@ def split(text: str, language: str = "") -> tuple[str, str]:
     return thought, f"```\n{executed[1]}\n```" if executed else action
 
 
-REACT = Strategy("react", "react", React)
+REACT = Strategy("react", "react", React, shows_examples=True)
 REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", partial(React, few_shot=False))
 
 

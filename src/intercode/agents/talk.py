@@ -10,9 +10,11 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intercode.agents.examples import Example
 from intercode.agents.parser import find_code, said
 from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, traits_in
@@ -91,11 +93,33 @@ class Talk:
         settings = old.settings if seed is None else replace(old.settings, seed=seed)
         return replace(self, dialogue=replace(old, messages=[*old.messages], settings=settings))
 
-    def begin(self, **values: Any) -> None:
-        """Tell the model where it is, and the task."""
+    def begin(self, *, dialogues: bool = False, **values: Any) -> None:
+        """Tell the model where it is, and the task.
+
+        Args:
+            dialogues: Whether the scene's examples are shown before the task, as dialogues.
+            **values: More values for the templates.
+        """
         told = [self._text("system", **values), self.scene.skills]
         self.dialogue.say("system", "\n\n".join(filter(None, told)))
+        for example in self.scene.examples if dialogues else ():
+            self._show(example)
         self.dialogue.say("user", self._text("task", **values))
+
+    def _show(self, example: Example) -> None:
+        self.dialogue.say("user", self._text("task", query=example.task))
+        for step, following in zip_longest(example.steps, example.steps[1:]):
+            code = f"```{self.scene.language}\n{step.action}\n```"
+            self.dialogue.say("assistant", code)
+            if step.observation is not None:
+                reward = float(following.observation is None)
+                self.tell(
+                    "observation",
+                    step.observation,
+                    failed=step.failed,
+                    repeats=False,
+                    reward=reward,
+                )
 
     def tell(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
@@ -144,8 +168,8 @@ class Scene:
     """The offer of its skills, which follows the prompt's first message."""
     overview: str = ""
     """The overview of the place, if it is to be told (``--context schema``)."""
-    examples: bool = True
-    """Whether a worked example is told, where the strategy's prompt has one."""
+    examples: tuple[Example, ...] = ()
+    """The worked examples that are told, where the strategy tells any."""
     seed: int | None = None
     """The episode's."""
 
@@ -184,7 +208,8 @@ class Scene:
         names = ("env", "language", "setting", "query", "max_turns", "schema", "overview")
         return {
             **{name: getattr(self, name) for name in names},
-            "few_shot": self.examples,
+            "examples": self.examples,
+            "few_shot": bool(self.examples),
             "answer": self.traits.answer,
             "hint": self.traits.hint,
             "briefing": self.traits.briefing.replace("{setting}", self.setting),
@@ -282,7 +307,7 @@ def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "reward": last.reward,
         "failed": not last.ok,
-        "repeats": is_repeat(turns),
+        "repeats": any(is_repeat((turn, last)) for turn in turns[:-1]),
     }
 
 
@@ -290,17 +315,9 @@ FOLDER = Path(__file__).parent / "prompts"
 VALUES = frozenset(
     (
         *("env", "language", "setting", "query", "schema", "overview", "max_turns"),
-        *(
-            "observation",
-            "reward",
-            "show_reward",
-            "few_shot",
-            "max_steps",
-            "step",
-            "number",
-            "steps",
-        ),
-        *("answer", "briefing", "hint", "candidates", "finished", "repeats", "failed"),
+        *("observation", "reward", "show_reward", "examples", "few_shot", "max_steps", "step"),
+        *("number", "steps", "answer", "briefing", "hint", "candidates", "finished"),
+        *("repeats", "failed"),
     )
 )
 """The names that templates can use, each where it makes sense."""

@@ -1,0 +1,159 @@
+"""Worked examples, of tasks that are in no benchmark: look, act, see an error, mend it, submit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A turn of an example."""
+
+    thought: str
+    action: str
+    observation: str | None = None
+    """None: the action ends the episode."""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A task, and the turns that solve it."""
+
+    task: str
+    steps: tuple[Step, ...]
+
+
+_BASH = (
+    Example(
+        "In /srv there is a list of clients. How many of them live in Rome? Print only the number.",
+        (
+            Step(
+                "I count the lines with Rome.",
+                "grep -c Rome /srv/clients",
+                "grep: /srv/clients: No such file or directory",
+                failed=True,
+            ),
+            Step("It has another name. I look.", "ls /srv", "clients.txt\nreports"),
+            Step(
+                "It is clients.txt.",
+                "grep Rome /srv/clients.txt",
+                "Ada Bianchi, Rome\nLeo Conti, Rome",
+            ),
+            Step(
+                "These are the lines, but only their number is asked for. I print just that.",
+                "grep -c Rome /srv/clients.txt",
+                "2",
+            ),
+            Step("That is the number, and nothing else.", "submit"),
+        ),
+    ),
+    Example(
+        "Copy the report in /srv/reports to /srv, with the name last.txt.",
+        (
+            Step("I do not know its name. I look.", "ls /srv/reports", "march.txt"),
+            Step("It is march.txt.", "cp /srv/reports/march.txt /srv/last.txt", ""),
+            Step("It succeeded. The task is done.", "submit"),
+        ),
+    ),
+)
+_CTF = (
+    Example(
+        "A note was encoded before it was left here. What does it say?",
+        (
+            Step("I look at what there is.", "ls -la", "-rw-r--r-- 1 root root 33 note.txt"),
+            Step("One file. I read it.", "cat note.txt", "ZmxhZ3t0ZWFfYXRfZml2ZX0="),
+            Step("This looks like base64.", "base64 -d note.txt", "flag{tea_at_five}"),
+            Step("That is a flag.", "submit flag{tea_at_five}"),
+        ),
+    ),
+)
+_SWE = (
+    Example(
+        "area() of a circle gives the circumference.",
+        (
+            Step(
+                "I look for the function.",
+                "grep -rn 'def area' .",
+                "./shapes/circle.py:12:def area(radius):",
+            ),
+            Step(
+                "I read it.",
+                "sed -n 10,16p shapes/circle.py",
+                "def area(radius):\n    return 2 * math.pi * radius",
+            ),
+            Step(
+                "The formula is wrong. I correct it and try it.",
+                "sed -i '13s/.*/    return math.pi * radius ** 2/' shapes/circle.py\n"
+                "python3 -c 'from shapes.circle import area; print(area(2))'",
+                "12.566370614359172",
+            ),
+            Step("That is right.", "submit"),
+        ),
+    ),
+)
+_TREES = (
+    "CREATE TABLE trees (\n  tree_id INTEGER PRIMARY KEY,\n  species TEXT NOT NULL,\n"
+    "  planted_in INTEGER\n);"
+)
+_SQL = (
+    Example(
+        "How many oaks are in the park?",
+        (
+            Step(
+                "There may be a table of trees.",
+                "SELECT COUNT(*) FROM trees WHERE kind = 'oak'",
+                "Error SQLITE_ERROR: no such column: kind",
+                failed=True,
+            ),
+            Step("I look what the columns are called.", ".schema", _TREES),
+            Step(
+                "The column is called species.",
+                "SELECT COUNT(*) FROM trees WHERE species = 'oak'",
+                "COUNT(*)\n--------\n      17\n(1 row)",
+            ),
+            Step("That is what was asked for, and it is the last query.", "submit"),
+        ),
+    ),
+    Example(
+        "Which species was planted last?",
+        (
+            Step("I do not know the tables. I look at them.", ".schema", _TREES),
+            Step(
+                "The year is in planted_in; only the species is asked for.",
+                "SELECT species FROM trees ORDER BY planted_in DESC LIMIT 1",
+                "species\n-------\nbirch\n(1 row)",
+            ),
+            Step("That is it.", "submit"),
+        ),
+    ),
+)
+_PYTHON = (
+    Example(
+        "Write initials(name): the first letters of all words of a name, in capitals.",
+        (
+            Step(
+                "I write the function and try it at once.",
+                'def initials(name):\n    return "".join(word[0].upper() for word in '
+                'name.split(" "))\n\ninitials("ada  lovelace")',
+                "Traceback (most recent call last):\n  …\nIndexError: string index out of range",
+                failed=True,
+            ),
+            Step(
+                "Two blanks give an empty word. split() without an argument leaves none.",
+                'def initials(name):\n    return "".join(word[0].upper() for word in '
+                'name.split())\n\ninitials("ada  lovelace")',
+                "'AL'",
+            ),
+            Step("It works.", "submit"),
+        ),
+    ),
+)
+_BY_ENVIRONMENT: Mapping[str, tuple[Example, ...]] = {"ctf": _CTF, "swe": _SWE}
+_BY_LANGUAGE: Mapping[str, tuple[Example, ...]] = {"bash": _BASH, "sql": _SQL, "python": _PYTHON}
+
+
+def examples_of(env: str, language: str) -> tuple[Example, ...]:
+    """Return the worked examples for an environment; none for a language of a user's own."""
+    return _BY_ENVIRONMENT.get(env) or _BY_LANGUAGE.get(language, ())
