@@ -1,4 +1,4 @@
-"""Worked examples, of tasks that are in no benchmark: look, act, see an error, mend it, submit."""
+"""Worked examples, of tasks that are in no benchmark: look, act, see an error, fix it, submit."""
 
 from __future__ import annotations
 
