@@ -14,21 +14,25 @@ from intercode.report.page import Episodes, write_page
 from intercode.report.runs import read_runs
 from intercode.report.tables import matrix
 from intercode.spec import RunSpec
+from intercode_console import INTERRUPTED
 
 TASKS: Mapping[str, int] = {"bash": 4, "sql": 4, "python": 2}
 """Environment → how many of its starter tasks."""
-AGENT, MAX_TURNS, WORKERS = "try-again", 6, 2
+AGENT, MAX_TURNS, MOST_WORKERS = "try-again", 6, 2
 REPLY_TOKENS = 256
 """Tokens of a reply: a small model that does not stop by itself costs no more."""
 
 
-def demonstrate(model: str, out: Path, limit: int | None, *, quiet: bool, as_json: bool) -> int:
+def demonstrate(
+    model: str, out: Path, limit: int | None, workers: int, *, quiet: bool, as_json: bool
+) -> int:
     """Run a model on starter tasks, and show each episode, a table and the page's path.
 
     Args:
         model: ``PROVIDER/NAME``.
         out: The folder of the runs' folders.
         limit: Only so many tasks of each environment; None: ten in all.
+        workers: Episodes at a time, of which a local model's cores allow few.
         quiet: Show no progress.
         as_json: Print one JSON object instead.
 
@@ -51,7 +55,7 @@ def demonstrate(model: str, out: Path, limit: int | None, *, quiet: bool, as_jso
                 "model": model,
                 "max_turns": MAX_TURNS,
                 "reply_tokens": REPLY_TOKENS,
-                "workers": WORKERS,
+                "workers": min(workers, MOST_WORKERS),
                 "limit": min(count, limit or count),
                 "out": str(folders[-1]),
             }
@@ -59,7 +63,8 @@ def demonstrate(model: str, out: Path, limit: int | None, *, quiet: bool, as_jso
         result = run(spec, Watcher(show=sys.stdout if live else None, quiet=quiet))
         complete &= result.complete
         if result.interrupted:
-            break
+            print(f"stopped; what was finished is in {safe(str(out))}", file=sys.stderr)
+            return INTERRUPTED
     episodes, page = Episodes(), out / "report.html"
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)

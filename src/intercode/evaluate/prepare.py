@@ -320,7 +320,8 @@ def without_model(spec: RunSpec) -> list[str]:
 def _check_context(spec: RunSpec) -> None:
     """Refuse to show what there is in an environment where nothing shows it."""
     context, env = spec.agent.context, spec.env
-    if context and not traits_of(env.name, env.protocol).overview:
+    traits = traits_of(env.name, env.protocol)
+    if context and (traits.elsewhere or not traits.overview):
         raise UsageError(
             f"--context {context}: nothing shows what there is in environment {env.name!r}, "
             f"{env.protocol} protocol"
