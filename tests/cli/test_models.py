@@ -32,10 +32,11 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_run_has_its_model_s_weights_in_the_record(path: Path, capsys: Tell) -> None:
     run = ("run", "bash", "--data", "tasks.json", "--agent", "try-again", "--out", "run")
+    run += ("--no-examples",)  # the stand-in counts replies
     model = ("--model", "local/weights/small.gguf", "--workers", "2", "--max-cost", "0.01")
     assert main([*run, *model]) == 0
     assert "25.0 %" in capsys.readouterr().out
-    assert not server._borrowed
+    assert not server._shared_servers
     told = json.loads(Path("run/run.json").read_text())["agent"]["language_model"]
     assert told["model"] == "local/weights/small.gguf"
     assert len(told["weights"]) == 64
@@ -60,7 +61,7 @@ def test_a_program_asks_it_through_the_gateway(path: Path, capsys: Tell) -> None
     command += """-d '{"model": "any", "messages": [{"role": "user", "content": "hello"}]}'"""
     gateway = ["gateway", "--upstream", "local/weights/small.gguf", "--record", "calls.jsonl"]
     assert main([*gateway, "--", "bash", "-c", command]) == 0
-    assert not server._borrowed
+    assert not server._shared_servers
     (call,) = Path("calls.jsonl").read_text().splitlines()
     assert "echo 2" in call
 

@@ -29,7 +29,7 @@ def test_json(cli: Run, data: Path) -> None:
     keys(
         told,
         "run env agent dataset excluded planned finished ran seconds episodes_per_second "
-        "interrupted stopped statistics tags errors",
+        "interrupted stopped statistics tags failure_modes errors",
     )
     keys(told["dataset"], "name source digest tasks")
     keys(
@@ -182,7 +182,8 @@ def test_show_and_report(cli: Run, data: Path) -> None:
     told = parsed(cli("report", "run", "--json"))
     keys(
         told,
-        "run manifest coverage statistics tags errors levels places turns attempts spending",
+        "run manifest coverage statistics tags failure_modes errors levels places turns attempts "
+        "spending",
     )
     assert told["statistics"]["episodes"] == 4
     assert "agent noop" in cli("report", "run").stdout

@@ -185,8 +185,10 @@ class LanguageAgents:
         told = ("prompt", "skills")  # these have digests
         options = {key: value for key, value in asdict(self._options).items() if key not in told}
         options["settings"] = self._options.settings.facts()
-        if self._options.search is None:
-            del options["search"]
+        # Left out where they say nothing new: records from before they existed compare as equal.
+        usual = {"search": None, "context": None, "examples": self._strategy.shows_examples}
+        for name in [name for name, value in usual.items() if options[name] == value]:
+            del options[name]
         weights = getattr(self._model, "weights", None)
         identity = {"model": self._model.name} | ({"weights": weights} if weights else {})
         return {**identity, **options, "prompt": self._prompt.digest}
