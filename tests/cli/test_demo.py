@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from intercode.cli import run
+from intercode.cli import demo, run
 from intercode.cli.demo import command_for_a_model
 from ordinary import ordinary_user
 from waiting import eventually
@@ -90,8 +90,8 @@ def test_a_plot_for_each_environment(shown: str, folder: Path, cli: Run) -> None
 
 def test_the_last_line_without_a_key(shown: str) -> None:
     why, last = shown.splitlines()[-2:]
-    assert "on a server of your own" in why
-    assert " run bash --agent try-again demo --model local/" in last
+    assert "on this machine" in why
+    assert " demo --model local/" in last
 
 
 def test_going_on_as_json(shown: str, folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_going_on_as_json(shown: str, folder: Path) -> None:
     keys(told, "out page seconds runs turns left_out next")
     assert sorted(Path(one["run"]).name for one in told["runs"]) == RUNS
     for one in told["runs"]:
-        keys(one, "run env agent statistics tags errors")
+        keys(one, "run env agent statistics tags failure_modes errors")
         assert one["statistics"]["episodes"] == 2 and one["errors"] == []
     assert list(told["turns"]) == ["oracle", "try-again (scripted)", "random"]
     assert told["turns"]["oracle"][-1]["value"] == 1.0 and told["left_out"] == {}
@@ -152,11 +152,14 @@ def test_the_command_for_a_model(
     assert all(name in why for name in list(variables)[:1])
     words = shlex.split(proposed)
     parser = argparse.ArgumentParser()
-    run.configure(parser)
-    taken = parser.parse_args(words[words.index("run") + 1 :])
-    assert (taken.env, taken.agent, taken.limit) == ("bash", "try-again", 20) and taken.model
+    name = "run" if variables else "demo"
+    (run if variables else demo).configure(parser)
+    taken = parser.parse_args(words[words.index(name) + 1 :])
+    assert taken.model
+    if variables:
+        assert (taken.env, taken.agent, taken.limit) == ("bash", "try-again", 20)
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "intercode")])
-    assert command_for_a_model()[1].rpartition("&& ")[2].startswith("bin/intercode run bash ")
+    assert command_for_a_model()[1].rpartition("&& ")[2].startswith(f"bin/intercode {name} ")
 
 
 def test_a_key_that_can_be_none_is_refused_first(cli: Run, tmp_path: Path) -> None:
