@@ -62,7 +62,7 @@ class Guesser:
         )
         if "treasure" in last and len(messages) > 2:
             action = "cp treasure /tmp"
-        elif "dead end" in last or "(nothing)" in last:
+        elif "dead end" in last or "(none: it succeeded)" in last:
             action = "submit"
         return f"Thought: let us see.\nAction:\n```bash\n{action}\n```"
 
