@@ -1,4 +1,4 @@
-"""What went wrong with a language model: counted from the record of an episode."""
+"""Failure modes of language models, counted from the records of episodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from intercode.cli.results import as_text
 from intercode.episode import Episode, Score, Turn
 from intercode.evaluate.summary import by_failure_mode
-from intercode.failure_modes import FAILURE_MODES, failure_modes
+from intercode.failure_modes import FAILURE_MODES
 from intercode.records import Outcome
 
 
@@ -27,7 +27,8 @@ def ended(
 ) -> Episode:
     call = {"turn": 0, "sent": [0], "reply": 1, "finish": finish}
     said = [{"role": "user", "content": "Do it."}, {"role": "assistant", "content": "So."}]
-    talk = {"name": "test/model", "messages": said, "calls": [call]}
+    talk: dict[str, Any] = {"name": "test/model", "messages": said, "calls": [call]}
+    talk |= {"input_tokens": 2, "output_tokens": 1}
     return Episode(
         "a",
         "Do it.",
@@ -70,12 +71,12 @@ NO_CODE = turn("", ok=False, invalid=True, executed=False)
     ],
 )
 def test_modes(episode: Episode, modes: list[str]) -> None:
-    assert [*failure_modes(episode)] == modes
+    assert [*Outcome.of(episode).modes] == modes
     assert set(modes) <= FAILURE_MODES.keys()
 
 
 def test_an_agent_without_a_model_has_none() -> None:
-    assert failure_modes(ended(LOOK, status="truncated", model=None)) == ()
+    assert Outcome.of(ended(LOOK, status="truncated", model=None)).modes == ()
 
 
 def test_they_are_counted_after_a_run_of_little_success() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import intercode
+
 PARTS = ("agents", "databases", "envs", "evaluate", "interpreters", "models", "rewards")
 PUMPS = ("1", "a", " ", "\t", "'", "`", "<", "1,", "a ", "x.", "11 ", "111,")
 STARTS = ("", "```", "total ")
@@ -19,12 +21,21 @@ LENGTH = 60_000
 
 
 def modules() -> Iterator[str]:
+    for module in pkgutil.iter_modules(intercode.__path__, "intercode."):
+        if not module.ispkg:
+            yield module.name
     for part in PARTS:
         package = importlib.import_module(f"intercode.{part}")
         for module in pkgutil.walk_packages(package.__path__, f"intercode.{part}."):
             # Those are sent to other Pythons; what is converted is the author's.
             if not re.search(r"\.(inside|convert)\b", module.name):
                 yield module.name
+
+
+def locals_of(module: object, source: str) -> list[str]:
+    """The names on which patterns are used, other than the module's own."""
+    used = re.findall(r"\b(\w+)\.(?:match|fullmatch|search|sub|split|findall|finditer)\(", source)
+    return sorted({*used} - vars(module).keys())
 
 
 def uses(name: str) -> list[Callable[[str], object]]:
@@ -35,8 +46,11 @@ def uses(name: str) -> list[Callable[[str], object]]:
         several = value.values() if isinstance(value, dict) else value
         for pattern in several if isinstance(value, dict | tuple) else [value]:
             if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
-                used = re.findall(rf"\b{own}\.(\w+)", source) if pattern is value else ["match"]
-                kinds = {"match", "fullmatch"} & {*used} or {"search"}
+                # One of several is used by a name that a function gives it.
+                names = [own] if pattern is value else locals_of(module, source)
+                used = re.findall(rf"\b(?:{'|'.join(names)})\.(\w+)", source) if names else []
+                kinds = {"match", "fullmatch"} & {*used}
+                kinds |= {"search"} if "search" in used or not kinds else set()
                 found += [getattr(pattern, kind) for kind in kinds]
     return found
 

@@ -6,54 +6,65 @@ They are read from the record, without judgement: an episode can have several of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 
 from intercode.episode import Episode, Turn
-from intercode.talks import talk_of
+from intercode.talks import Call
 
 FAILURE_MODES: Mapping[str, str] = {
-    "repeats one action": "an action was taken three times in a row, word for word",
-    "never submits": "the turns ran out",
-    "submits without an answer": "it was handed in before any action succeeded",
-    "never looks": "no action looked at tables or files before it was handed in, or turns ran out",
-    "replies cut off": "a reply was longer than a reply may be",
-    "no code in a reply": "a reply had no action that could be executed",
-    "context overflow": "the dialogue became longer than the model's context",
+    "repeats one action": "the same action, word for word, three times in a row",
+    "never submits": "no submission before the last turn",
+    "submits without an answer": "a submission although no action had succeeded",
+    "never looks": "in Bash and SQL: no action that lists or reads files, or shows tables",
+    "replies cut off": "a reply that reached the limit of its length",
+    "no code in a reply": "a reply without an action that could be executed",
+    "context overflow": "a dialogue longer than the model's context",
 }
 """Name → its definition."""
+# Actions are an agent's, of any length: no pattern may begin with what another place can begin with
+# as well, as blanks do, or a search takes the square of an action's length.
 _LOOKS: Mapping[str, re.Pattern[str]] = {
     "sql": re.compile(
-        r"\s*(?:\.tables|\.schema|\.fullschema|\\d|show\b|desc(?:ribe)?\b|pragma\b)"
+        r"(?:\A|;)\s*(?:\.tables|\.schema|\.fullschema|\\d|show\b|desc(?:ribe)?\b|pragma\b)"
         r"|\b(?:sqlite_master|sqlite_schema|pragma_table_info|information_schema|pg_catalog)\b"
         r"|\bselect\s+\*",
         re.IGNORECASE,
     ),
-    "bash": re.compile(r"(?:^|[;&|(]\s*)(?:ls|cat|head|tail|find|tree|file|stat|less|more|nl)\b"),
+    "bash": re.compile(
+        r"(?:\A|[;&|(\n])[ \t]*(?:ls|cat|head|tail|find|tree|file|stat|less|more|nl)\b"
+    ),
 }
 """Environment → the actions that look at what there is."""
 
 
-def is_repeat(turns: Sequence[Turn]) -> bool:
-    """Tell whether the last action is the one before, word for word.
+def is_repeat(before: Turn, turn: Turn) -> bool:
+    """Tell whether a turn has the action of an earlier one, word for word.
 
-    Replies without an action are not compared.
+    A reply without an action repeats nothing.
     """
-    if len(turns) < 2 or turns[-1].info.get("invalid"):
-        return False
-    return turns[-1].action.strip() == turns[-2].action.strip()
+    return not turn.info.get("invalid") and turn.action.strip() == before.action.strip()
 
 
-def failure_modes(episode: Episode) -> tuple[str, ...]:
-    """Name the failure modes of an episode; none if it was solved, or has no language model."""
-    if episode.success or episode.status == "error" or talk_of(episode) is None:
+def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:
+    """Name the failure modes of an episode.
+
+    Args:
+        episode: The episode.
+        calls: The calls to its agent's model; empty: it has none.
+
+    Returns:
+        Names of `FAILURE_MODES`; none for an episode that was solved, ended in an error, or had no
+        language model.
+    """
+    if episode.success or episode.status == "error" or not calls:
         return ()
-    return tuple(_modes(episode))
+    return tuple(_modes(episode, calls))
 
 
-def _modes(episode: Episode) -> Iterator[str]:
-    turns, talk = episode.turns, talk_of(episode)
-    repeats = [is_repeat(pair) for pair in pairwise(turns)]
+def _modes(episode: Episode, calls: Collection[Call]) -> Iterator[str]:
+    turns = episode.turns
+    repeats = [is_repeat(before, turn) for before, turn in pairwise(turns)]
     if any(first and second for first, second in pairwise(repeats)):
         yield "repeats one action"
     if episode.status == "truncated":
@@ -63,7 +74,6 @@ def _modes(episode: Episode) -> Iterator[str]:
     looks = _LOOKS.get(episode.env)
     if looks is not None and not any(looks.search(turn.action) for turn in turns):
         yield "never looks"
-    calls = [] if talk is None else talk.get("calls", [])
     if any(call.get("finish") == "length" for call in calls):
         yield "replies cut off"
     if any(turn.info.get("executed") is False for turn in turns):

@@ -400,8 +400,6 @@ class Outcome:
     """For SQL: whether the answer reads no table although gold does."""
     modes: tuple[str, ...] = ()
     """The names of its failure modes: see `intercode.failure_modes`."""
-    asked: bool = False
-    """Whether a language model was asked."""
     judged: Judged | None = None
     """A judge's part in it, with its cost, which no other field includes."""
 
@@ -411,7 +409,7 @@ class Outcome:
         metadata, turns = episode.metadata, episode.turns
         detail = {} if episode.score is None else episode.score.detail
         talks, tags = talks_of(episode), metadata.get("tags")
-        calls = chain.from_iterable(talk.get("calls", ()) for talk in talks)
+        calls = [*chain.from_iterable(talk.get("calls", ()) for talk in talks)]
         return cls(
             task_id=episode.task_id,
             epoch=episode.epoch,
@@ -438,8 +436,7 @@ class Outcome:
             restarts=attempts - 1 if isinstance(attempts := metadata.get("attempts"), int) else 0,
             permuted="columns" in detail,
             hard_coded="hard_coded" in detail,
-            modes=failure_modes(episode),
-            asked=bool(talks),
+            modes=failure_modes(episode, calls),
             judged=Judged.of(episode),
         )
 

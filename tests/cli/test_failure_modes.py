@@ -1,4 +1,4 @@
-"""What went wrong with a language model, as people read it: after a run, and in reports."""
+"""The failure modes of a language model, in the last lines of a run and in reports."""
 
 from __future__ import annotations
 

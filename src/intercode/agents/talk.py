@@ -307,7 +307,7 @@ def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "reward": last.reward,
         "failed": not last.ok,
-        "repeats": any(is_repeat((turn, last)) for turn in turns[:-1]),
+        "repeats": any(is_repeat(turn, last) for turn in turns[:-1]),
     }
 
 

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 SHOWN_ERRORS = 5
 """Episodes without a result that are listed."""
 TURNS = (1, 2, 4, 8)
-"""The turns within which success is told after a run."""
+"""Numbers of turns: the last lines of a run tell the rate of success within each."""
 LOW = 0.5
-"""The rate of success below which it is told what went wrong."""
+"""Rate of success: below it, the last lines of a run tell the failure modes."""
 WIDEST = 80
 """Columns of a chart at most."""
 
@@ -324,7 +324,8 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _by_turns(outcomes: Sequence[Outcome]) -> list[str]:
     """Tell what feedback was worth: the success of a language model within 1, 2, 4, 8 turns."""
-    points = by_turn(outcomes) if any(outcome.asked for outcome in outcomes) else []
+    asked_a_model = any(outcome.tokens_in is not None for outcome in outcomes)
+    points = by_turn(outcomes) if asked_a_model else []
     if len(points) < 2:
         return []
     known = [turn for turn in TURNS if turn < len(points)]
