@@ -122,6 +122,29 @@ def test_a_worked_example_can_be_left_out(agent: str) -> None:
         assert says.heard[0][-1].content == f"Task: {TASK.query}"
 
 
+@pytest.mark.parametrize(
+    ("agent", "model", "shown"),
+    [
+        ("try-again", "openai/x", False),
+        ("try-again", "local/x", True),
+        ("react", "openai/x", True),
+        ("tree-search", "openai/x", True),
+        ("best-of-n", "openai/x", True),
+        ("react-zero-shot", "local/x", False),
+        ("single-turn", "local/x", False),
+    ],
+)
+def test_who_is_shown_worked_examples(agent: str, model: str, shown: bool) -> None:
+    strategy = registry.AGENTS.get(agent)
+    assert strategy.shows_examples(None, model) is shown
+    assert not strategy.shows_examples(False, model)
+
+
+def test_agents_without_a_place_for_worked_examples_refuse_them() -> None:
+    with pytest.raises(UsageError, match="agent single-turn shows no worked examples"):
+        registry.get("single-turn", model=Says([]), examples=True)
+
+
 def test_what_looking_around_shows_can_be_told_at_the_start() -> None:
     says = Says(["```sql\nSELECT 1\n```"])
     agents = registry.get("try-again", model=says, context="schema")

@@ -87,8 +87,7 @@ class Options:
     context: Literal["schema"] | None = None
     """The context that is shown at the start without a turn: the environment's overview."""
     examples: bool | None = None
-    """Whether worked examples are shown, where the strategy can; None: by ``react``, and to models
-    of this machine, for which it was measured that they help."""
+    """Whether worked examples are shown; None: as `Strategy.examples` says."""
     observation_limit: int = 10_000
     """Characters of an observation that the model is shown."""
     observation_tail: bool = True
@@ -125,10 +124,29 @@ class Strategy:
     make: Callable[[Talk], Agent]
     sees_reward: bool = False
     """Whether the true reward of every turn is used: oracle feedback, named apart."""
-    shows_examples: bool = False
-    """Whether worked examples are shown unless an option says otherwise."""
+    examples: Literal["cannot", "local", "always"] = "cannot"
+    """The models that are shown worked examples, unless an option says otherwise: those of this
+    machine, for which it was measured that they help, or all. ``cannot``: its prompt has no place
+    for any."""
     searches: ClassVar[bool] = False
     """Whether several replies are tried in forks, rather than one of them chosen."""
+
+    def shows_examples(self, asked: bool | None, model: str) -> bool:
+        """Tell whether worked examples are shown.
+
+        Args:
+            asked: The option; None: it is not given.
+            model: ``PROVIDER/NAME``.
+
+        Raises:
+            UsageError: They are asked for, and the strategy cannot.
+        """
+        if self.examples == "cannot" and asked:
+            raise UsageError(f"agent {self.name} shows no worked examples: leave them out")
+        if asked is not None:
+            return asked
+        on_this_machine = model.startswith(f"{LOCAL}/")
+        return self.examples == "always" or (self.examples == "local" and on_this_machine)
 
     def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | HoldsEnvironment:
         """Make the agent of one episode."""
@@ -173,10 +191,8 @@ class LanguageAgents:
         """Whether the environment must score every turn (``reward_every_turn=True``)."""
         self._strategy = strategy
         self._model = model
-        if options.examples is None:
-            on_this_machine = model.name.startswith(f"{LOCAL}/")
-            options = replace(options, examples=strategy.shows_examples or on_this_machine)
-        self._options = options
+        examples = strategy.shows_examples(options.examples, model.name)
+        self._options = options = replace(options, examples=examples)
         self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)
 
@@ -186,7 +202,7 @@ class LanguageAgents:
         options = {key: value for key, value in asdict(self._options).items() if key not in told}
         options["settings"] = self._options.settings.facts()
         # Left out where they say nothing new: records from before they existed compare as equal.
-        usual = {"search": None, "context": None, "examples": self._strategy.shows_examples}
+        usual = {"search": None, "context": None, "examples": self._strategy.examples == "always"}
         for name in [name for name, value in usual.items() if options[name] == value]:
             del options[name]
         weights = getattr(self._model, "weights", None)

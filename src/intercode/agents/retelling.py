@@ -6,11 +6,10 @@ that are running: the next message is the model's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from intercode.agents.talk import Clip, Prompt, Scene, turn_values
+from intercode.agents.talk import Clip, Prompt, Scene, fenced, turn_values
 from intercode.calls import ToolCall
 from intercode.envs.tools import call_of, sendable
 from intercode.episode import Episode, Turn
@@ -55,10 +54,10 @@ def as_chat(scene: Scene, episode: Episode) -> Iterator[Message]:
     prompt, language = Prompt("try_again"), scene.language
     yield from _begin(prompt, scene)
     for number, turn in enumerate(episode.turns, 1):
-        yield Message("assistant", _fenced(turn.action, language))
+        yield Message("assistant", fenced(turn.action, language))
         yield Message("user", _shown(prompt, scene, episode.turns[:number]))
     if episode.status in _ENDED:
-        yield Message("assistant", _fenced(ending_of(episode), language))
+        yield Message("assistant", fenced(ending_of(episode), language))
 
 
 def as_calls(scene: Scene, episode: Episode) -> Iterator[Message]:
@@ -89,14 +88,6 @@ def _shown(prompt: Prompt, scene: Scene, turns: Sequence[Turn]) -> str:
     shown = Clip()(turns[-1].observation.rstrip("\n"))
     values = {**scene.values(), "show_reward": False, **turn_values(turns)}
     return sendable(prompt.render("observation", **{**values, "observation": shown}))
-
-
-def _fenced(action: str, language: str) -> str:
-    if not action:
-        return ""
-    longest = max(map(len, re.findall("`+", action)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return sendable(f"{fence}{language}\n{action}\n{fence}")
 
 
 def _call(scene: Scene, action: str, number: int) -> ToolCall:

@@ -345,5 +345,5 @@ class SearchStrategy(Strategy):
         return Strategy.__call__(self, model, **options)
 
 
-TREE_SEARCH = SearchStrategy("tree-search", "react", React, searcher=TreeSearch)
-BEST_OF_N = SearchStrategy("best-of-n", "react", React, searcher=BestOfN)
+TREE_SEARCH = SearchStrategy("tree-search", "react", React, examples="always", searcher=TreeSearch)
+BEST_OF_N = SearchStrategy("best-of-n", "react", React, examples="always", searcher=BestOfN)

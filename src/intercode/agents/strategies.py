@@ -41,8 +41,10 @@ class TryAgain:
         return self._talk.ask()
 
 
-TRY_AGAIN = Strategy("try-again", "try_again", TryAgain)
-TRY_AGAIN_ORACLE = Strategy("try-again-oracle", "try_again", TryAgain, sees_reward=True)
+TRY_AGAIN = Strategy("try-again", "try_again", TryAgain, examples="local")
+TRY_AGAIN_ORACLE = Strategy(
+    "try-again-oracle", "try_again", TryAgain, sees_reward=True, examples="local"
+)
 
 
 class SingleTurn:
@@ -72,14 +74,13 @@ _EXECUTE = re.compile(r"\s*execute\[(.*)\]\s*", re.DOTALL)
 class React:
     """Takes the first thought and action of each reply; imagined observations are dropped."""
 
-    def __init__(self, talk: Talk, *, few_shot: bool = True) -> None:
+    def __init__(self, talk: Talk) -> None:
         self._talk = talk
-        self._values = {} if few_shot else {"few_shot": False}
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the model's next action."""
         if not history:
-            self._talk.begin(**self._values)
+            self._talk.begin()
         else:
             self._talk.tell("observation", observation, **turn_values(history))
         return self._talk.ask(self._action)
@@ -110,8 +111,8 @@ def split(text: str, language: str = "") -> tuple[str, str]:
     return thought, f"```\n{executed[1]}\n```" if executed else action
 
 
-REACT = Strategy("react", "react", React, shows_examples=True)
-REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", partial(React, few_shot=False))
+REACT = Strategy("react", "react", React, examples="always")
+REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", React)
 
 
 _STEP = re.compile(r"^[ \t*_#]*(?:step[ \t]+)?\d+[.):][*_]*[ \t]+", re.MULTILINE | re.IGNORECASE)

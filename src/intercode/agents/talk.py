@@ -7,10 +7,10 @@ model takes.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,15 @@ class Clip:
         head = self.limit // 2
         rest = len(text) - self.limit
         return text[:head] + LEFT_OUT.format(rest) + text[len(text) - (self.limit - head) :]
+
+
+def fenced(action: str, language: str) -> str:
+    """Write an action as a model is to write it: a fenced block, or nothing if there is none."""
+    if not action:
+        return ""
+    longest = max(map(len, re.findall("`+", action)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return sendable(f"{fence}{language}\n{action}\n{fence}")
 
 
 def action_in(text: str, language: str, *, cut_off: bool = False) -> str:
@@ -108,18 +117,13 @@ class Talk:
 
     def _show(self, example: Example) -> None:
         self.dialogue.say("user", self._text("task", query=example.task))
-        for step, following in zip_longest(example.steps, example.steps[1:]):
-            code = f"```{self.scene.language}\n{step.action}\n```"
-            self.dialogue.say("assistant", code)
-            if step.observation is not None:
-                reward = float(following.observation is None)
-                self.tell(
-                    "observation",
-                    step.observation,
-                    failed=step.failed,
-                    repeats=False,
-                    reward=reward,
-                )
+        *steps, last = example.steps
+        for step in steps:
+            self.dialogue.say("assistant", fenced(step.action, self.scene.language))
+            reward = float(step is steps[-1])  # after it the example is submitted
+            values = {"failed": step.failed, "repeats": False, "reward": reward}
+            self.tell("observation", step.observation, None, **values)
+        self.dialogue.say("assistant", fenced(last.action, self.scene.language))
 
     def tell(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any

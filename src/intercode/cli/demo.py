@@ -109,8 +109,9 @@ def execute(args: argparse.Namespace) -> int:
     """Run all agents in all environments, or a language model, and show the results."""
     if args.model is not None:
         out = args.out or _fresh_folder()
-        live = {"quiet": args.quiet, "as_json": args.json}
-        return demonstrate(args.model, out, args.limit, args.workers, **live)
+        return demonstrate(
+            args.model, out, args.limit, args.workers, quiet=args.quiet, as_json=args.json
+        )
     why, command = command_for_a_model()  # refuses a malformed key before anything runs
     began, out = time.monotonic(), args.out or _fresh_folder()
     demo = Demo(out, args.workers, args.limit, quiet=args.quiet, shows=not args.json)

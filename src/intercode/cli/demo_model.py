@@ -68,7 +68,7 @@ def demonstrate(
     episodes, page = Episodes(), out / "report.html"
     runs = read_runs(folders, episodes.add)
     write_page(page, runs, episodes)
-    outcomes = [outcome for run in runs for outcome in run.outcomes]
+    outcomes = [outcome for each in runs for outcome in each.outcomes]
     if as_json:
         print_json({"out": str(out), "page": str(page), **results.as_json(outcomes)})
     else:

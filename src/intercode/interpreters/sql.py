@@ -102,6 +102,7 @@ class SqlInterpreter:
         outcomes: list[Outcome] = []
 
         def run(sql: str) -> Outcome:
+            # All queries of a command share its time; an engine takes no limit of 0 for one.
             left = None if timeout is None else max(0.001, began + timeout - time.monotonic())
             outcomes.append(self._session.execute(sql, timeout=left, max_rows=MAX_TABLES))
             return outcomes[-1]
