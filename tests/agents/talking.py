@@ -33,16 +33,22 @@ def solver(env: str, tasks: Sequence[Task], actions: Mapping[str, str]) -> Scrip
         number, task = next((n, t) for n, t in enumerate(tasks) if t.query in said)
         if "Make a plan" in messages[-1].content:
             return Line("Here it is:\n1. Look around.\n2. Do it.")
-        spoken = sum(message.role == "assistant" for message in messages)
+        turn = spoken(messages)
         if "first make a plan" in said:
-            code = LOOK[language] if spoken == 1 else actions[task.task_id]
-            return Line(fenced("submit" if spoken > 2 else code, language))
-        spoken -= number % 2
-        if spoken < 0:
+            code = LOOK[language] if turn == 1 else actions[task.task_id]
+            return Line(fenced("submit" if turn > 2 else code, language))
+        turn -= number % 2
+        if turn < 0:
             return Line("Let me think about that.")
-        return line(actions[task.task_id] if spoken == 0 else "submit", language, said)
+        return line(actions[task.task_id] if turn == 0 else "submit", language, said)
 
     return say
+
+
+def spoken(messages: Sequence[Message]) -> int:
+    """How often the model has replied since the task was told, after the worked examples."""
+    told = max(n for n, message in enumerate(messages) if message.content.startswith("Task: "))
+    return sum(message.role == "assistant" for message in messages[told:])
 
 
 def line(code: str, language: str, said: str) -> Line:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import intercode
 from intercode.agents import presets, registry
+from intercode.agents.base import make
 from intercode.agents.talk import Clip, Prompt, Scene, turn_values
 from intercode.episode import Turn
 from intercode.errors import UsageError
@@ -151,10 +154,46 @@ def test_what_looking_around_shows_can_be_told_at_the_start() -> None:
     with intercode.make("sql", data="sql-starter") as env:
         query, _ = env.reset(index=0)
         task = Task(env.episode.task_id, query)
-        agents.within(env, task).act(query, [])  # type: ignore[attr-defined]
+        make(agents, env, task).act(query, [])  # type: ignore[union-attr]
         assert not env.episode.turns
     assert "CREATE TABLE bikes (" in says.heard[0][0].content
     assert "unknown to you" not in says.heard[0][0].content
+
+
+@pytest.mark.parametrize(
+    ("env", "setting"),
+    [
+        ("bash", r"Bash \d[\d.]* on \S.*, as \w+ in /\S*"),
+        ("sql", r"SQLite \d[\d.]*"),
+        ("python", r"Python \d[\d.]*"),
+    ],
+)
+def test_the_place_is_named(env: str, setting: str) -> None:
+    says = Says(["`ls`"])
+    with intercode.make(env, data=f"{env}-starter") as made:
+        query, _ = made.reset(index=0)
+        task = Task(made.episode.task_id, query)
+        make(registry.get("try-again", model=says), made, task).act(query, [])  # type: ignore[union-attr]
+    assert re.search(rf" \({setting}", says.heard[0][0].content)
+
+
+def test_looking_for_an_agent_leaves_the_episodes_place_as_it_is() -> None:
+    numbers = []
+    for looks in (False, True):
+        with intercode.make("bash", data="bash-starter") as env:
+            env.reset(index=0)
+            if looks:
+                assert "Bash" in env.unwrapped.setting() and env.unwrapped.overview()
+            numbers.append(env.step("sh -c 'echo $$'; ls -la /tmp ~ | wc -l")[0])
+    assert numbers[0] == numbers[1]
+
+
+def test_a_place_that_says_nothing_sensible_has_the_usual_name() -> None:
+    for where in ("false", "echo one; echo two", "true"):
+        with intercode.make("bash", data="bash-starter") as env:
+            env.unwrapped.traits = replace(env.unwrapped.traits, where=where)
+            env.reset(index=0)
+            assert env.unwrapped.setting() == "Bash on Linux"
 
 
 @pytest.mark.parametrize(("env", "options"), [("python", {}), ("sql", {"protocol": "paper"})])

@@ -25,7 +25,7 @@ from soak.killed import intercode as command
 from soak.killed import kill
 from waiting import PATIENCE
 
-from .talking import fenced
+from .talking import fenced, spoken
 
 TASK = {"task_id": "door", "query": "Open the door.", "verification": "test -e /tmp/open"}
 JUDGES = "0 (hopeless)"
@@ -175,10 +175,6 @@ def test_what_cannot_be_forked_continues_as_one(server: ScriptedServer, tmp_path
     episode = run(server, tmp_path, model, *options)
     assert episode.success
     assert episode.turns[0].action.startswith("sleep")
-
-
-def spoken(messages: Sequence[Message]) -> int:
-    return sum(message.role == "assistant" for message in messages)
 
 
 PROPOSED = {

@@ -58,9 +58,14 @@ def test_react(name: str, shown: bool, env: str) -> None:
     says = Says(["Thought: I look.\nAction: execute[x]\nObservation: 3", "Action: submit"])
     actions, record = play(name, says, ["out"], env=env)
     assert actions == ["x", "submit"]
-    assert ("Example." in says.heard[0][0].content) is shown
+    replies = [m.content for m in says.heard[0] if m.role == "assistant"]
+    assert bool(replies) is shown and all(map(_is_reacts, replies))
     assert says.heard[1][-1].content == "Observation: out"
     assert record["model"]["calls"][0]["thought"] == "I look."
+
+
+def _is_reacts(reply: str) -> bool:
+    return reply.startswith("Thought: ") and "\nAction:\n```" in reply
 
 
 def test_plan_and_solve() -> None:
@@ -98,7 +103,9 @@ def test_tool_calls_are_turns_and_each_is_answered() -> None:
     actions, record = play("tool-calling", says, ["a", "/", "no such tool", "no text", "no call"])
     assert actions == ["ls", "pwd", "", "", "", "submit"]
     answers = [(m.call_id, m.content) for m in says.heard[3] if m.role == "tool"]
-    assert answers == [("c1", "a"), ("c2", "/"), ("c3", "no such tool"), ("c4", "no text")]
+    assert [(call_id, told.splitlines()[0]) for call_id, told in answers] == [
+        *(("c1", "a"), ("c2", "/"), ("c3", "no such tool"), ("c4", "no text"))
+    ]
     assert says.heard[4][-1].role == "user"
     assert [tool["name"] for tool in record["model"]["tools"]] == ["bash", "submit"]
     flag = Says([Reply("", (call("submit", flag="flag{x}"),))])
@@ -187,7 +194,7 @@ def test_best_of_n_asks_the_model() -> None:
     assert actions == ["three", "four"]
     assert "Reply 2:\n`two`" in says.heard[3][-1].content
     # The dialogue goes on as if the chosen reply had been the only one.
-    assert [m.content for m in says.heard[4] if m.role == "assistant"] == ["`three`"]
+    assert [m.content for m in says.heard[4] if m.role == "assistant"][-1] == "`three`"
     assert len(record["model"]["calls"]) == 8
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from intercode.envs.traits import Traits, traits_in
 from intercode.episode import Episode, Turn
-from intercode.errors import InterCodeError
+from intercode.errors import InterCodeError, UsageError
 
 if TYPE_CHECKING:
     from intercode.agents.held import HeldEnv
@@ -128,18 +128,29 @@ class Surroundings:
     reward_every_turn: bool
     episode: Episode
     """The episode that begins: its seed and epoch, its task's id and query."""
+    setting: Callable[[], str]
+    """Names the place of the task: see `InterCodeEnv.setting`."""
+    overview: Callable[[], str]
+    """Shows what there is in it: see `InterCodeEnv.overview`."""
 
     @classmethod
     def of(cls, env: Any) -> Surroundings:
         """Collect the facts of an environment, or of anything that looks like one."""
+        traits = traits_in(env)
         return cls(
             name=str(getattr(env, "name", "")),
-            traits=traits_in(env),
+            traits=traits,
             prompt=str(getattr(env, "prompt", "$ ")),
             max_turns=int(getattr(env, "max_turns", 10)),
             reward_every_turn=bool(getattr(env, "reward_every_turn", False)),
             episode=env.episode,
+            setting=getattr(env, "setting", lambda: traits.setting or traits.language),
+            overview=getattr(env, "overview", _no_overview),
         )
+
+
+def _no_overview() -> NoReturn:
+    raise UsageError("nothing shows what there is in this environment")
 
 
 def sees_gold(factory: object) -> bool:

@@ -28,6 +28,7 @@ from intercode.agents.talk import (
     Talk,
     describe_tables,
     overview_of,
+    setting_of,
 )
 from intercode.episode import Turn
 from intercode.errors import ContextLengthError, UsageError
@@ -242,13 +243,12 @@ class LanguageAgents:
             )
         options = self._options
         clip = Clip(options.observation_limit, options.observation_tail)
-        scene = Scene.of(
-            env, task, setting=options.setting, schema=options.schema, skills=options.skills
-        )
+        setting = options.setting or setting_of(env)
+        scene = Scene.of(env, task, setting=setting, schema=options.schema, skills=options.skills)
         if options.examples:
             scene = replace(scene, examples=examples_of(scene.env, scene.language))
         if options.context is not None:
-            scene = replace(scene, overview=clip(overview_of(env, scene.traits)))
+            scene = replace(scene, overview=clip(overview_of(env)))
         transcript = Transcript(self._model, self._permits)
         talk = Talk(
             Dialogue(

@@ -221,7 +221,9 @@ class Searcher:
         """Ask the model how good a state is; None if its reply does not say."""
         transcript = self._allowance.transcript
         seen = None if node.ends else node.talk.clip(node.env.observation.rstrip("\n"))
-        question = self._prompt.render("judge", observation=seen, finished=node.done)
+        turns = node.env.episode.turns
+        failed = bool(turns) and not turns[-1].ok
+        question = self._prompt.render("judge", observation=seen, failed=failed, finished=node.done)
         settings = replace(node.talk.dialogue.settings, temperature=0.0)
         transcript.turn = len(node.env.episode.turns)
         before = transcript.usage.total

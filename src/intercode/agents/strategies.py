@@ -18,12 +18,14 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
+from intercode.agents.examples import Step
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, said
-from intercode.agents.talk import CUT_OFF, Talk, turn_values
+from intercode.agents.talk import CUT_OFF, Talk, fenced, turn_values
 from intercode.calls import ToolCall
-from intercode.envs.tools import action_of, tools_of
+from intercode.envs.tools import action_of, call_of, tools_of
 from intercode.episode import NoAction, Turn
+from intercode.models.base import Reply
 
 
 class TryAgain:
@@ -35,10 +37,13 @@ class TryAgain:
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the model's next action."""
         if not history:
-            self._talk.begin(dialogues=True)
+            self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
         return self._talk.ask()
+
+    def _written(self, step: Step) -> Reply:
+        return Reply(fenced(step.action, self._talk.scene.language))
 
 
 TRY_AGAIN = Strategy("try-again", "try_again", TryAgain, examples="local")
@@ -80,10 +85,14 @@ class React:
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the model's next action."""
         if not history:
-            self._talk.begin()
+            self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
         return self._talk.ask(self._action)
+
+    def _written(self, step: Step) -> Reply:
+        action = fenced(step.action, self._talk.scene.language)
+        return Reply(f"Thought: {step.thought}\nAction:\n{action}")
 
     def _action(self, text: str) -> str:
         thought, action = split(text, self._talk.scene.language)
@@ -130,18 +139,20 @@ class PlanSolve:
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the action of the next step; after the last one, a better one or ``submit``."""
         shown = observation if history else None
+        told = turn_values(history) if history else {}
         if self._plan is None:
             self._plan = self._make_plan()
         if self._done < len(self._plan):
             step = self._plan[self._done]
             self._done += 1
-            self._talk.tell("step", shown, step=step, number=self._done, steps=len(self._plan))
+            told |= {"step": step, "number": self._done, "steps": len(self._plan)}
+            self._talk.tell("step", shown, **told)
             action = self._talk.ask()
             self._talk.note(step=step)
             return action
         if not self._refine:
             return "submit"
-        self._talk.tell("refine", shown)
+        self._talk.tell("refine", shown, **told)
         return self._talk.ask()
 
     def _make_plan(self) -> list[str]:
@@ -179,12 +190,14 @@ class ToolCalling:
         """The call whose answer is the next observation."""
         self._cut_off = False
         """Whether the last reply ended before it was complete."""
+        self._shown = 0
+        """How many steps of examples were shown."""
         talk.dialogue.tools = tools_of(talk.scene.traits)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the action of the next call."""
         if not history:
-            self._talk.begin()
+            self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, call_id=self._open, **turn_values(history))
         if not self._calls:
@@ -201,5 +214,10 @@ class ToolCalling:
             return NoAction(CUT_OFF)
         return action
 
+    def _written(self, step: Step) -> Reply:
+        self._shown += 1
+        name, arguments = call_of(step.action, self._talk.scene.traits)
+        return Reply("", tool_calls=(ToolCall(f"example_{self._shown}", name, arguments),))
 
-TOOL_CALLING = Strategy("tool-calling", "tool_calling", ToolCalling)
+
+TOOL_CALLING = Strategy("tool-calling", "tool_calling", ToolCalling, examples="local")

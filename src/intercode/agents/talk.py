@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intercode.agents.examples import Example
+from intercode.agents.examples import Example, Step
 from intercode.agents.parser import find_code, said
 from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, traits_in
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"
+HANDED_IN = "(the task is handed in)"
 LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 
@@ -102,28 +103,30 @@ class Talk:
         settings = old.settings if seed is None else replace(old.settings, seed=seed)
         return replace(self, dialogue=replace(old, messages=[*old.messages], settings=settings))
 
-    def begin(self, *, dialogues: bool = False, **values: Any) -> None:
+    def begin(self, write: Callable[[Step], Reply] | None = None, **values: Any) -> None:
         """Tell the model where it is, and the task.
 
         Args:
-            dialogues: Whether the scene's examples are shown before the task, as dialogues.
+            write: Writes the reply that takes a step of a worked example, as the model is to write
+                its own; the scene's examples are shown before the task, as dialogues.
             **values: More values for the templates.
         """
         told = [self._text("system", **values), self.scene.skills]
         self.dialogue.say("system", "\n\n".join(filter(None, told)))
-        for example in self.scene.examples if dialogues else ():
-            self._show(example)
+        for example in self.scene.examples if write is not None else ():
+            self.dialogue.say("user", self._text("task", query=example.task))
+            for step in example.steps:
+                self._show(step, write(step), is_done=step is example.steps[-2])
         self.dialogue.say("user", self._text("task", **values))
 
-    def _show(self, example: Example) -> None:
-        self.dialogue.say("user", self._text("task", query=example.task))
-        *steps, last = example.steps
-        for step in steps:
-            self.dialogue.say("assistant", fenced(step.action, self.scene.language))
-            reward = float(step is steps[-1])  # after it the example is submitted
-            values = {"failed": step.failed, "repeats": False, "reward": reward}
-            self.tell("observation", step.observation, None, **values)
-        self.dialogue.say("assistant", fenced(last.action, self.scene.language))
+    def _show(self, step: Step, reply: Reply, *, is_done: bool) -> None:
+        self.dialogue.answer(reply)
+        call_id = reply.tool_calls[0].call_id if reply.tool_calls else None
+        if step.observation is not None:
+            told = {"failed": step.failed, "repeats": False, "reward": float(is_done)}
+            self.tell("observation", step.observation, call_id, **told)
+        elif call_id is not None:  # a call without an answer would be refused
+            self.dialogue.say("tool", HANDED_IN, call_id)
 
     def tell(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
@@ -212,24 +215,28 @@ class Scene:
         names = ("env", "language", "setting", "query", "max_turns", "schema", "overview")
         return {
             **{name: getattr(self, name) for name in names},
-            "examples": self.examples,
-            "few_shot": bool(self.examples),
             "answer": self.traits.answer,
             "hint": self.traits.hint,
             "briefing": self.traits.briefing.replace("{setting}", self.setting),
         }
 
 
-def overview_of(env: object, traits: Traits) -> str:
+def setting_of(env: object) -> str:
+    """Name the place of an environment's task; empty: nothing is known of it."""
+    setting = getattr(env, "setting", None)
+    return "" if setting is None else str(setting())
+
+
+def overview_of(env: object) -> str:
     """Return what looking around an episode's place shows.
 
     Raises:
         UsageError: No action of the environment shows it, or it runs elsewhere.
     """
-    look = getattr(env, "look", None)
-    if not traits.overview or look is None:
-        raise UsageError(f"nothing shows what there is in {traits.setting or traits.language}")
-    return str(look(traits.overview)).rstrip("\n")
+    overview = getattr(env, "overview", None)
+    if overview is None:
+        raise UsageError("nothing shows what there is where no environment is known")
+    return str(overview())
 
 
 def describe_tables(task: Task) -> str:
@@ -268,6 +275,10 @@ class Dialogue:
         """Add a message."""
         self.messages.append(Message(role, sendable(content), call_id=call_id))
 
+    def answer(self, reply: Reply) -> None:
+        """Add a reply."""
+        self.messages.append(Message("assistant", sendable(reply.text), reply.tool_calls))
+
     def keep(self) -> None:
         """Always send all messages so far."""
         self._head = len(self.messages)
@@ -292,7 +303,7 @@ class Dialogue:
                 if length <= 1:
                     raise
                 self.limit = length // 2
-        self.messages.append(Message("assistant", sendable(reply.text), reply.tool_calls))
+        self.answer(reply)
         return reply
 
     def _sent(self) -> list[Message]:
@@ -319,7 +330,7 @@ FOLDER = Path(__file__).parent / "prompts"
 VALUES = frozenset(
     (
         *("env", "language", "setting", "query", "schema", "overview", "max_turns"),
-        *("observation", "reward", "show_reward", "examples", "few_shot", "max_steps", "step"),
+        *("observation", "reward", "show_reward", "max_steps", "step"),
         *("number", "steps", "answer", "briefing", "hint", "candidates", "finished"),
         *("repeats", "failed"),
     )

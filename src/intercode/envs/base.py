@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 import gymnasium
 
@@ -29,7 +29,7 @@ from intercode.envs.spaces import Unicode
 from intercode.envs.stage import PlaceT, SandboxStage, Stage
 from intercode.envs.traits import SHELL, Traits, of_language
 from intercode.envs.turns import act, execute, recorded
-from intercode.episode import ENDED, Episode, Status
+from intercode.episode import ENDED, Episode, Status, Turn
 from intercode.errors import (
     ActionError,
     CausedInsideError,
@@ -45,10 +45,8 @@ from intercode.rewards.own import Function, choose
 from intercode.sandbox.images import hide
 from intercode.task import LOOKS, Dataset, Task
 
-if TYPE_CHECKING:
-    pass
-
-
+SETTING_LENGTH = 200
+"""Characters of a setting's name that are kept: an image may say anything of itself."""
 INTERPRETERS = Registry(
     "interpreter",
     {
@@ -146,6 +144,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         self._order: Iterator[Task] | None = None  # the tasks to come
         self._watch: Watch | None = None
         self._is_wire = options.observations == "utf-8"
+        self._settings: dict[str, str] = {}  # by image
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -302,20 +301,52 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
             info = self._info(turn, score)
             return turn.observation, score.value, ended, truncated, info
 
-    def look(self, action: str) -> str:
-        """Return what an action shows in the present place, without a turn for it.
+    def overview(self) -> str:
+        """Show what there is in the task's place: tables, or the files of a folder.
+
+        Raises:
+            UsageError: No action of the environment shows it.
+            EnvironmentStateError: There is no episode, or it has ended.
+            SandboxError: The place to look at cannot be made.
+        """
+        if not self.traits.overview:
+            raise UsageError(f"nothing shows what there is in {self.name!r}")
+        with self._calls:
+            return self._looked(self.traits.overview).observation.rstrip("\n")
+
+    def setting(self) -> str:
+        """Name the task's place in a line, for prompts: engine and version, or machine and user.
 
         Raises:
             EnvironmentStateError: There is no episode, or it has ended.
-            SandboxError: The sandbox was lost.
+            SandboxError: The place to look at cannot be made.
         """
+        known = self.traits.setting or self.traits.language
+        if not self.traits.where:
+            return known
         with self._calls:
-            self._awake()
-            task, interpreter = self._task, self._interpreter
-            if self.episode.status != "running" or task is None or interpreter is None:
-                raise EnvironmentStateError("the episode has ended: call reset() first")
-            with self._failures_recorded():
-                return act(interpreter, action, task.timeout).observation
+            image = str(self.episode.metadata["image"])
+            if image not in self._settings:
+                turn = self._looked(self.traits.where)
+                line = turn.observation.strip()[:SETTING_LENGTH] if turn.ok else ""
+                self._settings[image] = known if "\n" in line else line or known
+            return self._settings[image]
+
+    def _looked(self, action: str) -> Turn:
+        """Return what an action shows in another place of the task: the episode's stays as it is.
+
+        A process more would be seen there, in the numbers of all later ones.
+        """
+        self._awake()
+        task = self._task
+        if self.episode.status != "running" or task is None:
+            raise EnvironmentStateError("the episode has ended: call reset() first")
+        with (
+            self._failures_recorded(),
+            closing(self.stage.open(task)) as place,
+            closing(self._open(place)) as interpreter,
+        ):
+            return act(interpreter, action, task.timeout)
 
     def render(self) -> str | None:
         """Return the episode so far, as a terminal would show it."""

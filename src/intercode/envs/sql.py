@@ -73,6 +73,7 @@ class SqlEnv(InterCodeEnv[Session]):
         tasks, engine = load(data), options.engine
         if isinstance(engine, str):
             engine = shared_engine(engine, sandbox=_named(options.sandbox))
+        self._engine = engine
         stage = DatabaseStage(engine, tasks, options.databases, options.limits)
         _check(tasks, stage)
         cache, permute = GoldCache.chosen(options.cache_gold, engine), options.permute_columns
@@ -84,6 +85,12 @@ class SqlEnv(InterCodeEnv[Session]):
             _reward(tasks, reward, databases=stage, cache=cache, permute_columns=permute),
             options=options,
         )
+
+    def setting(self) -> str:
+        """Name the engine and its version."""
+        facts = self._engine.facts()
+        known = [str(facts[name]) for name in ("product", "version") if name in facts]
+        return " ".join(known) or self.traits.setting
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:

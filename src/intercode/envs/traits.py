@@ -94,6 +94,9 @@ class Traits:
     """More tools than the language and ``submit``; the interpreter knows their actions."""
     random_actions: Sequence[str] = ()
     """Actions for an agent that acts at random."""
+    where: str = ""
+    """The action that prints the setting's name in a line, with version, user and the like; empty:
+    `setting` says all."""
     overview: str = ""
     """The action that shows what there is, for ``--context schema``; empty: no action does."""
     looks: Sequence[str] = ()
@@ -147,6 +150,16 @@ def python_answer(value: str) -> tuple[str, ...]:
     return f"def answer(*given, **named):\n    print({value})\n    return {value}", "submit answer"
 
 
+WHERE = """(
+. /etc/os-release
+printf '%s' "Bash ${BASH_VERSION%%[!0-9.]*} on ${PRETTY_NAME:-Linux}, as $(id -un || echo "$UID") in $PWD"
+and=', with '
+for program in awk python3 perl jq git curl sqlite3 gcc make; do
+    command -v "$program" >/dev/null && printf '%s' "$and$program" && and=', '
+done
+) 2>/dev/null"""
+"""The command that names a shell's machine, user, folder and some of its programs."""
+
 SHELL = Traits(
     language="bash",
     setting="Bash on Linux",
@@ -168,6 +181,7 @@ SHELL = Traits(
         "sort * | uniq -c | head",
         "echo 42",
     ),
+    where=WHERE,
     overview="pwd; ls -lA",
     looks=("ls -la {place}", "find {place} | head -n 5"),
 )
@@ -214,6 +228,7 @@ PYTHON = Traits(
         "help",
         "[]",
     ),
+    where="print('Python', __import__('platform').python_version())",
     looks=("import os; sorted(os.listdir())", "import sys; sys.version"),
     mistakes=_without_a_result,
     wrong=python_answer("42"),

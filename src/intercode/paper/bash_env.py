@@ -16,6 +16,7 @@ from intercode import datasets
 from intercode.envs.base import InterCodeEnv
 from intercode.envs.options import EnvOptions
 from intercode.envs.stage import NoRecipe, SandboxStage
+from intercode.envs.traits import SHELL, Traits
 from intercode.episode import Episode, Score, Status
 from intercode.errors import TaskError
 from intercode.interpreters.base import Interpreter
@@ -105,6 +106,7 @@ class PaperBashEnv(InterCodeEnv[Sandbox]):
 
     name: ClassVar[str] = "bash"
     Options: ClassVar[type[EnvOptions]] = PaperOptions
+    traits: Traits = replace(SHELL, where="", overview="")
 
     def __init__(
         self,

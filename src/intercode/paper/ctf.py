@@ -64,7 +64,7 @@ class PaperCtfEnv(CtfEnv):
     """
 
     Options: ClassVar[type[EnvOptions]] = PaperCtfOptions
-    traits: Traits = replace(CtfEnv.traits, pure_reward=None)
+    traits: Traits = replace(CtfEnv.traits, pure_reward=None, where="", overview="")
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -242,7 +242,7 @@ class PaperPythonEnv(InterCodeEnv[PaperPython]):
     prompt: ClassVar[str] = ">>> "
     takes_answer: ClassVar[bool] = True
     Options: ClassVar[type[EnvOptions]] = PaperOptions
-    traits: Traits = PYTHON
+    traits: Traits = replace(PYTHON, where="")
 
     def __init__(
         self,
