@@ -24,9 +24,10 @@ FAILURE_MODES: Mapping[str, str] = {
 """Name → its definition."""
 # Actions are an agent's, of any length: no pattern may begin with what another place can begin with
 # as well, as blanks do, or a search takes the square of an action's length.
+_SCHEMA_COMMAND = r"(?:\.tables|\.schema|\.fullschema|\\d|show\b|desc(?:ribe)?\b|pragma\b)"
 _LOOKS: Mapping[str, re.Pattern[str]] = {
     "sql": re.compile(
-        r"(?:\A|;)\s*(?:\.tables|\.schema|\.fullschema|\\d|show\b|desc(?:ribe)?\b|pragma\b)"
+        rf"(?:\A|;)\s*{_SCHEMA_COMMAND}"
         r"|\b(?:sqlite_master|sqlite_schema|pragma_table_info|information_schema|pg_catalog)\b"
         r"|\bselect\s+\*",
         re.IGNORECASE,
@@ -44,6 +45,11 @@ def is_repeat(before: Turn, turn: Turn) -> bool:
     A reply without an action repeats nothing.
     """
     return not turn.info.get("invalid") and turn.action.strip() == before.action.strip()
+
+
+def shows_schema(turn: Turn) -> bool:
+    """Tell whether a turn has shown the tables of a database, or their columns, and no answer."""
+    return turn.ok and re.match(_SCHEMA_COMMAND, turn.action.strip(), re.IGNORECASE) is not None
 
 
 def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:

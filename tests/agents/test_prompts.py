@@ -98,6 +98,8 @@ def replied_without_code() -> Turn:
         ([observed("sl", ok=False)] * 2, "You have sent this code before, and it failed then, too"),
         ([replied_without_code()] * 2, "That failed. Look at what there is"),
         ([observed("ls"), observed("pwd"), observed("ls")], "You have sent this code before"),
+        ([observed(".schema")], "Now reply with code for the task"),
+        ([observed(".schema")] * 2, "You have seen this before. Now reply with other code"),
     ],
 )
 def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) -> None:
@@ -105,6 +107,19 @@ def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) 
     values = {**scene.values(), **turn_values(turns), "show_reward": False}
     text = Prompt("try_again").render("observation", observation="seen", **values)
     assert told in text and TASK.query not in text
+
+
+def test_a_model_that_has_looked_is_not_sent_to_look_again() -> None:
+    scene = Scene.of(None, TASK)
+    values = {**scene.values(), "language": "sql", "show_reward": False, "observation": "seen"}
+    failed = observed("SELECT x", ok=False)
+    for turns, told in (
+        ([failed], "Reply with `.schema`"),
+        ([observed(".schema"), failed], "You have seen the tables and their columns above"),
+        ([observed(".schema", ok=False), failed], "Reply with `.schema`"),
+    ):
+        text = Prompt("try_again").render("observation", **values | turn_values(turns))
+        assert told in text
 
 
 def test_silence_is_told_apart_from_failure() -> None:
@@ -156,8 +171,9 @@ def test_what_looking_around_shows_can_be_told_at_the_start() -> None:
         task = Task(env.episode.task_id, query)
         make(agents, env, task).act(query, [])  # type: ignore[union-attr]
         assert not env.episode.turns
-    assert "CREATE TABLE bikes (" in says.heard[0][0].content
-    assert "unknown to you" not in says.heard[0][0].content
+    system, *_, told = says.heard[0]
+    assert "CREATE TABLE bikes (" in told.content and told.content.endswith(f"Task: {query}")
+    assert "unknown to you" not in system.content
 
 
 @pytest.mark.parametrize(

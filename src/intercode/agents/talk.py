@@ -20,7 +20,7 @@ from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, traits_in
 from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
-from intercode.failure_modes import is_repeat
+from intercode.failure_modes import is_repeat, shows_schema
 from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
 from intercode.models.transcript import Transcript
 
@@ -114,7 +114,7 @@ class Talk:
         told = [self._text("system", **values), self.scene.skills]
         self.dialogue.say("system", "\n\n".join(filter(None, told)))
         for example in self.scene.examples if write is not None else ():
-            self.dialogue.say("user", self._text("task", query=example.task))
+            self.dialogue.say("user", self._text("task", query=example.task, overview=""))
             for step in example.steps:
                 self._show(step, write(step), is_done=step is example.steps[-2])
         self.dialogue.say("user", self._text("task", **values))
@@ -123,7 +123,8 @@ class Talk:
         self.dialogue.answer(reply)
         call_id = reply.tool_calls[0].call_id if reply.tool_calls else None
         if step.observation is not None:
-            told = {"failed": step.failed, "repeats": False, "reward": float(is_done)}
+            turn = Turn(step.action, step.observation, ok=not step.failed, reward=float(is_done))
+            told = turn_values([turn])
             self.tell("observation", step.observation, call_id, **told)
         elif call_id is not None:  # a call without an answer would be refused
             self.dialogue.say("tool", HANDED_IN, call_id)
@@ -322,6 +323,8 @@ def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
     return {
         "reward": last.reward,
         "failed": not last.ok,
+        "looked": shows_schema(last),
+        "seen": any(map(shows_schema, turns)),
         "repeats": any(is_repeat(turn, last) for turn in turns[:-1]),
     }
 
@@ -332,7 +335,7 @@ VALUES = frozenset(
         *("env", "language", "setting", "query", "schema", "overview", "max_turns"),
         *("observation", "reward", "show_reward", "max_steps", "step"),
         *("number", "steps", "answer", "briefing", "hint", "candidates", "finished"),
-        *("repeats", "failed"),
+        *("repeats", "failed", "looked", "seen"),
     )
 )
 """The names that templates can use, each where it makes sense."""

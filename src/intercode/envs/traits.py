@@ -152,7 +152,8 @@ def python_answer(value: str) -> tuple[str, ...]:
 
 WHERE = """(
 . /etc/os-release
-printf '%s' "Bash ${BASH_VERSION%%[!0-9.]*} on ${PRETTY_NAME:-Linux}, as $(id -un || echo "$UID") in $PWD"
+printf '%s' "Bash ${BASH_VERSION%%[!0-9.]*} on ${PRETTY_NAME:-Linux}"
+printf '%s' ", as $(id -un || echo "$UID") in $PWD"
 and=', with '
 for program in awk python3 perl jq git curl sqlite3 gcc make; do
     command -v "$program" >/dev/null && printf '%s' "$and$program" && and=', '
