@@ -20,12 +20,7 @@ TASKS = [{"task_id": f"t{n}", "query": f"say {n}", "gold": f"echo {n}"} for n in
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model that says 2 and submits; tasks are in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "cache"))
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    local_server.install(packages)
-    monkeypatch.syspath_prepend(str(packages))
-    monkeypatch.setenv("PYTHONPATH", str(packages))
+    local_server.prepare(tmp_path, monkeypatch)
     (tmp_path / "tasks.json").write_text(json.dumps(TASKS))
     return local_server.write_model(tmp_path / "weights", "`echo 2`", "`submit`")
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import pytest
+
 PACKAGE = """
 import http.server, json, os, signal, sys, threading
 from pathlib import Path
@@ -71,6 +73,21 @@ class Server:
 def install(folder: Path) -> None:
     """Put the stand-in into a folder of Python's path."""
     (folder / "xllamacpp.py").write_text(PACKAGE, encoding="utf-8")
+
+
+def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a test a cache of its own, and this server as llama.cpp's package.
+
+    Returns:
+        The folder of models in that cache.
+    """
+    monkeypatch.setenv("INTERCODE_CACHE", str(folder / "cache"))
+    packages = folder / "packages"
+    packages.mkdir()
+    install(packages)
+    monkeypatch.syspath_prepend(str(packages))
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    return folder / "cache" / "models"
 
 
 def _text(value: str) -> bytes:

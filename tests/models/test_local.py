@@ -33,13 +33,7 @@ HELLO = [Message("user", "hello")]
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, and the stand-in of llama.cpp's package."""
-    monkeypatch.setenv("INTERCODE_CACHE", str(tmp_path / "cache"))
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    local_server.install(packages)
-    monkeypatch.syspath_prepend(str(packages))
-    monkeypatch.setenv("PYTHONPATH", str(packages))
-    return tmp_path / "cache" / "models"
+    return local_server.prepare(tmp_path, monkeypatch)
 
 
 @pytest.fixture
