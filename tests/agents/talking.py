@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,9 +106,13 @@ def play(
     rewards: Sequence[float] = (),
     env: str = "bash",
     task: Task = TASK,
+    failed: Collection[int] = (),
     **options: Any,
 ) -> tuple[list[str], dict[str, Any]]:
-    """The actions of an agent to which these outputs are shown, and its record."""
+    """The actions of an agent to which these outputs are shown, and its record.
+
+    Those whose numbers are in `failed` are the outputs of actions that failed.
+    """
     place = SimpleNamespace(
         name=env,
         max_turns=10,
@@ -119,6 +123,7 @@ def play(
     history: list[Turn] = []
     actions = [agent.act(task.query, history)]
     for n, output in enumerate(outputs):
-        history.append(Turn(str(actions[-1]), output, rewards[n] if rewards else 0.0))
+        reward = rewards[n] if rewards else 0.0
+        history.append(Turn(str(actions[-1]), output, reward, ok=n not in failed))
         actions.append(agent.act(output, history))
     return actions, agent.episode_metadata()

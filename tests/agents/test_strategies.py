@@ -48,6 +48,32 @@ def test_the_oracle_variant_shows_rewards_and_stops_at_one() -> None:
         registry.get("try-again-oracle", model=says)(TASK)
 
 
+@pytest.mark.parametrize("name", ["try-again", "react-zero-shot"])
+@pytest.mark.parametrize("again", ["`sl`", "`submit`"])
+def test_a_model_that_goes_in_circles_is_told_the_task_anew(name: str, again: str) -> None:
+    says = Says(["`ls`", "`sl`", again, "`pwd`", "`submit`"])
+    actions, record = play(name, says, ["a.txt", "sl: not found", "/"], failed=[1])
+    assert actions == ["ls", "sl", "pwd", "submit"]
+    system, told = says.heard[3]  # no word of its own is before it
+    assert system == says.heard[0][0] and told.role == "user"
+    assert told.content.startswith(f"Task: {TASK.query}\n\nThis was run, with these outputs:")
+    assert told.content.index("a.txt") < told.content.index("This was tried, and failed:")
+    assert told.content.index("failed:") < told.content.index("sl: not found")
+    assert [message.role for message in says.heard[4]] == ["system", "user", "assistant", "user"]
+    assert [call["turn"] for call in record["model"]["calls"]] == [0, 1, 2, 2, 3]
+
+
+def test_a_model_that_insists_has_its_way() -> None:
+    says = Says(["`sl`", "`sl`", "`sl`", "`submit`", "`submit`"])
+    actions, _ = play("try-again", says, ["sl: not found"] * 2, failed=[0, 1])
+    assert actions == ["sl", "sl", "submit"]
+
+
+def test_with_oracle_feedback_the_dialogue_is_that_of_2023() -> None:
+    says = Says(["`sl`", "`sl`"])
+    assert play("try-again-oracle", says, ["?"], [0.0], failed=[0])[0] == ["sl", "sl"]
+
+
 def test_single_turn() -> None:
     assert play("single-turn", Says(["ls"]), ["out"])[0] == ["ls", "submit"]
 

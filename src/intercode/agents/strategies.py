@@ -28,8 +28,21 @@ from intercode.episode import NoAction, Turn
 from intercode.models.base import Reply
 
 
+def goes_in_circles(action: str, history: Sequence[Turn]) -> bool:
+    """Tell whether an action is one that has failed, word for word, or submits after a failure."""
+    failed = [turn for turn in history if not turn.ok and not turn.info.get("invalid")]
+    circles = {turn.action.strip() for turn in failed}
+    if failed and failed[-1] is history[-1]:
+        circles.add("submit")
+    return action.strip() in circles
+
+
 class TryAgain:
-    """Shows the output of every action, and its reward if the strategy sees it."""
+    """Shows the output of every action, and its reward if the strategy sees it.
+
+    A model that is about to repeat what has failed, or to submit after a failure, is told the task
+    anew, and asked once more.
+    """
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -40,7 +53,11 @@ class TryAgain:
             self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
-        return self._talk.ask()
+        action = self._talk.ask()
+        if goes_in_circles(action, history) and not self._talk.sees_reward:  # that plays as in 2023
+            self._talk.recap(history)
+            action = self._talk.ask()
+        return action
 
     def _written(self, step: Step) -> Reply:
         return Reply(fenced(step.action, self._talk.scene.language))
@@ -88,7 +105,11 @@ class React:
             self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
-        return self._talk.ask(self._action)
+        action = self._talk.ask(self._action)
+        if goes_in_circles(action, history):
+            self._talk.recap(history)
+            action = self._talk.ask(self._action)
+        return action
 
     def _written(self, step: Step) -> Reply:
         action = fenced(step.action, self._talk.scene.language)

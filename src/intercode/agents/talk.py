@@ -137,6 +137,24 @@ class Talk:
         text = self._text(block, observation=shown, **values)
         self.dialogue.say("user" if call_id is None else "tool", text, call_id)
 
+    def recap(self, turns: Sequence[Turn]) -> None:
+        """Tell the task anew, with what was tried, in place of the dialogue so far.
+
+        A small model repeats what it has said itself, and not what it is told.
+        """
+        tried = {turn.action.strip(): turn for turn in turns if not turn.info.get("invalid")}
+        told = [
+            {"action": turn.action.strip(), "observation": self.clip(turn.observation.rstrip("\n"))}
+            for turn in tried.values()
+        ]
+        failed = [turn.ok for turn in tried.values()]
+        text = self._text(
+            "recap",
+            shown=[one for one, ok in zip(told, failed, strict=True) if ok],
+            failures=[one for one, ok in zip(told, failed, strict=True) if not ok],
+        )
+        self.dialogue.begin_again(text)
+
     def ask(self, read: Callable[[str], str] | None = None) -> str:
         """Ask for the model's next action; a `NoAction` if its reply has none.
 
@@ -276,6 +294,12 @@ class Dialogue:
         """Add a message."""
         self.messages.append(Message(role, sendable(content), call_id=call_id))
 
+    def begin_again(self, content: str) -> None:
+        """Replace all messages since the last of the first ones, which is the task, and that."""
+        assert self._head is not None  # there was a reply
+        del self.messages[self._head - 1 :]
+        self.say("user", content)
+
     def answer(self, reply: Reply) -> None:
         """Add a reply."""
         self.messages.append(Message("assistant", sendable(reply.text), reply.tool_calls))
@@ -335,7 +359,7 @@ VALUES = frozenset(
         *("env", "language", "setting", "query", "schema", "overview", "max_turns"),
         *("observation", "reward", "show_reward", "max_steps", "step"),
         *("number", "steps", "answer", "briefing", "hint", "candidates", "finished"),
-        *("repeats", "failed", "looked", "seen"),
+        *("repeats", "failed", "looked", "seen", "shown", "failures"),
     )
 )
 """The names that templates can use, each where it makes sense."""
