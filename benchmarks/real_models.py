@@ -24,7 +24,7 @@ from intercode.evaluate.statistics import wilson
 from intercode.failure_modes import is_repeat
 from intercode.report.runs import read_runs
 
-SEED = 7
+SEED = 28
 TURNS = 6
 REPLY = 200
 """Tokens of a reply, at most."""
