@@ -89,7 +89,8 @@ def line(folder: Path) -> str:
 
     (run,) = read_runs([folder], count)
     scored = [outcome for outcome in run.outcomes if not outcome.failed]
-    n = len(scored)
+    if not (n := len(scored)):
+        return f"| {folder.parent.name} | {folder.name} | every episode failed |"
     solved = sum(outcome.success for outcome in scored)
     low, high = wilson(solved, n)
     first = sum(outcome.solved_at == 1 for outcome in scored)
@@ -116,7 +117,9 @@ def main(given: Sequence[str] | None = None) -> None:
             if (out / "run.json").exists():
                 told = ["intercode", "resume", str(out), "--quiet"]
             print("$", shlex.join(told), flush=True)
-            subprocess.run([sys.executable, "-m", "intercode.cli", *told[1:]], check=False)
+            done = subprocess.run([sys.executable, "-m", "intercode.cli", *told[1:]], check=False)
+            if done.returncode:
+                print(f"ended with {done.returncode}", flush=True)
     print("| model | run | solved | | 95 % | in one turn | repeats |\n" + "|---" * 7 + "|")
     for folder in sorted(args.out.glob("*/*/episodes.jsonl")):
         print(line(folder.parent))

@@ -39,6 +39,13 @@ _LOOKS: Mapping[str, re.Pattern[str]] = {
 """Environment → the actions that look at what there is."""
 
 
+_ONLY_LOOKS = re.compile(
+    rf"(?:(?:ls|cat|head|tail|file|stat|pwd|wc|grep)\b[^;&|<>`$\n]*"
+    rf"|(?:{_SCHEMA_COMMAND}|select\b|explain\b)[^;]*;?)",
+    re.IGNORECASE,
+)
+
+
 def is_repeat(before: Turn, turn: Turn) -> bool:
     """Tell whether a turn has the action of an earlier one, word for word.
 
@@ -48,8 +55,19 @@ def is_repeat(before: Turn, turn: Turn) -> bool:
 
 
 def shows_schema(turn: Turn) -> bool:
-    """Tell whether a turn has shown the tables of a database, or their columns, and no answer."""
+    """Tell whether a turn was a schema command, of SQL, that succeeded: it shows no answer."""
     return turn.ok and re.match(_SCHEMA_COMMAND, turn.action.strip(), re.IGNORECASE) is not None
+
+
+def shows_all_columns(turn: Turn) -> bool:
+    """Tell whether a turn has shown the columns of all tables."""
+    whole = turn.action.strip().rstrip("; ").lower() in (".schema", ".fullschema")
+    return turn.ok and whole and bool(turn.observation.strip())
+
+
+def changes_nothing(turn: Turn) -> bool:
+    """Tell whether a turn has only looked, at files or at tables."""
+    return _ONLY_LOOKS.fullmatch(turn.action.strip()) is not None
 
 
 def failure_modes(episode: Episode, calls: Collection[Call]) -> tuple[str, ...]:

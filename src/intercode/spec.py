@@ -159,6 +159,14 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
             "show worked examples, where the agent can (default: by react, and to local models)",
         ),
     ] = None
+    recap: Annotated[
+        bool | None,
+        _says(
+            None,
+            "tell a model that would repeat what has failed the task again, and ask once more "
+            "(default: to local models, by try-again and react)",
+        ),
+    ] = None
     skill: Annotated[
         tuple[str, ...],
         _says(

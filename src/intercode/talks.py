@@ -62,6 +62,8 @@ class Call(TypedDict, total=False):
     """The number of this one of several replies to the same messages."""
     chosen: int
     """At the last of them: the number of the one that was acted on."""
+    discarded: bool
+    """Whether the model was asked once more, and this reply was not acted on."""
     prompt_token_ids: list[int]
     """The prompt as the model saw it, where the server was asked for tokens."""
     token_ids: list[int]

@@ -12,6 +12,7 @@ import intercode
 from intercode.agents import presets, registry
 from intercode.agents.base import make
 from intercode.agents.talk import Clip, Prompt, Scene, turn_values
+from intercode.envs.traits import SHELL
 from intercode.episode import Turn
 from intercode.errors import UsageError
 from intercode.evaluate.prepare import actors
@@ -104,8 +105,11 @@ def replied_without_code() -> Turn:
 )
 def test_try_again_tells_what_became_of_an_action(turns: list[Turn], told: str) -> None:
     scene = Scene.of(None, TASK)
-    values = {**scene.values(), **turn_values(turns), "show_reward": False}
-    text = Prompt("try_again").render("observation", observation="seen", **values)
+    language = "sql" if ".schema" in turns[0].action else "bash"
+    values = {**scene.values(), "language": language, "show_reward": False}
+    text = Prompt("try_again").render(
+        "observation", observation="seen", **values | turn_values(turns)
+    )
     assert told in text and TASK.query not in text
 
 
@@ -117,6 +121,7 @@ def test_a_model_that_has_looked_is_not_sent_to_look_again() -> None:
         ([failed], "Reply with `.schema`"),
         ([observed(".schema"), failed], "You have seen the tables and their columns above"),
         ([observed(".schema", ok=False), failed], "Reply with `.schema`"),
+        ([observed(".tables"), failed], "Reply with `.schema`"),
     ):
         text = Prompt("try_again").render("observation", **values | turn_values(turns))
         assert told in text
@@ -202,6 +207,13 @@ def test_looking_for_an_agent_leaves_the_episodes_place_as_it_is() -> None:
                 assert "Bash" in env.unwrapped.setting() and env.unwrapped.overview()
             numbers.append(env.step("sh -c 'echo $$'; ls -la /tmp ~ | wc -l")[0])
     assert numbers[0] == numbers[1]
+
+
+def test_a_place_without_programs_is_named_as_well() -> None:
+    with intercode.make("bash", data="bash-starter") as env:
+        env.unwrapped.traits = replace(SHELL, where=f"PATH=/nowhere; {SHELL.where}")
+        env.reset(index=0)
+        assert re.fullmatch(r"Bash \d.* in /\S*", env.unwrapped.setting())
 
 
 def test_a_place_that_says_nothing_sensible_has_the_usual_name() -> None:

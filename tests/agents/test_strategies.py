@@ -50,9 +50,10 @@ def test_the_oracle_variant_shows_rewards_and_stops_at_one() -> None:
 
 @pytest.mark.parametrize("name", ["try-again", "react-zero-shot"])
 @pytest.mark.parametrize("again", ["`sl`", "`submit`"])
-def test_a_model_that_goes_in_circles_is_told_the_task_anew(name: str, again: str) -> None:
+def test_a_model_that_goes_in_circles_is_told_the_task_again(name: str, again: str) -> None:
     says = Says(["`ls`", "`sl`", again, "`pwd`", "`submit`"])
-    actions, record = play(name, says, ["a.txt", "sl: not found", "/"], failed=[1])
+    outputs = ["a.txt", "sl: not found", "/"]
+    actions, record = play(name, says, outputs, failed=[1], recap=True)
     assert actions == ["ls", "sl", "pwd", "submit"]
     system, told = says.heard[3]  # no word of its own is before it
     assert system == says.heard[0][0] and told.role == "user"
@@ -60,18 +61,61 @@ def test_a_model_that_goes_in_circles_is_told_the_task_anew(name: str, again: st
     assert told.content.index("a.txt") < told.content.index("This was tried, and failed:")
     assert told.content.index("failed:") < told.content.index("sl: not found")
     assert [message.role for message in says.heard[4]] == ["system", "user", "assistant", "user"]
-    assert [call["turn"] for call in record["model"]["calls"]] == [0, 1, 2, 2, 3]
+    calls = record["model"]["calls"]
+    assert [call["turn"] for call in calls] == [0, 1, 2, 2, 3]
+    assert [call.get("discarded", False) for call in calls] == [False, False, True, False, False]
+
+
+def test_what_failed_may_be_tried_again_after_a_change() -> None:
+    says = Says(["`make`", "`sed -i s/a/b/ Makefile`", "`make`", "`submit`"])
+    actions, _ = play("try-again", says, ["Error 2", "", "done"], failed=[0], recap=True)
+    assert actions == ["make", "sed -i s/a/b/ Makefile", "make", "submit"]
+
+
+def test_a_look_is_no_change() -> None:
+    says = Says(["`cat a`", "`ls -l`", "`cat a`", "`cat b`"])
+    actions, _ = play("try-again", says, ["no such file", "b"], failed=[0], recap=True)
+    assert actions == ["cat a", "ls -l", "cat b"]
+
+
+def test_a_recap_that_is_too_long_leaves_all_as_it_was() -> None:
+    said = iter(["`cat a`", "`cat a`", "`cat b`"])
+
+    class Short(Says):
+        def complete(self, messages: Any, *given: Any) -> Reply:
+            if "This was tried" in messages[-1].content:
+                raise ContextLengthError("too long")
+            return super().complete(messages, *given)
+
+    says = Short(said)
+    actions, record = play("try-again", says, ["?"] * 2, failed=[0, 1], recap=True)
+    assert actions == ["cat a", "cat a", "cat b"] and "ended_by" not in record
+    assert [message.role for message in says.heard[-1]][-3:] == ["user", "assistant", "user"]
 
 
 def test_a_model_that_insists_has_its_way() -> None:
     says = Says(["`sl`", "`sl`", "`sl`", "`submit`", "`submit`"])
-    actions, _ = play("try-again", says, ["sl: not found"] * 2, failed=[0, 1])
+    actions, _ = play("try-again", says, ["sl: not found"] * 2, failed=[0, 1], recap=True)
     assert actions == ["sl", "sl", "submit"]
 
 
 def test_with_oracle_feedback_the_dialogue_is_that_of_2023() -> None:
     says = Says(["`sl`", "`sl`"])
-    assert play("try-again-oracle", says, ["?"], [0.0], failed=[0])[0] == ["sl", "sl"]
+    actions, _ = play("try-again-oracle", says, ["?"], [0.0], failed=[0], recap=True)
+    assert actions == ["sl", "sl"]
+
+
+def test_a_recap_is_for_models_of_this_machine_unless_it_is_asked_for() -> None:
+    for name, recap, asked in (
+        ("local/x", None, 3),
+        ("openai/x", None, 2),
+        ("local/x", False, 2),
+        ("openai/x", True, 3),
+    ):
+        says = Says(["`sl`"] * 3)
+        says.name = name
+        play("try-again", says, ["?"], failed=[0], recap=recap, examples=False)
+        assert len(says.heard) == asked
 
 
 def test_single_turn() -> None:

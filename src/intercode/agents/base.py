@@ -144,9 +144,15 @@ class Surroundings:
             max_turns=int(getattr(env, "max_turns", 10)),
             reward_every_turn=bool(getattr(env, "reward_every_turn", False)),
             episode=env.episode,
-            setting=getattr(env, "setting", lambda: traits.setting or traits.language),
-            overview=getattr(env, "overview", _no_overview),
+            setting=_method(env, "setting", lambda: traits.setting or traits.language),
+            overview=_method(env, "overview", _no_overview),
         )
+
+
+def _method(env: Any, name: str, default: Callable[[], str]) -> Callable[[], str]:
+    """Find a method; an environment of somebody's own may have another thing of that name."""
+    found = getattr(env, name, None)
+    return (lambda: str(found())) if callable(found) else default
 
 
 def _no_overview() -> NoReturn:

@@ -89,6 +89,10 @@ class Options:
     """The context that is shown at the start without a turn: the environment's overview."""
     examples: bool | None = None
     """Whether worked examples are shown; None: as `Strategy.examples` says."""
+    recap: bool | None = None
+    """Whether a model that would repeat what has failed, or submit after a failure, is told the
+    task again, with what was tried, and asked once more, by try-again and react. None: models of
+    this machine are, for which it was measured that it helps."""
     observation_limit: int = 10_000
     """Characters of an observation that the model is shown."""
     observation_tail: bool = True
@@ -129,6 +133,8 @@ class Strategy:
     """The models that are shown worked examples, unless an option says otherwise: those of this
     machine, for which it was measured that they help, or all. ``cannot``: its prompt has no place
     for any."""
+    recaps: bool = False
+    """Whether it can tell a task again: see `Options.recap`."""
     searches: ClassVar[bool] = False
     """Whether several replies are tried in forks, rather than one of them chosen."""
 
@@ -146,8 +152,7 @@ class Strategy:
             raise UsageError(f"agent {self.name} shows no worked examples: leave them out")
         if asked is not None:
             return asked
-        on_this_machine = model.startswith(f"{LOCAL}/")
-        return self.examples == "always" or (self.examples == "local" and on_this_machine)
+        return self.examples == "always" or (self.examples == "local" and is_local(model))
 
     def agent(self, talk: Talk, options: Options, allowance: Allowance) -> Agent | HoldsEnvironment:
         """Make the agent of one episode."""
@@ -175,6 +180,11 @@ class Strategy:
         return LanguageAgents(self, model, Options(**options))
 
 
+def is_local(model: str) -> bool:
+    """Tell whether a model, ``PROVIDER/NAME``, is one of this machine."""
+    return model.startswith(f"{LOCAL}/")
+
+
 class LanguageAgents:
     """Makes the agent of each episode.
 
@@ -193,7 +203,9 @@ class LanguageAgents:
         self._strategy = strategy
         self._model = model
         examples = strategy.shows_examples(options.examples, model.name)
-        self._options = options = replace(options, examples=examples)
+        recap = options.recap if options.recap is not None else is_local(model.name)
+        recap = recap and strategy.recaps and not strategy.sees_reward  # that plays as in 2023
+        self._options = options = replace(options, examples=examples, recap=recap)
         self._permits: AbstractContextManager[float] | None = None
         self._prompt = Prompt(strategy.template, options.prompt)
 
@@ -203,7 +215,8 @@ class LanguageAgents:
         options = {key: value for key, value in asdict(self._options).items() if key not in told}
         options["settings"] = self._options.settings.facts()
         # Left out where they say nothing new: records from before they existed compare as equal.
-        usual = {"search": None, "context": None, "examples": self._strategy.examples == "always"}
+        examples = self._strategy.examples == "always"
+        usual = {"search": None, "context": None, "recap": False, "examples": examples}
         for name in [name for name, value in usual.items() if options[name] == value]:
             del options[name]
         weights = getattr(self._model, "weights", None)
@@ -261,6 +274,7 @@ class LanguageAgents:
             transcript,
             clip,
             sees_reward=self.needs_reward,
+            recaps=bool(options.recap),
         )
         return self._strategy.agent(talk, options, Allowance(transcript, options.limits))
 

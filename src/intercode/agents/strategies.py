@@ -15,34 +15,46 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import takewhile
 
 from intercode.agents.examples import Step
 from intercode.agents.language import Strategy
 from intercode.agents.parser import leading_block, said
 from intercode.agents.talk import CUT_OFF, Talk, fenced, turn_values
 from intercode.calls import ToolCall
-from intercode.envs.tools import action_of, call_of, tools_of
+from intercode.envs.tools import action_of, tools_of
 from intercode.episode import NoAction, Turn
+from intercode.failure_modes import changes_nothing
 from intercode.models.base import Reply
 
 
 def goes_in_circles(action: str, history: Sequence[Turn]) -> bool:
-    """Tell whether an action is one that has failed, word for word, or submits after a failure."""
-    failed = [turn for turn in history if not turn.ok and not turn.info.get("invalid")]
-    circles = {turn.action.strip() for turn in failed}
-    if failed and failed[-1] is history[-1]:
-        circles.add("submit")
-    return action.strip() in circles
+    """Tell whether an action is one that has failed, word for word, or submits after a failure.
+
+    A failure before an action that may have changed something does not count.
+    """
+    since = takewhile(lambda turn: not turn.ok or changes_nothing(turn), reversed(history))
+    failed = {turn.action.strip() for turn in since if not turn.ok and not turn.info.get("invalid")}
+    if history and history[-1].action.strip() in failed:
+        failed.add("submit")
+    return action.strip() in failed
+
+
+def next_action(
+    talk: Talk, history: Sequence[Turn], read: Callable[[str], str] | None = None
+) -> str:
+    """Ask for the next action; a model that goes in circles is asked once more, by `ask_again`."""
+    action = talk.ask(read)
+    if not talk.recaps or not goes_in_circles(action, history):
+        return action
+    again = talk.ask_again(history, read)
+    return action if again is None else again
 
 
 class TryAgain:
-    """Shows the output of every action, and its reward if the strategy sees it.
-
-    A model that is about to repeat what has failed, or to submit after a failure, is told the task
-    anew, and asked once more.
-    """
+    """Shows the output of every action, and its reward if the strategy sees it."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -53,17 +65,13 @@ class TryAgain:
             self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
-        action = self._talk.ask()
-        if goes_in_circles(action, history) and not self._talk.sees_reward:  # that plays as in 2023
-            self._talk.recap(history)
-            action = self._talk.ask()
-        return action
+        return next_action(self._talk, history)
 
     def _written(self, step: Step) -> Reply:
         return Reply(fenced(step.action, self._talk.scene.language))
 
 
-TRY_AGAIN = Strategy("try-again", "try_again", TryAgain, examples="local")
+TRY_AGAIN = Strategy("try-again", "try_again", TryAgain, examples="local", recaps=True)
 TRY_AGAIN_ORACLE = Strategy(
     "try-again-oracle", "try_again", TryAgain, sees_reward=True, examples="local"
 )
@@ -105,11 +113,7 @@ class React:
             self._talk.begin(self._written)
         else:
             self._talk.tell("observation", observation, **turn_values(history))
-        action = self._talk.ask(self._action)
-        if goes_in_circles(action, history):
-            self._talk.recap(history)
-            action = self._talk.ask(self._action)
-        return action
+        return next_action(self._talk, history, self._action)
 
     def _written(self, step: Step) -> Reply:
         action = fenced(step.action, self._talk.scene.language)
@@ -141,8 +145,8 @@ def split(text: str, language: str = "") -> tuple[str, str]:
     return thought, f"```\n{executed[1]}\n```" if executed else action
 
 
-REACT = Strategy("react", "react", React, examples="always")
-REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", React)
+REACT = Strategy("react", "react", React, examples="always", recaps=True)
+REACT_ZERO_SHOT = Strategy("react-zero-shot", "react", React, recaps=True)
 
 
 _STEP = re.compile(r"^[ \t*_#]*(?:step[ \t]+)?\d+[.):][*_]*[ \t]+", re.MULTILINE | re.IGNORECASE)
@@ -211,14 +215,12 @@ class ToolCalling:
         """The call whose answer is the next observation."""
         self._cut_off = False
         """Whether the last reply ended before it was complete."""
-        self._shown = 0
-        """How many steps of examples were shown."""
         talk.dialogue.tools = tools_of(talk.scene.traits)
 
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the action of the next call."""
         if not history:
-            self._talk.begin(self._written)
+            self._talk.begin()
         else:
             self._talk.tell("observation", observation, call_id=self._open, **turn_values(history))
         if not self._calls:
@@ -235,10 +237,5 @@ class ToolCalling:
             return NoAction(CUT_OFF)
         return action
 
-    def _written(self, step: Step) -> Reply:
-        self._shown += 1
-        name, arguments = call_of(step.action, self._talk.scene.traits)
-        return Reply("", tool_calls=(ToolCall(f"example_{self._shown}", name, arguments),))
 
-
-TOOL_CALLING = Strategy("tool-calling", "tool_calling", ToolCalling, examples="local")
+TOOL_CALLING = Strategy("tool-calling", "tool_calling", ToolCalling)

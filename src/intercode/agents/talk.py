@@ -20,7 +20,7 @@ from intercode.envs.tools import sendable
 from intercode.envs.traits import Traits, traits_in
 from intercode.episode import NoAction, Turn
 from intercode.errors import ContextLengthError, UsageError
-from intercode.failure_modes import is_repeat, shows_schema
+from intercode.failure_modes import is_repeat, shows_all_columns, shows_schema
 from intercode.models.base import Message, Model, Reply, Role, Settings, Tool
 from intercode.models.transcript import Transcript
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 NO_CODE = "no {language} code in your reply: give it in one block fenced by ```{language} and ```"
 CUT_OFF = "your reply was cut off before its code was complete: be shorter"
-HANDED_IN = "(the task is handed in)"
+MOST_TRIED = 10
+"""The number of actions that are told again, unless the dialogue has a limit of its own."""
 LEFT_OUT = "\n[… {} characters are left out here …]\n"
 
 
@@ -92,6 +93,8 @@ class Talk:
     transcript: Transcript
     clip: Clip = Clip()
     sees_reward: bool = False
+    recaps: bool = False
+    """Whether a model that goes in circles is told the task again: see `Options.recap`."""
 
     def branch(self, seed: int | None) -> Talk:
         """Return a talk that continues this one by itself.
@@ -113,21 +116,19 @@ class Talk:
         """
         told = [self._text("system", **values), self.scene.skills]
         self.dialogue.say("system", "\n\n".join(filter(None, told)))
-        for example in self.scene.examples if write is not None else ():
-            self.dialogue.say("user", self._text("task", query=example.task, overview=""))
-            for step in example.steps:
-                self._show(step, write(step), is_done=step is example.steps[-2])
+        if write is not None:
+            for example in self.scene.examples:
+                self.dialogue.say("user", self._text("task", query=example.task, overview=""))
+                for step in example.steps:
+                    self._show(step, write(step), is_done=step is example.steps[-2])
         self.dialogue.say("user", self._text("task", **values))
 
     def _show(self, step: Step, reply: Reply, *, is_done: bool) -> None:
         self.dialogue.answer(reply)
-        call_id = reply.tool_calls[0].call_id if reply.tool_calls else None
         if step.observation is not None:
             turn = Turn(step.action, step.observation, ok=not step.failed, reward=float(is_done))
             told = turn_values([turn])
-            self.tell("observation", step.observation, call_id, **told)
-        elif call_id is not None:  # a call without an answer would be refused
-            self.dialogue.say("tool", HANDED_IN, call_id)
+            self.tell("observation", step.observation, **told, overview="")
 
     def tell(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
@@ -137,23 +138,43 @@ class Talk:
         text = self._text(block, observation=shown, **values)
         self.dialogue.say("user" if call_id is None else "tool", text, call_id)
 
-    def recap(self, turns: Sequence[Turn]) -> None:
-        """Tell the task anew, with what was tried, in place of the dialogue so far.
+    def ask_again(
+        self, turns: Sequence[Turn], read: Callable[[str], str] | None = None
+    ) -> str | None:
+        """Tell the task again, with what was tried, in place of the dialogue so far, and ask.
 
-        A small model repeats what it has said itself, and not what it is told.
+        A small model repeats what it has said itself, whatever it is told.
+
+        Args:
+            turns: All turns so far.
+            read: As in `ask`.
+
+        Returns:
+            The next action; None: this is more than the model takes, and the dialogue as before.
         """
         tried = {turn.action.strip(): turn for turn in turns if not turn.info.get("invalid")}
-        told = [
-            {"action": turn.action.strip(), "observation": self.clip(turn.observation.rstrip("\n"))}
-            for turn in tried.values()
-        ]
-        failed = [turn.ok for turn in tried.values()]
-        text = self._text(
-            "recap",
-            shown=[one for one, ok in zip(told, failed, strict=True) if ok],
-            failures=[one for one, ok in zip(told, failed, strict=True) if not ok],
+        last = [*tried.values()][-(self.dialogue.limit or MOST_TRIED) :]
+        text = "\n\n".join(
+            (
+                self._text("task"),
+                self._text(
+                    "recap",
+                    shown=[self._retold(turn) for turn in last if turn.ok],
+                    failures=[self._retold(turn) for turn in last if not turn.ok],
+                ),
+            )
         )
-        self.dialogue.begin_again(text)
+        self.note(discarded=True)
+        before = self.dialogue.begin_again(text)
+        try:
+            return self.ask(read)
+        except ContextLengthError:
+            self.dialogue.messages = before
+            return None
+
+    def _retold(self, turn: Turn) -> dict[str, str]:
+        code = fenced(turn.action.strip(), self.scene.language)
+        return {"code": code, "observation": self.clip(turn.observation.rstrip("\n"))}
 
     def ask(self, read: Callable[[str], str] | None = None) -> str:
         """Ask for the model's next action; a `NoAction` if its reply has none.
@@ -243,7 +264,7 @@ class Scene:
 def setting_of(env: object) -> str:
     """Name the place of an environment's task; empty: nothing is known of it."""
     setting = getattr(env, "setting", None)
-    return "" if setting is None else str(setting())
+    return str(setting()) if callable(setting) else ""
 
 
 def overview_of(env: object) -> str:
@@ -253,7 +274,7 @@ def overview_of(env: object) -> str:
         UsageError: No action of the environment shows it, or it runs elsewhere.
     """
     overview = getattr(env, "overview", None)
-    if overview is None:
+    if not callable(overview):
         raise UsageError("nothing shows what there is where no environment is known")
     return str(overview())
 
@@ -294,11 +315,17 @@ class Dialogue:
         """Add a message."""
         self.messages.append(Message(role, sendable(content), call_id=call_id))
 
-    def begin_again(self, content: str) -> None:
-        """Replace all messages since the last of the first ones, which is the task, and that."""
+    def begin_again(self, content: str) -> list[Message]:
+        """Replace all messages from the last of the first ones on, which is the task.
+
+        Returns:
+            The messages before.
+        """
         assert self._head is not None  # there was a reply
-        del self.messages[self._head - 1 :]
+        before = self.messages
+        self.messages = before[: self._head - 1]
         self.say("user", content)
+        return before
 
     def answer(self, reply: Reply) -> None:
         """Add a reply."""
@@ -348,7 +375,7 @@ def turn_values(turns: Sequence[Turn]) -> dict[str, Any]:
         "reward": last.reward,
         "failed": not last.ok,
         "looked": shows_schema(last),
-        "seen": any(map(shows_schema, turns)),
+        "seen": any(map(shows_all_columns, turns)),
         "repeats": any(is_repeat(turn, last) for turn in turns[:-1]),
     }
 

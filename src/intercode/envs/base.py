@@ -34,6 +34,8 @@ from intercode.errors import (
     ActionError,
     CausedInsideError,
     EnvironmentStateError,
+    ImageError,
+    SandboxError,
     TaskError,
     TaskNotFoundError,
     UsageError,
@@ -117,6 +119,8 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         opens = _opener(interpreter)
         if (language := getattr(opens, "language", "")) and language != self.traits.language:
             self.traits = of_language(language)
+        elif not language and not isinstance(interpreter, str) and self.traits is SHELL:
+            self.traits = replace(SHELL, where="", overview="")  # it may be anything
         if getattr(options, "keys", False):
             opens, self.traits = with_keys(opens, self.traits)
         reward = getattr(options, "reward", None) if reward is None else reward
@@ -144,7 +148,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         self._order: Iterator[Task] | None = None  # the tasks to come
         self._watch: Watch | None = None
         self._is_wire = options.observations == "utf-8"
-        self._settings: dict[str, str] = {}  # by image
+        self._settings: dict[tuple[str, str], str] = {}  # by image and folder
 
     @classmethod
     def narrowed(cls, tasks: Dataset, options: Mapping[str, Any]) -> tuple[Dataset, str]:
@@ -307,42 +311,49 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
         Raises:
             UsageError: No action of the environment shows it.
             EnvironmentStateError: There is no episode, or it has ended.
-            SandboxError: The place to look at cannot be made.
+            TaskError: The action that shows it failed, or the place cannot be made again.
+            ImageError, SandboxError: As `reset`.
         """
         if not self.traits.overview:
             raise UsageError(f"nothing shows what there is in {self.name!r}")
         with self._calls:
-            return self._looked(self.traits.overview).observation.rstrip("\n")
+            if self.episode.status != "running" or self._task is None:
+                raise EnvironmentStateError("the episode has ended: call reset() first")
+            task = self._task
+            turn = self._look(task, self.traits.overview)
+        if not turn.ok:
+            said = turn.observation.strip()[-500:]
+            raise TaskError(f"task {task.task_id!r}: what there is cannot be shown: {said}")
+        return turn.observation.rstrip("\n")
 
     def setting(self) -> str:
         """Name the task's place in a line, for prompts: engine and version, or machine and user.
 
-        Raises:
-            EnvironmentStateError: There is no episode, or it has ended.
-            SandboxError: The place to look at cannot be made.
+        Where the place does not say it, this is the name that the traits have.
         """
         known = self.traits.setting or self.traits.language
-        if not self.traits.where:
+        if not self.traits.where or self._task is None:
             return known
+        # No setup, which may take long: what it installs is not named.
+        task = replace(self._task, setup=None, files={})
+        folder = getattr(self.stage, "directory", lambda task: ".")(task)
+        key = str(self.episode.metadata.get("image")), str(folder)
         with self._calls:
-            image = str(self.episode.metadata["image"])
-            if image not in self._settings:
-                turn = self._looked(self.traits.where)
-                line = turn.observation.strip()[:SETTING_LENGTH] if turn.ok else ""
-                self._settings[image] = known if "\n" in line else line or known
-            return self._settings[image]
+            if key not in self._settings and self.episode.status == "running":
+                try:
+                    turn = self._look(task, self.traits.where)
+                except (TaskError, ImageError, SandboxError):
+                    return known  # what is wrong is told where it matters
+                line = turn.observation.strip()[:SETTING_LENGTH]
+                self._settings[key] = line if turn.ok and line.isprintable() and line else known
+            return self._settings.get(key, known)
 
-    def _looked(self, action: str) -> Turn:
-        """Return what an action shows in another place of the task: the episode's stays as it is.
+    def _look(self, task: Task, action: str) -> Turn:
+        """Return what an action shows in a place of its own: the episode's stays as it is.
 
-        A process more would be seen there, in the numbers of all later ones.
+        There one more process would change the numbers of all later ones.
         """
-        self._awake()
-        task = self._task
-        if self.episode.status != "running" or task is None:
-            raise EnvironmentStateError("the episode has ended: call reset() first")
         with (
-            self._failures_recorded(),
             closing(self.stage.open(task)) as place,
             closing(self._open(place)) as interpreter,
         ):

@@ -95,7 +95,7 @@ class Traits:
     random_actions: Sequence[str] = ()
     """Actions for an agent that acts at random."""
     where: str = ""
-    """The action that prints the setting's name in a line, with version, user and the like; empty:
+    """The action that prints the setting's name in a line, with version and user; empty:
     `setting` says all."""
     overview: str = ""
     """The action that shows what there is, for ``--context schema``; empty: no action does."""
@@ -158,6 +158,7 @@ and=', with '
 for program in awk python3 perl jq git curl sqlite3 gcc make; do
     command -v "$program" >/dev/null && printf '%s' "$and$program" && and=', '
 done
+:
 ) 2>/dev/null"""
 """The command that names a shell's machine, user, folder and some of its programs."""
 

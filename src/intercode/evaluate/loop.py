@@ -28,7 +28,14 @@ from intercode.agents.base import (
 )
 from intercode.agents.held import HeldEnv, Terms
 from intercode.episode import Episode, Turn
-from intercode.errors import InterCodeError, ModelError, UsageError
+from intercode.errors import (
+    ImageError,
+    InterCodeError,
+    ModelError,
+    SandboxError,
+    TaskError,
+    UsageError,
+)
 from intercode.redaction import Redactor
 
 if TYPE_CHECKING:
@@ -191,7 +198,8 @@ def run_episode(
     episode.agent, episode.epoch, episode.seed = name, epoch, seed
     if task.tags:
         episode.metadata["tags"] = list(task.tags)
-    actor = _made(agent, env, task)
+    with shared.sandboxes:  # it may look at the task's place, in another one
+        actor = _made(agent, env, task)
     terms = Terms(on_action=partial(shared.on_action, task))
     deciding = Deciding(acting, actor)
     terms.working = partial(_working, shared.sandboxes, actor)
@@ -307,8 +315,8 @@ def _held(actor: HoldsEnvironment, held: HeldEnv, terms: Terms) -> HeldEnv:
 def _made(agent: AgentFactory, env: EpisodeEnv, task: Task) -> Agent | HoldsEnvironment:
     try:
         return make(agent, env, task)
-    except UsageError:
-        raise  # it would be the same for every task
+    except (UsageError, SandboxError, TaskError, ImageError):
+        raise  # the same for every task, or of the place that it has looked at
     except Exception as error:
         raise AgentError(f"the agent could not be made: {_described(error)}") from error
 

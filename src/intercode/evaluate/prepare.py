@@ -359,7 +359,7 @@ def _language_agents(
         for name in _TOLD
         if (value := getattr(told, name)) is not None and value is not False
     }
-    for name in ("observation_tail", "examples"):
+    for name in ("observation_tail", "examples", "recap"):
         if (value := getattr(told, name)) is not None:
             options[name] = value
     if told.prompt is not None:

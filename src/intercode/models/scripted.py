@@ -46,7 +46,8 @@ class Rule:
     Attributes:
         line: The line.
         when: A regular expression that must match somewhere in the last message.
-        turn: How often the model must have spoken; ``None`` is any number.
+        turn: How often the model must have spoken since the last message that begins with
+            ``Task:``, before which may be worked examples; ``None`` is any number.
         seen: A regular expression that must match somewhere in any message.
     """
 
@@ -57,7 +58,9 @@ class Rule:
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether the rule answers this dialogue."""
-        spoken = sum(message.role == "assistant" for message in messages)
+        told = [n for n, message in enumerate(messages) if message.content.startswith("Task:")]
+        since = messages[told[-1] if told else 0 :]
+        spoken = sum(message.role == "assistant" for message in since)
         last = messages[-1].content if messages else ""
         return (
             self.turn in {None, spoken}

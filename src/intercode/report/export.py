@@ -158,7 +158,11 @@ def token_rows(episode: Episode) -> Iterator[dict[str, Any]]:
     that the model was not shown or has not made is in any.
     """
     calls = (talk_of(episode) or Talk()).get("calls", ())
-    told = [call for call in calls if "prompt_token_ids" in call and "token_ids" in call]
+    told = [
+        call
+        for call in calls
+        if "prompt_token_ids" in call and "token_ids" in call and not call.get("discarded")
+    ]
     key = {"task_id": episode.task_id, "epoch": episode.epoch}
     result = {"reward": episode.reward, "success": episode.success}
     for number, part in enumerate(_sequences(told), 1):
