@@ -22,7 +22,7 @@ BUILD := pyproject.toml hatch_build.py $(wildcard src/intercode/sandbox/native/s
 # Half of a virtual environment is none.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo set-up test test-all test-integrations test-agents test-versions test-cgroup2 train-demo soak chaos lint docs bench graders dist clean
+.PHONY: help demo set-up test test-all test-integrations test-agents test-versions test-cgroup2 train-demo train-model soak chaos lint docs bench graders dist clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 19
@@ -91,6 +91,9 @@ ARGS ?=
 CHECK ?=
 train-demo:  ## Train a policy of a million parameters until it solves new tasks (45 minutes)
 	@scripts/test-integrations trl -- $(if $(CHECK),-m pytest --noconftest -q tests/integrations/train_demo.py,examples/training/train.py $(ARGS))
+
+train-model:  ## Train SmolLM2-135M by the rewards of its own attempts (two hours; fetches 94 MB)
+	@scripts/test-integrations trl -- examples/training/language_model.py $(ARGS)
 
 # Some hundred megabytes each, which stay in the cache; mini-swe-agent and aider are in test-integrations.
 AGENTS ?= claude-code codex openhands terminus

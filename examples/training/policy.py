@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -91,12 +92,24 @@ def newborn(words: PreTrainedTokenizerFast) -> Lfm2ForCausalLM:
     )
 
 
-def ready_made(name: str) -> tuple[torch.nn.Module, PreTrainedTokenizerFast]:
-    """Load a model and its tokenizer, onto the GPU if there is one."""
-    words = AutoTokenizer.from_pretrained(name, padding_side="left")
+def ready_made(name: str, device: str = "auto") -> tuple[torch.nn.Module, PreTrainedTokenizerFast]:
+    """Load a model and its tokenizer.
+
+    Args:
+        name: Its name on the hub, its folder, or a file of llama.cpp's (``.gguf``), whose weights
+            are then numbers of 32 bits.
+        device: Where it runs; ``auto``: on the GPU if there is one.
+    """
+    file = Path(name)
+    given = {"dtype": "auto"}
+    if file.suffix == ".gguf":
+        name, given = str(file.parent), {"gguf_file": file.name}
+    words = AutoTokenizer.from_pretrained(
+        name, padding_side="left", gguf_file=given.get("gguf_file")
+    )
     if words.pad_token is None:
         words.pad_token = words.eos_token
-    return AutoModelForCausalLM.from_pretrained(name, dtype="auto", device_map="auto"), words
+    return AutoModelForCausalLM.from_pretrained(name, device_map=device, **given), words
 
 
 class Local:
@@ -107,12 +120,23 @@ class Local:
         words: Its tokenizer.
         name: Its name in records.
         longest: The most tokens of a reply.
+        temperature: At which replies are sampled; 0: the likeliest one is taken.
     """
 
     def __init__(
-        self, model: torch.nn.Module, words: PreTrainedTokenizerFast, name: str, longest: int
+        self,
+        model: torch.nn.Module,
+        words: PreTrainedTokenizerFast,
+        name: str,
+        longest: int,
+        temperature: float = 0.0,
     ) -> None:
         self.name = name
+        self._sampling = (
+            {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+            if temperature
+            else {"do_sample": False}
+        )
         self._model, self._words, self._longest = model, words, longest
         self._waiting: list[tuple[str, Future[Reply]]] = []
         self._adding, self._answering = threading.Lock(), threading.Lock()
@@ -123,7 +147,7 @@ class Local:
         settings: Settings = Settings(),  # noqa: B008 - frozen
         tools: Sequence[Tool] = (),
     ) -> Reply:
-        """Return the likeliest next message, whatever the settings."""
+        """Return the next message, whatever the settings."""
         told = [{"role": one.role, "content": one.content} for one in messages]
         prompt = self._words.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
         reply: Future[Reply] = Future()
@@ -154,7 +178,7 @@ class Local:
         made = self._model.generate(
             **given.to(self._model.device),
             max_new_tokens=self._longest,
-            do_sample=False,
+            **self._sampling,
             pad_token_id=self._words.pad_token_id,
         )
         end = self._words.eos_token_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -10,6 +11,8 @@ from typing import Any
 
 os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1"}
 
+import language_model
+import policy
 import pytest
 import torch
 from recorded import played
@@ -113,6 +116,21 @@ def test_lost_sandbox_is_left_out(tmp_path: Path) -> None:
         given = {"train_dataset": bash.dataset(), "environment_factory": factory}
         for step in train(script, tmp_path, 1, **given):
             assert step["rewards/Bash/mean"] == pytest.approx(1 / 3), step
+
+
+def test_the_example_of_a_language_model(tmp_path: Path) -> None:
+    words = policy.tokenizer(["Define", "return"])
+    for part in (words, policy.newborn(words)):
+        part.save_pretrained(tmp_path / "weights")
+    options = {"--model": tmp_path / "weights", "--out": tmp_path / "run", "--practise": 2}
+    options |= {"--batch": 1, "--count": 3, "--points": 1, "--reply-tokens": 8}
+    options |= {"--attempt-tokens": 8, "--turns": 2}
+    with nothing_left():
+        assert language_model.main([str(word) for pair in options.items() for word in pair]) == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert list(results["solved"]) == list(language_model.ARMS)
+    for solved in results["solved"].values():
+        assert {name: len(tried) for name, tried in solved.items()} == {"test": 3, "starter": 6}
 
 
 def test_permanent_refusal_ends_the_training(
