@@ -109,7 +109,13 @@ def ready_made(name: str, device: str = "auto") -> tuple[torch.nn.Module, PreTra
     )
     if words.pad_token is None:
         words.pad_token = words.eos_token
-    return AutoModelForCausalLM.from_pretrained(name, device_map=device, **given), words
+    model = AutoModelForCausalLM.from_pretrained(name, device_map=device, **given)
+    if file.suffix == ".gguf":  # a trainer takes it for quantized, which its numbers are no longer
+        del model.config.quantization_config
+        loaded, model = model, AutoModelForCausalLM.from_config(model.config)
+        model.load_state_dict(loaded.state_dict())
+        model.to(loaded.device)
+    return model, words
 
 
 class Local:
