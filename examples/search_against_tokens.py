@@ -71,7 +71,8 @@ def main() -> None:
     tasks = Dataset([task(number) for number in range(TASKS)], name="mazes")
     print("agent         success   tokens   tokens per success")
     for name in ("react", "best-of-n", "tree-search"):
-        agents = registry.get(name, model=Guesser(), settings=Settings(temperature=1.0))
+        options = {"settings": Settings(temperature=1.0), "examples": False}
+        agents = registry.get(name, model=Guesser(), **options)
         result = evaluate(tasks, agents, lambda: intercode.make("bash", data=tasks))
         found = result.statistics
         tokens = (found.tokens_in or 0) + (found.tokens_out or 0)
