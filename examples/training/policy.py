@@ -73,7 +73,7 @@ def newborn(words: PreTrainedTokenizerFast) -> Lfm2ForCausalLM:
     Short convolutions see which token came before, which two layers of attention then need not
     find out before they can copy: it learns to in half of the steps.
     """
-    return Lfm2ForCausalLM(
+    model = Lfm2ForCausalLM(
         Lfm2Config(
             vocab_size=len(words),
             hidden_size=128,
@@ -90,6 +90,7 @@ def newborn(words: PreTrainedTokenizerFast) -> Lfm2ForCausalLM:
             eos_token_id=words.eos_token_id,
         )
     )
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def ready_made(name: str, device: str = "auto") -> tuple[torch.nn.Module, PreTrainedTokenizerFast]:

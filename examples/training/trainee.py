@@ -174,7 +174,7 @@ class Trainee:
         return self.playing(Local(self.model, self.words, arm, self.args.reply_tokens))
 
     def playing(self, model: Local) -> Any:
-        """Return a model as an agent that is told what `Rollouts` tells, to the letter."""
+        """Return an agent whose prompts are word for word those of `Rollouts`."""
         return TRY_AGAIN(model, setting=traits_of(self.env).setting)
 
     def attempt_all(self, arm: str, agent: Any) -> None:

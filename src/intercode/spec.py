@@ -163,8 +163,8 @@ class AgentSpec(_Part, frozen=True, kw_only=True):
         bool | None,
         _says(
             None,
-            "tell a model that would repeat what has failed the task again, and ask once more "
-            "(default: to local models, by try-again and react)",
+            "ask the model once more, by try-again and react, when its action has failed before "
+            "(default: only local models)",
         ),
     ] = None
     skill: Annotated[

@@ -90,6 +90,7 @@ def test_a_recap_that_is_too_long_leaves_all_as_it_was() -> None:
     says = Short(said)
     actions, record = play("try-again", says, ["?"] * 2, failed=[0, 1], recap=True)
     assert actions == ["cat a", "cat a", "cat b"] and "ended_by" not in record
+    assert not any(call.get("discarded") for call in record["model"]["calls"])
     assert [message.role for message in says.heard[-1]][-3:] == ["user", "assistant", "user"]
 
 

@@ -90,9 +90,9 @@ class Options:
     examples: bool | None = None
     """Whether worked examples are shown; None: as `Strategy.examples` says."""
     recap: bool | None = None
-    """Whether a model that would repeat what has failed, or submit after a failure, is told the
-    task again, with what was tried, and asked once more, by try-again and react. None: models of
-    this machine are, for which it was measured that it helps."""
+    """Whether the model is asked once more when its action has failed before, or would submit after
+    a failure: the task and what was tried then replace the dialogue. For try-again and react.
+    None: only for models of this machine, since small ones tend to repeat themselves."""
     observation_limit: int = 10_000
     """Characters of an observation that the model is shown."""
     observation_tail: bool = True

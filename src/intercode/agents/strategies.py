@@ -164,20 +164,20 @@ class PlanSolve:
     def act(self, observation: str, history: Sequence[Turn]) -> str:
         """Return the action of the next step; after the last one, a better one or ``submit``."""
         shown = observation if history else None
-        told = turn_values(history) if history else {}
+        values = turn_values(history) if history else {}
         if self._plan is None:
             self._plan = self._make_plan()
         if self._done < len(self._plan):
             step = self._plan[self._done]
             self._done += 1
-            told |= {"step": step, "number": self._done, "steps": len(self._plan)}
-            self._talk.tell("step", shown, **told)
+            values |= {"step": step, "number": self._done, "steps": len(self._plan)}
+            self._talk.tell("step", shown, **values)
             action = self._talk.ask()
             self._talk.note(step=step)
             return action
         if not self._refine:
             return "submit"
-        self._talk.tell("refine", shown, **told)
+        self._talk.tell("refine", shown, **values)
         return self._talk.ask()
 
     def _make_plan(self) -> list[str]:

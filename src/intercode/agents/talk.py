@@ -94,7 +94,7 @@ class Talk:
     clip: Clip = Clip()
     sees_reward: bool = False
     recaps: bool = False
-    """Whether a model that goes in circles is told the task again: see `Options.recap`."""
+    """As `Options.recap`."""
 
     def branch(self, seed: int | None) -> Talk:
         """Return a talk that continues this one by itself.
@@ -127,8 +127,7 @@ class Talk:
         self.dialogue.answer(reply)
         if step.observation is not None:
             turn = Turn(step.action, step.observation, ok=not step.failed, reward=float(is_done))
-            told = turn_values([turn])
-            self.tell("observation", step.observation, **told, overview="")
+            self.tell("observation", step.observation, **turn_values([turn]), overview="")
 
     def tell(
         self, block: str, observation: str | None, call_id: str | None = None, **values: Any
@@ -143,7 +142,7 @@ class Talk:
     ) -> str | None:
         """Tell the task again, with what was tried, in place of the dialogue so far, and ask.
 
-        A small model repeats what it has said itself, whatever it is told.
+        The model's own replies are left out: a small model tends to repeat them.
 
         Args:
             turns: All turns so far.
@@ -164,13 +163,15 @@ class Talk:
                 ),
             )
         )
-        self.note(discarded=True)
+        replied = self.transcript.last_call
         before = self.dialogue.begin_again(text)
         try:
-            return self.ask(read)
-        except ContextLengthError:
+            action = self.ask(read)
+        except ContextLengthError:  # then the reply before is acted on
             self.dialogue.messages = before
             return None
+        replied["discarded"] = True
+        return action
 
     def _retold(self, turn: Turn) -> dict[str, str]:
         code = fenced(turn.action.strip(), self.scene.language)

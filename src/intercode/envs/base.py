@@ -343,7 +343,7 @@ class InterCodeEnv(Forkable[PlaceT], Outside[PlaceT], gymnasium.Env[str, str]):
                 try:
                     turn = self._look(task, self.traits.where)
                 except (TaskError, ImageError, SandboxError):
-                    return known  # what is wrong is told where it matters
+                    return known  # the name is worth no failed episode
                 line = turn.observation.strip()[:SETTING_LENGTH]
                 self._settings[key] = line if turn.ok and line.isprintable() and line else known
             return self._settings.get(key, known)

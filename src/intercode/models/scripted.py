@@ -58,8 +58,8 @@ class Rule:
 
     def fits(self, messages: Sequence[Message]) -> bool:
         """Whether the rule answers this dialogue."""
-        told = [n for n, message in enumerate(messages) if message.content.startswith("Task:")]
-        since = messages[told[-1] if told else 0 :]
+        starts = [n for n, message in enumerate(messages) if message.content.startswith("Task:")]
+        since = messages[starts[-1] if starts else 0 :]
         spoken = sum(message.role == "assistant" for message in since)
         last = messages[-1].content if messages else ""
         return (

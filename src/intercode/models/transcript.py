@@ -82,9 +82,14 @@ class Transcript:
             self.cost = None if reply.cost is None else self.cost + reply.cost
         return reply
 
+    @property
+    def last_call(self) -> dict[str, Any]:
+        """The record of the last call, to which facts may be added."""
+        return self._calls[-1]
+
     def note(self, **facts: Any) -> None:
         """Add facts to the last call: its thought, or its step of a plan."""
-        self._calls[-1].update(facts)
+        self.last_call.update(facts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, for the episode's record."""
