@@ -100,6 +100,13 @@ def test_a_model_that_insists_has_its_way() -> None:
     assert actions == ["sl", "sl", "submit"]
 
 
+def test_a_model_that_never_takes_anything_else_hands_in() -> None:
+    says = Says(["`sl`"] * 5)
+    actions, record = play("try-again", says, ["sl: not found"] * 2, failed=[0, 1], recap=True)
+    assert actions == ["sl", "sl", "submit"]
+    assert record["model"]["calls"][-1]["gave_up"]
+
+
 def test_with_oracle_feedback_the_dialogue_is_that_of_2023() -> None:
     says = Says(["`sl`", "`sl`"])
     actions, _ = play("try-again-oracle", says, ["?"], [0.0], failed=[0], recap=True)

@@ -45,12 +45,21 @@ def goes_in_circles(action: str, history: Sequence[Turn]) -> bool:
 def next_action(
     talk: Talk, history: Sequence[Turn], read: Callable[[str], str] | None = None
 ) -> str:
-    """Ask for the next action; a model that goes in circles is asked once more, by `ask_again`."""
+    """Ask for the next action; a model that goes in circles is asked once more, by `ask_again`.
+
+    If even so it would take for the third time in a row what has failed, it is done: what it does
+    no longer depends on what it is told.
+    """
     action = talk.ask(read)
     if not talk.recaps or not goes_in_circles(action, history):
         return action
     again = talk.ask_again(history, read)
-    return action if again is None else again
+    action = action if again is None else again
+    last = [turn.action.strip() for turn in history[-2:] if not turn.ok]
+    if last != [action.strip()] * 2:
+        return action
+    talk.note(gave_up=True)
+    return "submit"
 
 
 class TryAgain:
