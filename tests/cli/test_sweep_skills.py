@@ -106,13 +106,16 @@ def agrees(found: dict[str, float], one: list[float], other: list[float]) -> Non
 def test_what_can_be_shown_has_the_power_that_is_promised(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Connor's formula at the smallest difference, with scipy's normal distribution."""
+    """The exact test's, at the smallest difference, by all ways in which tasks may differ."""
     found = compared(sweep, capsys)
     n, differing, delta = found["tasks"], found["differing"], found["detectable"]
-    z = stats.norm.ppf(0.975)
-    spread = (differing - delta**2) ** 0.5
-    power = stats.norm.cdf((delta * n**0.5 - z * differing**0.5) / spread)
-    assert power == pytest.approx(0.8, abs=1e-6)
+    power = 0.0
+    for pairs in range(n + 1):
+        for wins in range(pairs + 1):
+            if stats.binomtest(wins, pairs).pvalue < 0.05 if pairs else False:
+                chance = stats.binom.pmf(wins, pairs, (differing + delta) / (2 * differing))
+                power += stats.binom.pmf(pairs, n, differing) * chance
+    assert power == pytest.approx(0.8, abs=1e-4)
     assert found["needed"] <= n, "what was seen can be seen with so many"
 
 

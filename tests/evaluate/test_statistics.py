@@ -8,15 +8,17 @@ import math
 import numpy as np
 import pytest
 import scipy  # its parts are loaded when they are used: collecting tests is quick
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intercode.evaluate.comparison import (
     bootstrap,
     detectable,
+    detectable_mean,
     difference,
     holm,
     mcnemar,
+    mean_tasks,
     paired_power,
     paired_tasks,
 )
@@ -207,28 +209,53 @@ def test_no_difference_is_never_found() -> None:
         paired_tasks(0.0, 0.2)
 
 
-@pytest.mark.parametrize(("n", "delta", "share"), [(200, 0.1, 0.2), (500, 0.05, 0.15)])
-def test_paired_power_is_near_the_test_without_approximation(
-    n: int, delta: float, share: float
+@pytest.mark.parametrize(
+    ("n", "delta", "share", "alpha"),
+    [(6, 0.9, 0.95, 0.05), (60, 0.2, 0.4, 0.05), (200, 0.1, 0.2, 0.01), (500, 0.05, 0.15, 0.05)],
+)
+def test_the_power_is_that_of_the_test_that_decides(
+    n: int, delta: float, share: float, alpha: float
 ) -> None:
-    """Summed over every number of differing pairs, for the asymptotic test that it is made for."""
+    """Summed over every number of differing pairs and of wins."""
     power = 0.0
-    for differing in range(1, n + 1):
+    for differing in range(n + 1):
         wins = np.arange(differing + 1)
-        found = np.abs(2 * wins - differing) / math.sqrt(differing) > scipy.stats.norm.ppf(0.975)
+        worse = np.minimum(wins, differing - wins)
+        found = np.minimum(1, 2 * scipy.stats.binom.cdf(worse, differing, 0.5)) < alpha
         chance = scipy.stats.binom.pmf(wins, differing, (share + delta) / (2 * share))
         power += scipy.stats.binom.pmf(differing, n, share) * chance[found].sum()
-    assert paired_power(n, delta, share) == pytest.approx(power, abs=0.02)
+    assert paired_power(n, delta, share, alpha) == pytest.approx(power, abs=1e-6)
 
 
-@given(st.floats(0.02, 0.5), st.floats(0, 0.5))
+def test_what_is_said_to_be_needed_is_what_the_test_shows() -> None:
+    assert paired_tasks(1.0, 1.0) == 6
+    assert mcnemar([True] * 6, [False] * 6).p < 0.05 < mcnemar([True] * 5, [False] * 5).p
+
+
+def test_with_very_many_tasks_it_is_asymptotic() -> None:
+    assert paired_power(5000, 0.02, 0.2) == pytest.approx(paired_power(5001, 0.02, 0.2), abs=0.01)
+
+
+@given(st.floats(0.03, 0.5), st.floats(0, 0.5))
+@settings(deadline=None, max_examples=25)
 def test_power_and_numbers_are_inverse(delta: float, more: float) -> None:
     share = min(1.0, delta + more)
     n = paired_tasks(delta, share)
-    assert paired_power(n, delta, share) >= 0.8 - 1e-9
-    assert n == 1 or paired_power(n - 1, delta, share) < 0.8 + 1e-9
+    assert paired_power(n, delta, share) >= 0.8
+    assert n == 1 or paired_power(n - 1, delta, share) < 0.8
     smallest = detectable(n, share)
-    assert smallest is not None and smallest <= delta + 1e-9
+    assert smallest is not None and smallest <= delta + 1e-5
+
+
+@given(st.floats(0.02, 1.0), st.floats(0.01, 1.0))
+def test_numbers_for_means_are_inverse(delta: float, spread: float) -> None:
+    n = mean_tasks(delta, spread)
+    assert detectable_mean(n, spread) <= delta
+    assert n == 2 or detectable_mean(n - 1, spread) > delta
+    # By the noncentral t distribution, whose power the formula is made for.
+    freedom, shift = n - 1, delta / spread * math.sqrt(n)
+    power = scipy.stats.nct.sf(scipy.stats.t.ppf(0.975, freedom), freedom, min(shift, 30))
+    assert n < 8 or power > 0.77
 
 
 def test_too_few_tasks_detect_nothing() -> None:

@@ -202,7 +202,11 @@ def _pairs(
     return [
         (
             first,
-            [(one, found) for one in others if (found := compare(first.outcomes, one.outcomes))],
+            [
+                (one, found)
+                for one in others
+                if (found := compare(first.outcomes, one.outcomes, len(others)))
+            ],
         )
         for first, *others in alike.values()
         if others

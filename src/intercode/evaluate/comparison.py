@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from intercode.evaluate.distributions import binomial_tail, normal_cdf, normal_quantile
+from intercode.evaluate.distributions import (
+    binomial_cdf,
+    binomial_mass,
+    binomial_tail,
+    normal_cdf,
+    normal_quantile,
+    t_quantile,
+)
 from intercode.evaluate.statistics import Estimate, mean
 
 ALPHA, POWER = 0.05, 0.8
@@ -33,8 +41,8 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> McNemar:
     Lydersen and Laake, The McNemar Test for Binary Matched-Pairs Data, 2013, equation 2).
     """
     pairs = list(zip(first, second, strict=True))
-    b = sum(one and not other for one, other in pairs)
-    c = sum(other and not one for one, other in pairs)
+    b = sum(bool(one) and not other for one, other in pairs)
+    c = sum(bool(other) and not one for one, other in pairs)
     return McNemar(b, c, min(1.0, 2 * binomial_tail(min(b, c), b + c)))
 
 
@@ -51,14 +59,24 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def difference(
-    first: Sequence[float], second: Sequence[float], clusters: Sequence[Hashable] | None = None
+    first: Sequence[float],
+    second: Sequence[float],
+    clusters: Sequence[Hashable] | None = None,
+    most: float = math.inf,
 ) -> Estimate:
     """Second minus first on the same tasks: the mean of the paired differences, with t interval.
 
     Miller, Adding Error Bars to Evals, 2024, section 4.2: what the runs have in common, how hard
     each task is, cancels out.
+
+    Args:
+        first: The values of the one, by task.
+        second: Those of the other.
+        clusters: The cluster of each task.
+        most: The greatest difference that there can be: of rates, 1. No end lies beyond.
     """
-    return mean([b - a for a, b in zip(first, second, strict=True)], clusters)
+    found = mean([b - a for a, b in zip(first, second, strict=True)], clusters)
+    return replace(found, low=max(found.low, -most), high=min(found.high, most))
 
 
 def bootstrap(
@@ -101,33 +119,39 @@ def bootstrap(
 
 
 def paired_power(n: int, difference: float, discordant: float, alpha: float = ALPHA) -> float:
-    """The chance that McNemar's test finds a difference of two success rates on `n` tasks.
+    """The chance that `mcnemar` finds a difference of two success rates on `n` tasks.
 
-    Connor, Sample Size for Testing Differences in Proportions for the Paired-Sample Design, 1987.
+    Exact: the sum over all numbers of tasks that may differ (Duffy, Asymptotic and Exact Power for
+    the McNemar Test and Its Analogue with R Controls per Case, 1984). For more than 5,000 tasks the
+    asymptotic power (Connor, Sample Size for Testing Differences in Proportions for the
+    Paired-Sample Design, 1987), which hardly differs there.
 
     Args:
         n: Tasks that both try.
         difference: Of the success rates.
         discordant: The share of the tasks that one of the two solves and the other does not; at
             least the difference.
-        alpha: The level of the test, two-sided.
+        alpha: The level of the test, two-sided; for one of several comparisons, its share of it.
     """
     delta = _checked(difference, discordant)
-    spread = discordant - delta**2
-    if spread <= 0:
-        return 1.0
-    z = normal_quantile(1 - alpha / 2)
-    return normal_cdf((delta * math.sqrt(n) - z * math.sqrt(discordant)) / math.sqrt(spread))
+    if n > _ASYMPTOTIC:
+        spread = max(discordant - delta**2, _TINY)
+        z = normal_quantile(1 - alpha / 2)
+        return normal_cdf((delta * math.sqrt(n) - z * math.sqrt(discordant)) / math.sqrt(spread))
+    better = (discordant + delta) / (2 * discordant)
+    return math.fsum(
+        chance * (binomial_cdf(few, pairs, better) + binomial_cdf(few, pairs, 1 - better))
+        for pairs, chance, few in _likely(n, discordant, alpha)
+    )
 
 
 def paired_tasks(
     difference: float, discordant: float, power: float = POWER, alpha: float = ALPHA
 ) -> int:
-    """How many tasks it takes to find a difference with that power: the inverse of it (ibid.)."""
+    """How many tasks it takes to find a difference with that power: the inverse of it."""
     delta = _checked(difference, discordant)
-    z, beta = normal_quantile(1 - alpha / 2), normal_quantile(power)
-    spread = max(0.0, discordant - delta**2)
-    return math.ceil(((z * math.sqrt(discordant) + beta * math.sqrt(spread)) / delta) ** 2)
+
+    return _smallest(lambda n: paired_power(n, delta, discordant, alpha) >= power)
 
 
 def detectable(
@@ -137,12 +161,74 @@ def detectable(
     if discordant <= 0 or paired_power(n, discordant, discordant, alpha) < power:
         return None
     low, high = 0.0, discordant
-    for _ in range(60):
+    for _ in range(20):
         middle = (low + high) / 2
         if paired_power(n, middle, discordant, alpha) < power:
             low = middle
         else:
             high = middle
+    return high
+
+
+def mean_tasks(difference: float, spread: float, power: float = POWER, alpha: float = ALPHA) -> int:
+    """How many tasks it takes for the t interval of a mean difference to leave out 0.
+
+    Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, chapter 2, with t for the
+    number of tasks.
+
+    Args:
+        difference: The mean of the paired differences.
+        spread: Their standard deviation.
+        power: The chance that it is found.
+        alpha: The level, two-sided.
+    """
+    if difference == 0:
+        raise ValueError("no number of tasks shows that there is no difference")
+    return _smallest(lambda n: detectable_mean(n, spread, power, alpha) <= abs(difference))
+
+
+def detectable_mean(n: int, spread: float, power: float = POWER, alpha: float = ALPHA) -> float:
+    """The smallest mean difference that `n` tasks find with that power (ibid.)."""
+    if n < 2:
+        return math.inf
+    return (t_quantile(1 - alpha / 2, n - 1) + normal_quantile(power)) * spread / math.sqrt(n)
+
+
+_ASYMPTOTIC = 5000
+_TINY = 1e-12
+_SIGMAS = 6
+
+
+@lru_cache(maxsize=100)
+def _likely(n: int, discordant: float, alpha: float) -> list[tuple[int, float, int]]:
+    """List numbers of tasks that may differ: each with its chance, and `_few` of it."""
+    middle, reach = n * discordant, _SIGMAS * math.sqrt(n * discordant * (1 - discordant)) + 1
+    first, last = max(0, math.floor(middle - reach)), min(n, math.ceil(middle + reach))
+    return [
+        (pairs, binomial_mass(pairs, n, discordant), _few(pairs, alpha))
+        for pairs in range(first, last + 1)
+    ]
+
+
+def _few(pairs: int, alpha: float) -> int:
+    """Return how many of the differing pairs the worse one may win so that `mcnemar` rejects."""
+    few = min(pairs, math.ceil(pairs / 2))
+    low = -1
+    while few - low > 1:
+        middle = (low + few) // 2
+        low, few = (middle, few) if 2 * binomial_cdf(middle, pairs, 0.5) < alpha else (low, middle)
+    return low
+
+
+def _smallest(suffices: Callable[[int], bool]) -> int:
+    """Return the smallest number that suffices, where all greater ones do."""
+    high = 1
+    while not suffices(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
     return high
 
 

@@ -58,6 +58,21 @@ def binomial_tail(k: int, n: int) -> float:
     return total / (1 << n) if k >= 0 else 0.0
 
 
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """The probability of at most `k` successes in `n` trials (Abramowitz and Stegun, 26.5.24)."""
+    if k < 0:
+        return 0.0
+    return 1.0 if k >= n else _beta(n - k, k + 1, 1 - p)
+
+
+def binomial_mass(k: int, n: int, p: float) -> float:
+    """The probability of exactly `k` successes in `n` trials."""
+    if p in (0, 1):
+        return float(k == n * p)
+    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(ways + k * math.log(p) + (n - k) * math.log1p(-p))
+
+
 def _beta(a: float, b: float, x: float) -> float:
     """The regularized incomplete beta function (Press et al., Numerical Recipes, 6.4)."""
     if x <= 0 or x >= 1:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import pstdev
 from typing import Any
 
 from intercode.episode import Episode
@@ -21,11 +22,13 @@ from intercode.evaluate.comparison import (
     McNemar,
     bootstrap,
     detectable,
+    detectable_mean,
     difference,
     mcnemar,
+    mean_tasks,
     paired_tasks,
 )
-from intercode.evaluate.statistics import Estimate
+from intercode.evaluate.statistics import FEW_CLUSTERS, Estimate
 from intercode.evaluate.summary import Statistics, summarize, total
 from intercode.records import Outcome, latest, read_manifest
 from intercode.redaction import Redactor
@@ -196,7 +199,8 @@ class Paired:
     difference: Estimate
     """Second minus first, with the paired t interval."""
     drawn: Estimate | None
-    """The difference with the bootstrap's interval over places; None with only one place."""
+    """The difference with an interval over places: the bootstrap's, or of few places the t
+    interval; None with only one place."""
     test: McNemar | None
     """None where there are several attempts at a task."""
     differing: float
@@ -225,8 +229,16 @@ class Paired:
         return self.difference.low > 0 or self.difference.high < 0
 
 
-def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Paired | None:
-    """Compare two runs; None if they have no task in common."""
+def compare(
+    first: Sequence[Outcome], second: Sequence[Outcome], comparisons: int = 1
+) -> Paired | None:
+    """Compare two runs; None if they have no task in common.
+
+    Args:
+        first: The outcomes of the one.
+        second: Those of the other.
+        comparisons: The number of comparisons that are made, for which the level is corrected.
+    """
     one, other = _by_task(first), _by_task(second)
     common = [task for task in one if task in other]
     if not common:
@@ -235,26 +247,46 @@ def compare(first: Sequence[Outcome], second: Sequence[Outcome]) -> Paired | Non
     after = [_rate(other[task]) for task in common]
     places = [one[task][0].place for task in common]
     changes = [b - a for a, b in zip(before, after, strict=True)]
-    seen = difference(before, after)
+    seen = difference(before, after, most=1.0)
     # At least the difference itself, which rounding might put above it.
     differing = max(math.fsum(map(abs, changes)) / len(common), abs(seen.value))
     single = all(len(tries[task]) == 1 for tries in (one, other) for task in common)
+    alpha, is_seen = ALPHA / max(1, comparisons), abs(seen.value) > 1e-12
+    if single:
+        smallest = detectable(len(common), differing, alpha=alpha)
+        needed = paired_tasks(seen.value, differing, alpha=alpha) if is_seen else None
+    else:  # the interval decides
+        spread = pstdev(changes) * math.sqrt(len(common) / max(1, len(common) - 1))
+        smallest = detectable_mean(len(common), spread, alpha=alpha) if spread else None
+        smallest = None if smallest is None or smallest > 1 else smallest
+        needed = mean_tasks(seen.value, spread, alpha=alpha) if is_seen else None
     return Paired(
         tasks=len(common),
         first=math.fsum(before) / len(common),
         second=math.fsum(after) / len(common),
         difference=seen,
-        drawn=bootstrap(changes, places) if len(set(places)) > 1 else None,
+        drawn=_over_places(before, after, places),
         test=mcnemar([a == 1 for a in before], [b == 1 for b in after]) if single else None,
         differing=differing,
-        detectable=detectable(len(common), differing),
-        needed=paired_tasks(seen.value, differing) if abs(seen.value) > 1e-12 else None,
+        detectable=smallest,
+        needed=needed,
         tokens=_spent(one, other, lambda outcome: total((outcome.tokens_in, outcome.tokens_out))),
         cost=_spent(one, other, lambda outcome: outcome.cost),
         turns=_spent(one, other, lambda outcome: outcome.turns),
         better_first=tuple(task for task, more in zip(common, changes, strict=True) if more < 0),
         better_second=tuple(task for task, more in zip(common, changes, strict=True) if more > 0),
     )
+
+
+def _over_places(
+    before: Sequence[float], after: Sequence[float], places: Sequence[str]
+) -> Estimate | None:
+    """Return the difference with an interval over places: of few, the bootstrap's is too narrow."""
+    if (count := len(set(places))) < 2:
+        return None
+    if count < FEW_CLUSTERS:
+        return difference(before, after, places, most=1.0)
+    return bootstrap([b - a for a, b in zip(before, after, strict=True)], places)
 
 
 def _spent(

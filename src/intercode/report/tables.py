@@ -461,7 +461,7 @@ def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
         ("this", "rate", lambda item: item[1].second),
         ("difference", "points", lambda item: item[1].difference.value),
         ("95 % interval", "range", lambda item: _known(item[1].difference)),
-        ("clustered bootstrap", "range", lambda item: _known(item[1].drawn)),
+        ("over places", "range", lambda item: _known(item[1].drawn)),
         ("detectable difference", "size", lambda item: item[1].detectable),
         ("tasks needed", "count", lambda item: item[1].needed),
         ("only first", "count", lambda item: item[1].test and item[1].test.only_first),
@@ -477,8 +477,8 @@ def of_pairs(first: Run, pairs: Sequence[tuple[Run, Paired]]) -> list[Table]:
     )
     if any(found.drawn and found.drawn.few for _, found in pairs):
         note += (
-            f"\nThe bootstrap draws fewer than {FEW_CLUSTERS} images or databases: its intervals "
-            "are likely to be too narrow."
+            f"\nThere are fewer than {FEW_CLUSTERS} images or databases: the intervals over them "
+            "are t intervals, and may still be too narrow."
         )
     names = [name for name, _, _ in columns]
 

@@ -46,7 +46,9 @@ class Held:
     def __init__(self, first: Run, others: Sequence[Run]) -> None:
         self.first = first
         self.pairs = [
-            (run, found) for run in others if (found := compare(first.outcomes, run.outcomes))
+            (run, found)
+            for run in others
+            if (found := compare(first.outcomes, run.outcomes, len(others)))
         ]
         self.apart: dict[str, list[Difference]] = {
             str(run.folder): differences(first.manifest, run.manifest, _COMPARED_ON_PURPOSE)
